@@ -1,0 +1,276 @@
+"""What every benchmark shares: ranks, interleaved rounds, verified payloads.
+
+Two backends are compared inside the same processes: a job makes one process group for each, and
+rounds alternate between the groups, so that both get the same cores and the same noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+OPERATION_TIMEOUT = timedelta(seconds=60)
+
+
+class PayloadError(RuntimeError):
+    """Bytes arrived that nobody sent."""
+
+
+class JobError(RuntimeError):
+    """A rank died, raised or did not come back in time."""
+
+
+# --- ranks -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Rank:
+    """One rank of a job: its store, and one process group for each backend under test.
+
+    Attributes:
+        cores: what the whole job may use; this rank may be pinned to one of them.
+        groups: by slot ("base", "ours"); empty in a job that makes its own groups.
+    """
+
+    rank: int
+    world: int
+    store: dist.TCPStore
+    cores: list[int]
+    groups: dict[str, dist.ProcessGroup] = field(default_factory=dict)
+    _steps: int = 0
+
+    def _key(self) -> str:
+        self._steps += 1
+        return f"harness/{self._steps}"
+
+    def barrier(self) -> None:
+        """Meets the other ranks at the store: no backend takes part, nothing spins."""
+        key = self._key()
+        if self.store.add(f"{key}/count", 1) == self.world:
+            self.store.set(f"{key}/open", b"1")
+        self.store.wait([f"{key}/open"], OPERATION_TIMEOUT)
+
+    def share(self, value: Any) -> list[Any]:
+        """Returns every rank's value, by rank."""
+        key = self._key()
+        self.store.set(f"{key}/{self.rank}", pickle.dumps(value))
+        return [pickle.loads(self.store.get(f"{key}/{i}")) for i in range(self.world)]
+
+    def open_groups(self, backends: dict[str, str]) -> None:
+        """Makes the default group of the first backend, one more group for each other."""
+        for number, (slot, backend) in enumerate(backends.items()):
+            if number == 0:
+                store = dist.PrefixStore("group", self.store)
+                dist.init_process_group(
+                    backend,
+                    store=store,
+                    rank=self.rank,
+                    world_size=self.world,
+                    timeout=OPERATION_TIMEOUT,
+                )
+                self.groups[slot] = dist.group.WORLD
+            else:
+                self.groups[slot] = dist.new_group(backend=backend, timeout=OPERATION_TIMEOUT)
+
+
+def _rank_main(
+    rank: int,
+    world: int,
+    port: int,
+    backends: dict[str, str],
+    work: Callable[..., Any],
+    args: tuple,
+    results: Any,
+    pin: bool,
+) -> None:
+    torch.set_num_threads(1)
+    cores = sorted(os.sched_getaffinity(0))
+    if pin:
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    with contextlib.suppress(ImportError):
+        import dlslime_backend  # noqa: F401 - registers itself, also where it is not installed
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=OPERATION_TIMEOUT)
+        me = Rank(rank, world, store, cores)
+        me.open_groups(backends)
+        value = work(me, *args)
+        me.barrier()
+        if backends:
+            dist.destroy_process_group()
+        results.put((rank, "ok", value))
+    except PayloadError as error:
+        results.put((rank, "payload", str(error)))
+    except Exception as error:  # noqa: BLE001 - whatever it was, the launcher has to hear of it
+        results.put((rank, "error", f"{type(error).__name__}: {error}"))
+
+
+def run_job(
+    work: Callable[..., Any],
+    args: tuple = (),
+    *,
+    backends: dict[str, str],
+    world: int = 2,
+    cores: Sequence[int] | None = None,
+    pin: bool = False,
+    deadline: float = 600,
+) -> list[Any]:
+    """Runs ``work(rank, *args)`` in ``world`` new processes and returns what each returned.
+
+    Args:
+        work: a module-level function.
+        args: handed to it after the Rank.
+        backends: by slot; the first one's group is the default group.
+        world: number of processes.
+        cores: the processors all of them share; None means the first two of this process's.
+        pin: give each rank a core of its own among them, instead of letting the kernel choose.
+        deadline: seconds until the job is given up.
+
+    Raises:
+        PayloadError: a rank received wrong data.
+        JobError: a rank failed otherwise, or the deadline passed.
+    """
+    context = mp.get_context("spawn")
+    results = context.Queue()
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores or two_cores())  # inherited by the ranks
+    try:
+        ranks = [
+            context.Process(
+                target=_rank_main,
+                args=(i, world, store.port, backends, work, args, results, pin),
+            )
+            for i in range(world)
+        ]
+        for process in ranks:
+            process.start()
+    finally:
+        os.sched_setaffinity(0, before)
+    try:
+        values = _collect(ranks, results, deadline)
+    finally:
+        for process in ranks:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+    return values
+
+
+def _collect(ranks: list[Any], results: Any, deadline: float) -> list[Any]:
+    end = time.monotonic() + deadline
+    values: dict[int, Any] = {}
+    while len(values) < len(ranks):
+        try:
+            rank, outcome, value = results.get(timeout=1)
+        except queue.Empty:
+            dead = [i for i, p in enumerate(ranks) if p.exitcode not in (None, 0)]
+            if dead:
+                raise JobError(
+                    f"rank {dead[0]} died, exit code {ranks[dead[0]].exitcode}"
+                ) from None
+            if time.monotonic() > end:
+                missing = sorted(set(range(len(ranks))) - set(values))
+                raise JobError(f"no answer from ranks {missing} in {deadline:.0f} s") from None
+            continue
+        if outcome == "payload":
+            raise PayloadError(f"rank {rank}: {value}")
+        if outcome == "error":
+            raise JobError(f"rank {rank}: {value}")
+        values[rank] = value
+    return [values[i] for i in range(len(ranks))]
+
+
+class Neighbours:
+    """How busy everybody else keeps this machine, from one reading to the next.
+
+    A median of a few microseconds says little where other programs take the processors away for
+    milliseconds: the figures carry this share, so that a reader can tell.
+    """
+
+    def __init__(self) -> None:
+        self._last = self._now()
+        self._share = 0.0
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        ticks = [int(t) for t in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        idle = ticks[3] + ticks[4]
+        busy = (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK")
+        own = sum(os.times()[:4])  # this process and its children that have ended
+        return time.monotonic(), busy - own
+
+    def share(self) -> float:
+        """Processors used by others since the last reading, as a share of all of them.
+
+        Readings less than half a second apart belong to one measurement and are the same.
+        """
+        now = self._now()
+        elapsed = now[0] - self._last[0]
+        if elapsed >= 0.5:
+            used = now[1] - self._last[1]
+            self._share = max(0.0, used / elapsed / (os.cpu_count() or 1))
+            self._last = now
+        return self._share
+
+
+def two_cores() -> list[int]:
+    """The first two processors this process may use; one where there is only one."""
+    return sorted(os.sched_getaffinity(0))[:2]
+
+
+# --- rounds and payloads -----------------------------------------------------------------------
+
+
+def interleave(
+    me: Rank, slots: Sequence[str], rounds: int, once: Callable[[str, int], list[float]]
+) -> dict[str, list[float]]:
+    """Calls ``once(slot, round)`` for every slot in every round, in turning order.
+
+    Returns:
+        The samples of each slot, all rounds together.
+    """
+    samples: dict[str, list[float]] = {slot: [] for slot in slots}
+    for number in range(rounds):
+        for slot in slots if number % 2 == 0 else reversed(slots):
+            me.barrier()
+            samples[slot] += once(slot, number)
+    return samples
+
+
+class Payload:
+    """Bytes that differ from round to round, and whose shift or loss is noticed.
+
+    The pattern's period is a prime: no power of two moves it onto itself.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.base = torch.arange(251, dtype=torch.uint8).repeat(size // 251 + 1)[:size]
+
+    def fill(self, buffer: torch.Tensor, number: int) -> None:
+        """Writes round ``number``'s bytes into ``buffer`` (uint8, same size)."""
+        torch.add(self.base, number % 256, out=buffer)
+
+    def check(self, buffer: torch.Tensor, number: int, what: str) -> None:
+        """Raises PayloadError unless ``buffer`` holds round ``number``'s bytes; spoils it."""
+        buffer.sub_(number % 256)
+        if not torch.equal(buffer, self.base):
+            wrong = (buffer != self.base).nonzero()
+            raise PayloadError(
+                f"{what}: {len(wrong)} of {buffer.numel()} bytes are wrong, "
+                f"the first at {int(wrong[0])}"
+            )
+        buffer.zero_()

@@ -1,0 +1,130 @@
+#include "core/config.h"
+
+#include <cstdlib>
+#include <map>
+
+#include "core/status.h"
+
+namespace dlslime {
+
+namespace {
+
+constexpr size_t kPage = 4096; // rings are mapped
+
+template <typename T>
+using Words = std::map<std::string, T>;
+
+const Words<RoutePolicy>& routeWords() {
+  static const auto* words = new Words<RoutePolicy>{
+      {"auto", RoutePolicy::kAuto},
+      {"shm", RoutePolicy::kShm},
+      {"gloo", RoutePolicy::kGloo}};
+  return *words;
+}
+
+const Words<FallbackPolicy>& fallbackWords() {
+  static const auto* words = new Words<FallbackPolicy>{
+      {"warn", FallbackPolicy::kWarn},
+      {"allow", FallbackPolicy::kAllow},
+      {"forbid", FallbackPolicy::kForbid}};
+  return *words;
+}
+
+template <typename T>
+T parseWord(
+    const std::string& name,
+    const std::string& text,
+    const Words<T>& words) {
+  const auto found = words.find(text);
+  if (found != words.end()) {
+    return found->second;
+  }
+  std::string allowed;
+  for (const auto& [word, value] : words) {
+    allowed += (allowed.empty() ? "" : "|") + word;
+  }
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      name + "=" + text + " is not understood: set it to " + allowed);
+}
+
+template <typename T>
+void readWord(const char* name, const Words<T>& words, T& value) {
+  const char* text = std::getenv(name);
+  if (text != nullptr && *text != '\0') {
+    value = parseWord(name, text, words);
+  }
+}
+
+void readNumber(const char* name, size_t least, size_t most, size_t& value) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') {
+    return;
+  }
+  char* end = nullptr;
+  const auto number = std::strtoull(text, &end, 10);
+  if (*end != '\0' || *text == '-' || number < least || number > most) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        std::string(name) + "=" + text + " is not understood: set it to " +
+            std::to_string(least) + ".." + std::to_string(most));
+  }
+  value = number;
+}
+
+} // namespace
+
+std::string routePolicyName(RoutePolicy policy) {
+  for (const auto& [word, value] : routeWords()) {
+    if (value == policy) {
+      return word;
+    }
+  }
+  return "?";
+}
+
+RoutePolicy parseRoutePolicy(const std::string& text) {
+  return parseWord("route", text, routeWords());
+}
+
+FallbackPolicy parseFallbackPolicy(const std::string& text) {
+  return parseWord("fallback", text, fallbackWords());
+}
+
+Config Config::fromEnvironment() {
+  Config config;
+  const Words<bool> autoOff{{"auto", true}, {"off", false}};
+  const Words<LogLevel> levels{
+      {"error", LogLevel::kError},
+      {"warn", LogLevel::kWarning},
+      {"info", LogLevel::kInfo},
+      {"debug", LogLevel::kDebug}};
+  readWord("DLSLIME_ROUTE", routeWords(), config.route);
+  readWord("DLSLIME_SHM", autoOff, config.shm);
+  readWord("DLSLIME_CMA", autoOff, config.crossMemoryAttach);
+  // torch's own level is heard, unless ours says otherwise.
+  if (const char* level = std::getenv("TORCH_CPP_LOG_LEVEL")) {
+    const std::string text = level;
+    if (text == "INFO") {
+      config.logLevel = LogLevel::kInfo;
+    } else if (text == "ERROR" || text == "FATAL") {
+      config.logLevel = LogLevel::kError;
+    }
+  }
+  readWord("DLSLIME_LOG", levels, config.logLevel);
+  readWord("DLSLIME_FALLBACK", fallbackWords(), config.fallback);
+  readNumber("DLSLIME_EAGER_LIMIT", 0, 1 << 20, config.eagerLimitBytes);
+  readNumber("DLSLIME_RING_BYTES", 1 << 14, 1 << 30, config.ringBytes);
+  config.ringBytes = (config.ringBytes + kPage - 1) / kPage * kPage;
+  readNumber(
+      "DLSLIME_UNEXPECTED_LIMIT", 0, SIZE_MAX / 2, config.unexpectedLimitBytes);
+  size_t number = static_cast<size_t>(config.spin.count());
+  readNumber("DLSLIME_SPIN_US", 0, 1'000'000, number);
+  config.spin = microseconds(number);
+  number = static_cast<size_t>(config.linger.count());
+  readNumber("DLSLIME_LINGER_MS", 0, 3'600'000, number);
+  config.linger = milliseconds(number);
+  return config;
+}
+
+} // namespace dlslime

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "core/clock.h"
+#include "core/log.h"
+
+namespace dlslime {
+
+enum class RoutePolicy : uint8_t { kAuto, kShm, kGloo };
+enum class FallbackPolicy : uint8_t { kWarn, kAllow, kForbid };
+
+std::string routePolicyName(RoutePolicy policy);
+// Both throw Error{kInvalidArgument} that lists the allowed words.
+RoutePolicy parseRoutePolicy(const std::string& text);
+FallbackPolicy parseFallbackPolicy(const std::string& text);
+
+// Every setting of a process, read once when its engine starts. Each comes
+// from the environment variable named beside it; docs/configuration.md is the
+// table for users.
+struct Config {
+  // DLSLIME_ROUTE=auto|shm|gloo: which routes a pair may take.
+  RoutePolicy route = RoutePolicy::kAuto;
+  // DLSLIME_FALLBACK=warn|allow|forbid: what taking Gloo for want of better
+  // means.
+  FallbackPolicy fallback = FallbackPolicy::kWarn;
+  // DLSLIME_SHM=auto|off: off makes this process behave as if its peers could
+  // not share memory with it.
+  bool shm = true;
+  // DLSLIME_CMA=auto|off: off streams through shared memory where
+  // process_vm_readv would do.
+  bool crossMemoryAttach = true;
+  // DLSLIME_EAGER_LIMIT, bytes: up to this size a message is copied into the
+  // peer's ring at once. Measured with benchmarks/limit: written past the
+  // cache, two copies through the ring take 5.0 us for 64 KiB of fresh data,
+  // process_vm_readv 35 us, both ends at once 19 us.
+  size_t eagerLimitBytes = 64 * 1024;
+  // DLSLIME_RING_BYTES: size of each direction's ring. Larger than L2 costs
+  // cache misses, smaller stalls windows of messages.
+  size_t ringBytes = 1024 * 1024;
+  // DLSLIME_UNEXPECTED_LIMIT, bytes: eager data a receiver keeps per peer for
+  // receives that are not posted yet; above it the sender announces instead.
+  size_t unexpectedLimitBytes = 16 * 1024 * 1024;
+  // DLSLIME_SPIN_US: how long a waiter polls before it sleeps. A sleeper's
+  // wake-up costs about 9 us; a few times that bounds the regret.
+  microseconds spin{50};
+  // DLSLIME_LINGER_MS: how long shutdown() waits for sends that nobody waited
+  // for.
+  milliseconds linger{1000};
+  // DLSLIME_LOG=error|warn|info|debug
+  LogLevel logLevel = LogLevel::kWarning;
+
+  // Throws Error{kInvalidArgument} naming the variable, its value and what is
+  // allowed.
+  static Config fromEnvironment();
+};
+
+} // namespace dlslime

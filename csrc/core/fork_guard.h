@@ -1,0 +1,17 @@
+#pragma once
+
+namespace dlslime {
+
+// Forking a process that holds an engine (DataLoader workers) copies neither
+// its threads nor its right to the connections. A child must not use them,
+// and must not keep their sockets open either: a peer learns of our death by
+// the socket's end, which would not come while a child holds a copy.
+//
+// registerForkFd: the child closes this descriptor at once. Threads: any.
+void registerForkFd(int fd);
+void unregisterForkFd(int fd);
+
+// True in a child that was forked while this library was loaded.
+bool inForkedChild() noexcept;
+
+} // namespace dlslime

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace dlslime {
+
+using Bytes = std::vector<std::byte>;
+using ByteSpan = std::span<const std::byte>;
+
+// Memory of this process that somebody else owns; see Operation for who
+// keeps it alive.
+struct MemoryView {
+  std::byte* data = nullptr;
+  size_t size = 0;
+};
+
+// Memory of the peer, as the peer's Connection named it. Only Connections of
+// the same route know what the two numbers mean.
+struct RemoteBuffer {
+  uint64_t address = 0;
+  uint32_t key = 0;
+};
+
+} // namespace dlslime

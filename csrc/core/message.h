@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace dlslime {
+
+// What one control message says. "Sender" and "receiver" are the ends of the
+// tensor message that it is about; docs/protocol.md tells the whole story.
+enum class MessageType : uint8_t {
+  kJoin = 1, // group, source, id = the joiner's group, offset = its epoch
+  kJoined, // group = the joiner's, id = the accepting group
+  kStale, // group = the joiner's: its address record is from another life
+  kLeave, // group, source: this rank has left the group
+  kEager, // group, source, tag, length; the payload is the message
+  kAnnounce, // group, source, tag, length, id, address, key
+  kRequest, // id: stream this announced message to me in kData frames
+  kData, // id, offset; the payload is a piece of the message
+  kFinish, // id, status; offset = the receiver's capacity if truncated
+  kRevoke, // id: forget this announced message, unless you have matched it
+  kCredit, // length = eager bytes that have left the receiver's memory
+  kTruncated, // group, tag, length, offset = capacity: an eager message was
+              // longer than the receive it met
+};
+constexpr auto kLastMessageType = MessageType::kTruncated;
+
+// How an announced message ended at the receiver.
+enum class FinishStatus : uint8_t {
+  kOk = 0,
+  kTruncated,
+  kCancelled, // the receive timed out or was aborted in the middle
+  kRevoked, // never matched, forgotten as asked
+  kGroupGone,
+  kFailed,
+};
+
+// One cache line, the same on every host (all are little-endian; the
+// handshake refuses others). Fields that a type does not name are zero.
+struct MessageHeader {
+  MessageType type{};
+  FinishStatus status{};
+  uint16_t reserved = 0;
+  uint32_t group = 0; // the RECEIVING process's id of the group
+  uint64_t sequence = 0; // per direction of a pair, counts every message
+  uint32_t source = 0; // rank of the sending process in the group
+  uint32_t tag = 0;
+  uint64_t length = 0; // bytes of the whole tensor message
+  uint64_t id = 0; // the sender's number for the announced message
+  uint64_t offset = 0; // bytes
+  uint64_t address = 0;
+  uint32_t key = 0;
+  uint32_t payloadSize = 0; // bytes that follow; set by the route
+};
+static_assert(sizeof(MessageHeader) == 64);
+static_assert(std::is_trivially_copyable_v<MessageHeader>);
+
+} // namespace dlslime

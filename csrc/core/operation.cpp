@@ -1,0 +1,74 @@
+#include "core/operation.h"
+
+namespace dlslime {
+
+void Operation::settle(Status status) {
+  status_ = std::move(status);
+  done_.store(true, std::memory_order_release);
+}
+
+void Operation::runCallbacks() {
+  std::vector<std::function<void()>> callbacks;
+  {
+    const std::lock_guard<std::mutex> guard(callbackMutex_);
+    settled_ = true;
+    callbacks.swap(callbacks_);
+  }
+  for (const auto& callback : callbacks) {
+    callback();
+  }
+}
+
+void Operation::onDone(std::function<void()> callback) {
+  {
+    const std::lock_guard<std::mutex> guard(callbackMutex_);
+    if (!settled_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+std::string Operation::describe() const {
+  std::string text = kind_ == Kind::kSend ? "send to rank " : "recv from ";
+  if (kind_ == Kind::kReceive) {
+    text += peer_ == kAnySource ? "any source" : "rank ";
+  }
+  if (peer_ != kAnySource) {
+    text += std::to_string(peer_);
+  }
+  return text + " tag " + std::to_string(tag_) + " (" +
+      std::to_string(view_.size) + " bytes)";
+}
+
+OperationPtr OperationQueue::pop() {
+  if (!head_) {
+    return nullptr;
+  }
+  OperationPtr first = std::move(head_);
+  head_ = std::move(first->next_);
+  if (!head_) {
+    tail_ = nullptr;
+  }
+  return first;
+}
+
+bool OperationQueue::remove(const Operation* operation) {
+  Operation* before = nullptr;
+  for (OperationPtr* link = &head_; *link; link = &(*link)->next_) {
+    if (link->get() != operation) {
+      before = link->get();
+      continue;
+    }
+    if (tail_ == operation) {
+      tail_ = before;
+    }
+    OperationPtr rest = std::move((*link)->next_);
+    *link = std::move(rest);
+    return true;
+  }
+  return false;
+}
+
+} // namespace dlslime

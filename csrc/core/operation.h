@@ -1,0 +1,171 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/memory.h"
+#include "core/status.h"
+
+namespace dlslime {
+
+class Operation;
+using OperationPtr = std::shared_ptr<Operation>;
+
+// One send or receive, from post to completion. The caller and the engine
+// share it; it ends exactly once, with a Status.
+//
+// Whoever derives from it keeps the memory of `view` alive until
+// releaseMemory(), even if every other handle is dropped: the engine holds
+// the operation for as long as anything may touch that memory.
+class Operation : public std::enable_shared_from_this<Operation> {
+ public:
+  enum class Kind : uint8_t { kSend, kReceive };
+  static constexpr int kAnySource = -1;
+
+  // Where the operation is; what cancelling it takes depends on it.
+  enum class Stage : uint8_t {
+    kNew,
+    kAwaitingPeer, // send: the pair is not connected yet
+    kPosted, // receive: in the matcher
+    kQueued, // send: waits for room on the route
+    kAnnounced, // send: the peer was told, and has not matched or not finished
+    kPulling, // receive: the bytes are on their way
+    kDone,
+  };
+
+  // `peer` is a rank in the group; kAnySource only for receives.
+  Operation(Kind kind, int peer, uint32_t tag, MemoryView view)
+      : kind_(kind), peer_(peer), tag_(tag), view_(view) {}
+  virtual ~Operation() = default;
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  Kind kind() const {
+    return kind_;
+  }
+  int peer() const {
+    return peer_;
+  }
+  uint32_t tag() const {
+    return tag_;
+  }
+  MemoryView view() const {
+    return view_;
+  }
+
+  // Any thread. Once true, a receive's bytes are visible to the caller and a
+  // send's memory may be overwritten.
+  bool done() const noexcept {
+    return done_.load(std::memory_order_acquire);
+  }
+  // The next three only once done.
+  const Status& status() const noexcept {
+    return status_;
+  }
+  int source() const noexcept {
+    return source_;
+  }
+  size_t bytes() const noexcept {
+    return bytes_;
+  }
+
+  // Any thread; exactly once, on the thread that completes the operation and
+  // outside the engine's lock, or at once if it is done already.
+  void onDone(std::function<void()> callback);
+
+  // "recv from rank 1 tag 7 (4096 bytes)"
+  std::string describe() const;
+
+  // --- For the engine, under its lock ------------------------------------
+
+  // First half of completion: from here on done() is true.
+  void settle(Status status);
+  // Second half, outside the lock, because freeing memory and callbacks run
+  // code that we don't know (a tensor's deleter may want the GIL).
+  void runCallbacks();
+  void release() {
+    releaseMemory();
+  }
+
+  Stage stage = Stage::kNew;
+  uint64_t transferId = 0; // kAnnounced, kPulling: the channel's number for it
+  void* half = nullptr; // kQueued, kAnnounced: the Outbound that has it;
+                        // kPulling: the Inbound
+  uint64_t groupKey = 0; // the engine's id of the group
+  uint64_t order = 0; // posting order among the receives of a group
+  Status cancelStatus; // not ok: the caller gave up, with this status
+  bool memoryInUse = false; // done, but a peer may still touch the memory
+  void setResult(int source, size_t bytes) {
+    source_ = source;
+    bytes_ = bytes;
+  }
+
+ protected:
+  // Drops what keeps the memory alive. Called once, outside the lock.
+  virtual void releaseMemory() {}
+
+ private:
+  friend class OperationQueue;
+
+  const Kind kind_;
+  const int peer_;
+  const uint32_t tag_;
+  const MemoryView view_;
+  std::atomic<bool> done_{false};
+  Status status_;
+  int source_ = kAnySource;
+  size_t bytes_ = 0;
+  OperationPtr next_; // see OperationQueue
+
+  std::mutex callbackMutex_;
+  bool settled_ = false; // guarded by callbackMutex_
+  std::vector<std::function<void()>> callbacks_; // guarded by callbackMutex_
+};
+
+// First in, first out, linked through the operations: no allocation. An
+// operation is in one queue at a time.
+class OperationQueue {
+ public:
+  OperationQueue() = default;
+  OperationQueue(OperationQueue&& other) noexcept
+      : head_(std::move(other.head_)),
+        tail_(std::exchange(other.tail_, nullptr)) {}
+  OperationQueue& operator=(OperationQueue&&) = delete;
+  ~OperationQueue() {
+    while (pop()) { // not recursively: chains can be long
+    }
+  }
+
+  bool empty() const {
+    return head_ == nullptr;
+  }
+  const OperationPtr& front() const {
+    return head_;
+  }
+  void push(OperationPtr operation) {
+    Operation* raw = operation.get();
+    (tail_ != nullptr ? tail_->next_ : head_) = std::move(operation);
+    tail_ = raw;
+  }
+  OperationPtr pop();
+  template <typename Visit>
+  void forEach(Visit&& visit) const {
+    for (const Operation* at = head_.get(); at != nullptr;
+         at = at->next_.get()) {
+      visit(const_cast<Operation*>(at)->shared_from_this());
+    }
+  }
+  // Linear; for cancelling. False if it is not here.
+  bool remove(const Operation* operation);
+
+ private:
+  OperationPtr head_;
+  Operation* tail_ = nullptr;
+};
+
+} // namespace dlslime

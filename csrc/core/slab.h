@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace dlslime {
+
+// Values under ids that cross the wire: an id that was released, or that a
+// peer made up, is never mistaken for a live one. No allocation once warm.
+// Zero is never an id.
+template <typename T>
+class Slab {
+ public:
+  uint64_t insert(T value) {
+    if (free_.empty()) {
+      free_.push_back(static_cast<uint32_t>(entries_.size()));
+      entries_.emplace_back();
+    }
+    const uint32_t index = free_.back();
+    free_.pop_back();
+    auto& entry = entries_[index];
+    entry.value = std::move(value);
+    entry.live = true;
+    ++size_;
+    return idOf(index);
+  }
+  T* find(uint64_t id) {
+    const auto index = static_cast<uint32_t>(id);
+    if (index >= entries_.size() || !entries_[index].live ||
+        idOf(index) != id) {
+      return nullptr;
+    }
+    return &entries_[index].value;
+  }
+  T take(uint64_t id) {
+    const auto index = static_cast<uint32_t>(id);
+    auto& entry = entries_[index];
+    entry.live = false;
+    ++entry.generation;
+    free_.push_back(index);
+    --size_;
+    return std::exchange(entry.value, T{});
+  }
+  size_t size() const {
+    return size_;
+  }
+  // Ids of all live values; take() may be called on them afterwards.
+  std::vector<uint64_t> ids() const {
+    std::vector<uint64_t> result;
+    for (uint32_t i = 0; i < entries_.size(); ++i) {
+      if (entries_[i].live) {
+        result.push_back(idOf(i));
+      }
+    }
+    return result;
+  }
+
+ private:
+  struct Entry {
+    T value{};
+    uint32_t generation = 1;
+    bool live = false;
+  };
+  uint64_t idOf(uint32_t index) const {
+    return (static_cast<uint64_t>(entries_[index].generation) << 32) | index;
+  }
+
+  std::vector<Entry> entries_;
+  std::vector<uint32_t> free_;
+  size_t size_ = 0;
+};
+
+} // namespace dlslime

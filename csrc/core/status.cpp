@@ -1,0 +1,53 @@
+#include "core/status.h"
+
+#include <cstring>
+
+namespace dlslime {
+
+std::string_view errorCodeName(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kOk:
+      return "ok";
+    case ErrorCode::kInvalidArgument:
+      return "invalid argument";
+    case ErrorCode::kTruncated:
+      return "truncated";
+    case ErrorCode::kTimeout:
+      return "timeout";
+    case ErrorCode::kPeerFailed:
+      return "peer failed";
+    case ErrorCode::kTransportFailed:
+      return "transport failed";
+    case ErrorCode::kCancelled:
+      return "cancelled";
+    case ErrorCode::kUnavailable:
+      return "unavailable";
+  }
+  return "unknown";
+}
+
+Status::Status(ErrorCode code, std::string message) {
+  if (code != ErrorCode::kOk) {
+    detail_ = std::make_shared<const Detail>(Detail{code, std::move(message)});
+  }
+}
+
+ErrorCode Status::code() const noexcept {
+  return detail_ ? detail_->code : ErrorCode::kOk;
+}
+
+const std::string& Status::message() const noexcept {
+  static const std::string kNoMessage;
+  return detail_ ? detail_->message : kNoMessage;
+}
+
+std::string errnoText(int error) {
+  return "errno " + std::to_string(error) + " (" + std::strerror(error) + ")";
+}
+
+void throwErrno(std::string_view what, int error) {
+  throw Error(
+      ErrorCode::kUnavailable, std::string(what) + ": " + errnoText(error));
+}
+
+} // namespace dlslime

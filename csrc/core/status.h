@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace dlslime {
+
+enum class ErrorCode : uint8_t {
+  kOk = 0,
+  kInvalidArgument, // refused at the call, nothing was queued
+  kTruncated, // a message was longer than the receive's memory
+  kTimeout,
+  kPeerFailed, // the peer died, left or refused us
+  kTransportFailed, // the route broke while both ends live
+  kCancelled, // abort() or shutdown() on this side
+  kUnavailable, // something this machine does not have
+};
+
+std::string_view errorCodeName(ErrorCode code);
+
+// The outcome of something: ok, or a code with a text for the user. Copying
+// is cheap: ok holds nothing, an error shares its text.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(ErrorCode code, std::string message);
+
+  bool ok() const noexcept {
+    return detail_ == nullptr;
+  }
+  ErrorCode code() const noexcept;
+  const std::string& message() const noexcept;
+
+ private:
+  struct Detail {
+    ErrorCode code;
+    std::string message;
+  };
+  std::shared_ptr<const Detail> detail_;
+};
+
+// Thrown by calls that set something up. What is already in flight ends as a
+// Status instead.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(Status status)
+      : std::runtime_error(status.message()), status_(std::move(status)) {}
+  Error(ErrorCode code, std::string message)
+      : Error(Status(code, std::move(message))) {}
+
+  const Status& status() const noexcept {
+    return status_;
+  }
+
+ private:
+  Status status_;
+};
+
+// "errno 13 (Permission denied)"
+std::string errnoText(int error);
+
+// Throws Error{kUnavailable} "<what>: errno 13 (Permission denied)".
+[[noreturn]] void throwErrno(std::string_view what, int error);
+
+} // namespace dlslime

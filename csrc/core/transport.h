@@ -1,0 +1,147 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/memory.h"
+#include "core/message.h"
+#include "core/status.h"
+#include "core/unique_fd.h"
+
+namespace dlslime {
+
+// What a Connection tells its owner, from inside poll().
+class ConnectionEvents {
+ public:
+  virtual ~ConnectionEvents() = default;
+  // `payload` is valid during the call only, and may be shared with the peer:
+  // read each byte once. `header` is a private copy.
+  virtual void onMessage(const MessageHeader& header, ByteSpan payload) = 0;
+  // A pull has ended: nothing will touch its memory any more.
+  virtual void onPulled(uint64_t pullId, const Status& status) = 0;
+};
+
+// One piece of a large copy. It is claimed and given back under the engine's
+// lock and run outside of it, so that posting threads never wait for memory.
+struct CopyJob {
+  int (*run)(const CopyJob& job) = nullptr; // returns an errno, 0 for success
+  std::byte* local = nullptr;
+  uint64_t remote = 0;
+  size_t size = 0;
+  int pid = 0; // whose memory `remote` is in, for process_vm_readv/writev
+  int error = 0; // what run() returned
+  uint64_t token = 0; // the Connection's own
+};
+
+// Ordered, reliable control messages with a small payload between two
+// processes, and, where canPull(), bulk copies that bypass the peer's CPU.
+// Every call is made under the engine's lock and none blocks.
+class Connection {
+ public:
+  virtual ~Connection() = default;
+
+  virtual std::string_view route() const = 0; // "shm"
+  virtual std::string_view copyName() const = 0; // "cma": how bulk travels
+  virtual size_t maxPayload() const = 0; // bytes per message
+
+  // False: no room now; the caller keeps the message and tries again after a
+  // later poll(). Throws nothing: a broken connection shows in poll().
+  [[nodiscard]] virtual bool send(
+      const MessageHeader& header,
+      ByteSpan payload) = 0;
+
+  // Names local memory for the peer's pull(). Valid until the owner forgets
+  // `id`; a peer that asks for it later reads stale bytes of this process and
+  // harms only itself.
+  virtual RemoteBuffer expose(uint64_t id, MemoryView view) = 0;
+  virtual void unexpose(uint64_t id) = 0;
+  // Whether a message of this many bytes should be pulled; otherwise its
+  // sender streams it in kData messages.
+  virtual bool canPull(size_t length) const = 0;
+  // Fetches destination.size bytes of what the peer exposed as `peerId`; ends
+  // with onPulled(pullId).
+  virtual void pull(
+      uint64_t pullId,
+      uint64_t peerId,
+      RemoteBuffer source,
+      MemoryView destination) = 0;
+  // Stop early. onPulled(kCancelled) still comes, once nothing can write into
+  // the destination any more.
+  virtual void abandon(uint64_t pullId) = 0;
+
+  // Takes what has arrived. True if anything happened; a status that is not
+  // ok means the connection is broken and will not be polled again.
+  virtual bool poll(ConnectionEvents& events, Status& broken) = 0;
+  // Copy work that this or the peer's pulls offer. False: none now.
+  virtual bool claimCopy(CopyJob& job) = 0;
+  virtual void finishCopy(const CopyJob& job) = 0;
+
+  // The peer process has ended or let go of the connection: it writes no more,
+  // so abandoned pulls need not wait for it.
+  virtual void peerGone() = 0;
+  // After the peer closed its end: poll() has seen all that it sent.
+  virtual bool drained() const {
+    return true;
+  }
+  // Sends what still waits, within reason, and stops the route's own threads.
+  // Not under the engine's lock.
+  virtual void close() {}
+};
+
+// What one end of a new connection hands to the other through the control
+// socket. Descriptors travel only where the socket is a unix one.
+struct Offer {
+  Bytes blob;
+  std::vector<UniqueFd> fds;
+};
+
+// What a transport may know of the other process, from its address record.
+struct PeerIdentity {
+  Bytes instance; // 16 random bytes, one per engine
+  std::string bootId;
+  std::string host; // for texts only; never compared
+  uint64_t networkNamespace = 0;
+  uint32_t pid = 0;
+  uint32_t uid = 0;
+};
+
+// Makes the connections of one route.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string_view name() const = 0;
+  // Ok, or why this route can't join the two processes.
+  virtual Status reaches(const PeerIdentity& self, const PeerIdentity& peer)
+      const = 0;
+  // Connecting takes three calls: the initiator offers, the other end accepts
+  // (and gets its Connection), the initiator finishes with the answer. Each
+  // may throw Error; `context` tells which group's rendezvous both ends share.
+  struct Context {
+    std::shared_ptr<void> carrierSource; // see gloo/carrier.h
+    std::string nonce; // the same at both ends, new for each connection
+    bool initiator = false;
+    PeerIdentity peer;
+  };
+  virtual Offer offer(const Context& context) = 0;
+  virtual std::unique_ptr<Connection>
+  accept(const Context& context, Offer offer, Offer& answer) = 0;
+  virtual std::unique_ptr<Connection> finish(
+      const Context& context,
+      Offer answer) = 0;
+  // The offer came to nothing.
+  virtual void withdraw(const Context& /*context*/) {}
+
+  // Descriptors that become readable when a sleeping process has something to
+  // do; drainFd() makes them quiet again.
+  virtual std::vector<int> wakeFds() const {
+    return {};
+  }
+  virtual void drainWakeFds() {}
+  // Between these two calls peers must ring before they expect progress.
+  virtual void beginSleep() {}
+  virtual void endSleep() {}
+};
+
+} // namespace dlslime

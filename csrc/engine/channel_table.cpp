@@ -1,0 +1,108 @@
+#include "engine/channel_table.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace dlslime {
+
+std::shared_ptr<PeerChannel> ChannelTable::find(const ChannelKey& key) const {
+  for (const auto& entry : entries_) {
+    if (entry.channel->open() && entry.key == key) {
+      return entry.channel;
+    }
+  }
+  return nullptr;
+}
+
+void ChannelTable::add(
+    const ChannelKey& key,
+    std::shared_ptr<PeerChannel> channel,
+    std::optional<ControlSocket> socket) {
+  const auto token = nextToken_++;
+  if (socket) {
+    sleeper_.add(socket->fd(), token);
+  }
+  entries_.push_back({key, std::move(channel), std::move(socket), token});
+}
+
+bool ChannelTable::poll() {
+  bool any = false;
+  // By index: handling a message never adds a channel, but may fail one.
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    any |= entries_[i].channel->poll();
+  }
+  return any;
+}
+
+std::shared_ptr<PeerChannel> ChannelTable::claimCopy(CopyJob& job) {
+  for (const auto& entry : entries_) {
+    if (entry.channel->claimCopy(job)) {
+      return entry.channel;
+    }
+  }
+  return nullptr;
+}
+
+void ChannelTable::dropSocket(Entry& entry) {
+  if (entry.socket) {
+    sleeper_.remove(entry.socket->fd());
+    entry.socket.reset();
+  }
+}
+
+void ChannelTable::onSocket(uint64_t token) {
+  for (auto& entry : entries_) {
+    if (entry.token != token || !entry.socket) {
+      continue;
+    }
+    std::byte ignored[64];
+    const auto got =
+        recv(entry.socket->fd(), ignored, sizeof(ignored), MSG_DONTWAIT);
+    if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) {
+      return; // nothing is said here after the handshake; not an end either
+    }
+    dropSocket(entry);
+    const auto& peer = entry.channel->peer();
+    entry.channel->peerClosed(Status(
+        ErrorCode::kPeerFailed,
+        "its process has ended or shut down (pid " + std::to_string(peer.pid) +
+            " on " + peer.host + " closed its connection)"));
+    return;
+  }
+}
+
+std::vector<std::unique_ptr<Connection>> ChannelTable::reap() {
+  std::vector<std::unique_ptr<Connection>> closed;
+  std::erase_if(entries_, [&](Entry& entry) {
+    if (entry.channel->state() != PeerChannel::State::kFailed) {
+      return false;
+    }
+    // Peers see at once that we have given the connection up.
+    dropSocket(entry);
+    if (!entry.channel->idle()) {
+      return false;
+    }
+    if (auto connection = entry.channel->takeConnection()) {
+      closed.push_back(std::move(connection));
+    }
+    return true;
+  });
+  return closed;
+}
+
+std::vector<std::unique_ptr<Connection>> ChannelTable::closeAll(
+    const Status& why) {
+  std::vector<std::unique_ptr<Connection>> closed;
+  for (auto& entry : entries_) {
+    entry.channel->fail(why);
+    if (auto connection = entry.channel->takeConnection()) {
+      closed.push_back(std::move(connection));
+    }
+  }
+  // Connections close before the sockets: a peer that sees the socket's end
+  // may count on having everything.
+  return closed;
+}
+
+} // namespace dlslime

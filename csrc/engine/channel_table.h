@@ -1,0 +1,65 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "engine/control_socket.h"
+#include "engine/peer_channel.h"
+#include "engine/sleeper.h"
+
+namespace dlslime {
+
+// Which process, by which policy: groups with equal keys share a connection.
+struct ChannelKey {
+  Bytes instance;
+  RoutePolicy policy = RoutePolicy::kAuto;
+  auto operator<=>(const ChannelKey&) const = default;
+};
+
+// Every connection of this process. Under the engine's lock.
+class ChannelTable {
+ public:
+  explicit ChannelTable(Sleeper& sleeper) : sleeper_(sleeper) {}
+
+  // The open channel with this key, or null.
+  std::shared_ptr<PeerChannel> find(const ChannelKey& key) const;
+  // `socket` is empty for the channel to oneself.
+  void add(
+      const ChannelKey& key,
+      std::shared_ptr<PeerChannel> channel,
+      std::optional<ControlSocket> socket);
+
+  bool poll();
+  // Copy work of any channel; finish it on the channel that is returned.
+  std::shared_ptr<PeerChannel> claimCopy(CopyJob& job);
+  // A control socket has something to say: almost always that it has ended.
+  void onSocket(uint64_t token);
+  // Drops channels that have failed and are idle; the caller closes what is
+  // returned, outside of the lock.
+  std::vector<std::unique_ptr<Connection>> reap();
+  // Fails and drops everything.
+  std::vector<std::unique_ptr<Connection>> closeAll(const Status& why);
+
+  size_t size() const {
+    return entries_.size();
+  }
+
+ private:
+  struct Entry {
+    ChannelKey key;
+    std::shared_ptr<PeerChannel> channel;
+    std::optional<ControlSocket> socket;
+    uint64_t token;
+  };
+  void dropSocket(Entry& entry);
+
+  Sleeper& sleeper_;
+  std::vector<Entry> entries_;
+  uint64_t nextToken_ = 1;
+};
+
+} // namespace dlslime

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "core/operation.h"
+
+namespace dlslime {
+
+// Operations that ended under the engine's lock and whose second half (free
+// the memory, run callbacks) still has to run outside of it.
+class Completions {
+ public:
+  struct Ended {
+    OperationPtr operation;
+    bool release;
+  };
+
+  // The operation is over and nothing touches its memory any more.
+  void finish(OperationPtr operation, Status status) {
+    if (!operation->done()) {
+      settle(*operation, std::move(status));
+    } else if (!std::exchange(operation->memoryInUse, false)) {
+      return;
+    }
+    operation->stage = Operation::Stage::kDone;
+    operation->half = nullptr;
+    ended_.push_back({std::move(operation), true});
+  }
+  // The caller is told now, but a peer may still read or write the memory:
+  // it is kept until finish() comes as well.
+  void finishEarly(const OperationPtr& operation, Status status) {
+    if (operation->done()) {
+      return;
+    }
+    operation->memoryInUse = true;
+    settle(*operation, std::move(status));
+    ended_.push_back({operation, false});
+  }
+  bool empty() const {
+    return ended_.empty();
+  }
+  // Gives the list to a caller who is about to unlock.
+  void take(std::vector<Ended>& into) {
+    into.swap(ended_);
+  }
+
+ private:
+  static void settle(Operation& operation, Status status) {
+    operation.settle(std::move(status));
+  }
+
+  std::vector<Ended> ended_;
+};
+
+} // namespace dlslime

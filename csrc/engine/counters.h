@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+namespace dlslime {
+
+// Traffic of one group with one peer. Under the engine's lock.
+struct Counters {
+  uint64_t sentMessages = 0;
+  uint64_t sentBytes = 0;
+  uint64_t receivedMessages = 0;
+  uint64_t receivedBytes = 0;
+  uint64_t eagerMessages = 0; // of those sent
+  uint64_t rendezvousMessages = 0; // of those sent: announced, then pulled
+};
+
+} // namespace dlslime

@@ -1,0 +1,245 @@
+#include "engine/engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/fork_guard.h"
+#include "core/log.h"
+#include "core/random.h"
+#include "engine/section.h"
+
+namespace dlslime {
+
+namespace {
+// A look costs about 0.1 us; credit comes in lumps of many messages.
+constexpr uint64_t kSendsPerLook = 16;
+// Copies that one step makes before it looks at messages again.
+constexpr int kCopiesPerStep = 4;
+
+// The same for every engine that this process has in its life.
+const std::string& processNonce() {
+  static const auto* nonce = new std::string(dlslime::hex(randomBytes(8)));
+  return *nonce;
+}
+
+constexpr uint64_t kWakeTokens = 1ULL << 62; // wakeFds(), by transport index
+} // namespace
+
+void refuseInForkedChild() {
+  if (inForkedChild()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "this process was forked from one that uses dlslime: the connections "
+        "belong to the parent. Start workers by spawn or forkserver, or call "
+        "init_process_group only in the child");
+  }
+}
+
+std::shared_ptr<Engine> Engine::acquire() {
+  refuseInForkedChild();
+  static std::mutex mutex;
+  static std::weak_ptr<Engine> shared;
+  const std::lock_guard<std::mutex> guard(mutex);
+  auto engine = shared.lock();
+  if (!engine) {
+    // In a forked child its threads do not exist and its lock may be held for
+    // ever: there it is left alone.
+    engine = std::shared_ptr<Engine>(
+        new Engine(Config::fromEnvironment()), [](Engine* gone) {
+          if (!inForkedChild()) {
+            delete gone;
+          }
+        });
+    shared = engine;
+  }
+  return engine;
+}
+
+Engine::Engine(const Config& config)
+    : state_(config),
+      progress_(*this, state_.sleeper, config.spin),
+      wireUp_(state_) {
+  setLogLevel(config.logLevel);
+  state_.notifyDone = [this] { progress_.notifyDone(); };
+  uint64_t token = kWakeTokens;
+  for (const auto& transport : state_.transports.all()) {
+    for (const int fd : transport->wakeFds()) {
+      state_.sleeper.add(fd, token);
+    }
+    ++token;
+  }
+  progress_.start();
+  wireUp_.start();
+}
+
+Engine::~Engine() {
+  wireUp_.stop();
+  progress_.stop();
+  std::vector<std::unique_ptr<Connection>> connections;
+  {
+    const Section section(state_);
+    connections = state_.channels.closeAll(
+        Status(ErrorCode::kCancelled, "this process's engine has stopped"));
+  }
+  for (const auto& connection : connections) {
+    connection->close();
+  }
+}
+
+std::shared_ptr<Group> Engine::join(GroupOptions options) {
+  refuseInForkedChild();
+  auto rendezvous = options.rendezvous;
+  const int rank = options.rank;
+  // Counts this process's lives of this group in this store, whatever engine
+  // it had in each. Other processes count under other keys, so nothing stale
+  // is counted.
+  const auto epoch = rendezvous->increment(
+      "epoch/" + std::to_string(getpid()) + "/" + processNonce() + "/" +
+      std::to_string(rank));
+  AddressRecord record;
+  record.identity = state_.self;
+  record.token = state_.token;
+  record.socketName = wireUp_.socketName();
+  record.epoch = epoch;
+  std::shared_ptr<Group> group;
+  {
+    const Section section(state_);
+    group = state_.membership.add(epoch, std::move(options));
+  }
+  record.group = group->id();
+  try {
+    rendezvous->set(addressKey(rank), encode(record));
+  } catch (const Error&) {
+    const Section section(state_);
+    state_.membership.remove(*group);
+    throw;
+  }
+  return group;
+}
+
+void Engine::send(Group& group, const OperationPtr& operation) {
+  Section section(state_);
+  group.send(operation);
+  // No room: there may be some by now. And from time to time anyway: the peer
+  // returns credit, without which eager sends turn into announced ones.
+  if (!operation->done() || ++sends_ % kSendsPerLook == 0) {
+    lookLocked();
+  }
+  afterPost(section, group, *operation);
+}
+
+void Engine::receive(Group& group, const OperationPtr& operation) {
+  Section section(state_);
+  group.receive(operation);
+  if (!operation->done()) {
+    // While thousands of receives are posted nobody waits: take what has come
+    // for the earlier ones now, or it would be kept aside and copied twice.
+    lookLocked();
+  }
+  afterPost(section, group, *operation);
+}
+
+void Engine::afterPost(
+    Section& section,
+    Group& group,
+    const Operation& operation) {
+  // A sleeping process learns of peers' doings by descriptors, but not of what
+  // its own threads have given it to do.
+  const bool wake = operation.stage == Operation::Stage::kPulling ||
+      group.reachesItself(operation.peer());
+  std::vector<int> ranks;
+  if (!group.takeUnresolved(ranks)) {
+    section.leave();
+  } else {
+    const auto shared = state_.membership.find(group.id());
+    section.leave();
+    if (shared) {
+      wireUp_.resolve(shared, ranks);
+    }
+  }
+  if (wake) {
+    progress_.wake();
+  }
+}
+
+bool Engine::wait(const Operation& operation, TimePoint deadline) {
+  return progress_.wait(operation, deadline);
+}
+
+bool Engine::lookLocked() {
+  bool any = state_.channels.poll();
+  if (any) {
+    state_.buryFailed();
+  }
+  return any;
+}
+
+bool Engine::step() {
+  Section section(state_, std::try_to_lock);
+  if (!section) {
+    return false;
+  }
+  const bool any = lookLocked();
+  CopyJob job;
+  auto channel = state_.channels.claimCopy(job);
+  section.leave();
+  if (channel) {
+    runCopies(job, std::move(channel));
+  }
+  return any || channel != nullptr;
+}
+
+void Engine::runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel) {
+  for (int i = 0;; ++i) {
+    job.error = job.run(job);
+    const Section section(state_);
+    channel->finishCopy(job);
+    channel = i < kCopiesPerStep ? state_.channels.claimCopy(job) : nullptr;
+    if (!channel) {
+      break;
+    }
+  }
+  // It may have been the last piece of a transfer that a sleeping thread waits
+  // for, and we may not look again.
+  progress_.wake();
+}
+
+bool Engine::beginSleep() {
+  for (const auto& transport : state_.transports.all()) {
+    transport->beginSleep();
+  }
+  CopyJob job;
+  std::shared_ptr<PeerChannel> channel;
+  bool any = false;
+  {
+    const Section section(state_);
+    any = lookLocked();
+    channel = state_.channels.claimCopy(job);
+  }
+  if (channel) {
+    runCopies(job, std::move(channel));
+    any = true;
+  }
+  return !any;
+}
+
+void Engine::endSleep() {
+  for (const auto& transport : state_.transports.all()) {
+    transport->endSleep();
+  }
+}
+
+void Engine::onReady(const std::vector<uint64_t>& tokens) {
+  for (const auto token : tokens) {
+    if (token >= kWakeTokens) {
+      state_.transports.all()[token - kWakeTokens]->drainWakeFds();
+      continue;
+    }
+    const Section section(state_);
+    state_.channels.onSocket(token);
+    state_.buryFailed();
+  }
+}
+
+} // namespace dlslime

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "engine/engine_state.h"
+#include "engine/progress.h"
+#include "engine/wireup.h"
+
+namespace dlslime {
+
+class Section;
+
+// The traffic and the way to one rank, for people.
+struct PeerReport {
+  int rank = 0;
+  std::string route, copy;
+  std::vector<RejectedRoute> rejected;
+  PeerIdentity peer;
+  Counters counters;
+  size_t pendingSends = 0, pendingReceives = 0;
+};
+
+// A process's engine: every group of the process posts to it, and it alone
+// talks to other processes. Any thread may call anything; nothing blocks but
+// wait() and leave().
+class Engine final : public ProgressSource {
+ public:
+  // The engine that the process's groups share: made for the first, gone with
+  // the last. Throws Error (bad environment variables, no descriptors left,
+  // or called in a forked child).
+  static std::shared_ptr<Engine> acquire();
+
+  explicit Engine(const Config& config);
+  ~Engine() override;
+
+  // Publishes this rank's address. Throws Error if the store fails.
+  std::shared_ptr<Group> join(GroupOptions options);
+  // Lets sends finish for up to Config::linger, then abort(); tells peers.
+  void leave(Group& group);
+  // Ends all that is pending in the group, and all to come, with `why`.
+  void abort(Group& group, const Status& why);
+
+  // The operation ends sooner or later; see Operation.
+  void send(Group& group, const OperationPtr& operation);
+  void receive(Group& group, const OperationPtr& operation);
+  // True once done; false at the deadline, with the operation still pending.
+  bool wait(const Operation& operation, TimePoint deadline);
+  // One look for news, for callers that ask done() and never wait.
+  bool poke() {
+    return step();
+  }
+  // Takes the operation back; it ends with `why`, or well if it was too late.
+  // It has ended when its memory is no longer touched: wait() for that.
+  void cancel(Group& group, const OperationPtr& operation, const Status& why);
+  // For when that does not come in time (the peer is stuck): ends it now, and
+  // keeps the memory alive until the peer lets go of it.
+  void abandon(Group& group, const OperationPtr& operation, const Status& why);
+
+  std::vector<PeerReport> report(Group& group);
+  // Connects to the rank if need be; throws Error if that fails.
+  PeerReport explain(Group& group, int rank, TimePoint deadline);
+  // "peer connected by shm, no matching send seen": for time-out texts.
+  std::string describeLink(Group& group, const Operation& operation);
+  // One line for each pending operation of the group, at most `most`.
+  std::string describePending(Group& group, size_t most);
+
+  // Some rank of the group has died or left.
+  bool hasFailedPeer(Group& group);
+  size_t connections();
+  size_t groups();
+  const Config& config() const {
+    return state_.config;
+  }
+  const std::string& socketName() const {
+    return wireUp_.socketName();
+  }
+
+  bool step() override;
+  bool beginSleep() override;
+  void endSleep() override;
+  void onReady(const std::vector<uint64_t>& tokens) override;
+
+ private:
+  void linger(Group& group);
+  void
+  cancelLocked(Group& group, const OperationPtr& operation, const Status& why);
+  bool lookLocked();
+  void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
+  void afterPost(Section& section, Group& group, const Operation& operation);
+  PeerReport reportOne(Group& group, int rank);
+
+  EngineState state_;
+  uint64_t sends_ = 0; // under the lock
+  Progress progress_;
+  WireUp wireUp_;
+};
+
+// Throws Error{kInvalidArgument} in a forked child.
+void refuseInForkedChild();
+
+} // namespace dlslime

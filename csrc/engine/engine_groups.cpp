@@ -1,0 +1,206 @@
+// The engine's part that is about whole groups: leaving, aborting, reporting.
+#include <thread>
+
+#include "core/fork_guard.h"
+#include "engine/engine.h"
+#include "engine/section.h"
+
+namespace dlslime {
+
+namespace {
+// Between looks of explain() at a connection that is coming up.
+constexpr microseconds kExplainPause{200};
+} // namespace
+
+void Engine::cancelLocked(
+    Group& group,
+    const OperationPtr& operation,
+    const Status& why) {
+  if (operation->done() || group.cancelHere(operation, why) ||
+      operation->half == nullptr) {
+    return;
+  }
+  if (operation->stage == Operation::Stage::kPulling) {
+    static_cast<Inbound*>(operation->half)->cancel(operation, why);
+  } else {
+    static_cast<Outbound*>(operation->half)->cancel(operation, why);
+  }
+}
+
+void Engine::cancel(
+    Group& group,
+    const OperationPtr& operation,
+    const Status& why) {
+  const Section section(state_);
+  cancelLocked(group, operation, why);
+}
+
+void Engine::abandon(
+    Group& group,
+    const OperationPtr& operation,
+    const Status& why) {
+  const Section section(state_);
+  cancelLocked(group, operation, why);
+  state_.completions.finishEarly(operation, why);
+}
+
+void Engine::abort(Group& group, const Status& why) {
+  const Section section(state_);
+  group.close(why);
+  for (const auto& operation : group.pending()) {
+    cancelLocked(group, operation, why);
+    state_.completions.finishEarly(operation, why);
+  }
+}
+
+void Engine::linger(Group& group) {
+  const auto deadline = deadlineAfter(state_.config.linger);
+  std::vector<OperationPtr> pending;
+  {
+    const Section section(state_);
+    pending = group.pending();
+  }
+  for (const auto& operation : pending) {
+    if (operation->kind() == Operation::Kind::kSend) {
+      progress_.wait(*operation, deadline);
+    }
+  }
+}
+
+void Engine::leave(Group& group) {
+  if (inForkedChild()) {
+    return;
+  }
+  linger(group);
+  abort(
+      group,
+      Status(
+          ErrorCode::kCancelled,
+          "this process has shut down its process group"));
+  const Section section(state_);
+  state_.membership.remove(group);
+}
+
+PeerReport Engine::reportOne(Group& group, int rank) {
+  const auto& link = group.link(rank);
+  PeerReport report;
+  report.rank = rank;
+  report.counters = link.counters;
+  if (link.channel) {
+    report.route = link.channel->route();
+    report.copy = link.channel->copyName();
+    report.rejected = link.channel->rejected();
+    report.peer = link.channel->peer();
+  }
+  return report;
+}
+
+std::vector<PeerReport> Engine::report(Group& group) {
+  const Section section(state_);
+  std::vector<PeerReport> all;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (group.link(rank).state != Group::LinkState::kUnresolved) {
+      all.push_back(reportOne(group, rank));
+    }
+  }
+  for (const auto& operation : group.pending()) {
+    for (auto& peer : all) {
+      if (peer.rank == operation->peer()) {
+        ++(operation->kind() == Operation::Kind::kSend ? peer.pendingSends
+                                                       : peer.pendingReceives);
+      }
+    }
+  }
+  return all;
+}
+
+PeerReport Engine::explain(Group& group, int rank, TimePoint deadline) {
+  std::vector<int> ranks;
+  std::shared_ptr<Group> shared;
+  {
+    const Section section(state_);
+    group.touch(rank);
+    group.takeUnresolved(ranks);
+    shared = state_.membership.find(group.id());
+  }
+  if (shared && !ranks.empty()) {
+    wireUp_.resolve(shared, ranks);
+  }
+  while (Clock::now() < deadline) {
+    step();
+    {
+      const Section section(state_);
+      const auto& link = group.link(rank);
+      if (link.state == Group::LinkState::kReady) {
+        return reportOne(group, rank);
+      }
+      if (link.state == Group::LinkState::kFailed) {
+        // How it was reached is still worth telling.
+        if (link.channel) {
+          return reportOne(group, rank);
+        }
+        throw Error(link.failure);
+      }
+    }
+    std::this_thread::sleep_for(kExplainPause);
+  }
+  throw Error(
+      ErrorCode::kTimeout,
+      "rank " + std::to_string(rank) + " has not been reached in time");
+}
+
+std::string Engine::describeLink(Group& group, const Operation& operation) {
+  const Section section(state_);
+  const bool send = operation.kind() == Operation::Kind::kSend;
+  if (operation.stage == Operation::Stage::kPulling ||
+      operation.stage == Operation::Stage::kQueued) {
+    return "the transfer has started and does not proceed";
+  }
+  if (operation.peer() == Operation::kAnySource) {
+    return "no rank has sent a message with this tag";
+  }
+  const auto& link = group.link(operation.peer());
+  if (link.state == Group::LinkState::kReady) {
+    return "the peer is connected by " + link.channel->route() +
+        (send ? ", no matching receive was posted there"
+              : ", no matching send was seen");
+  }
+  return link.state == Group::LinkState::kFailed
+      ? link.failure.message()
+      : "the peer has not been reached: it has not joined this group";
+}
+
+std::string Engine::describePending(Group& group, size_t most) {
+  const Section section(state_);
+  const auto pending = group.pending();
+  std::string text;
+  for (size_t i = 0; i < pending.size() && i < most; ++i) {
+    text += (i == 0 ? "" : ", ") + pending[i]->describe();
+  }
+  if (pending.size() > most) {
+    text += " and " + std::to_string(pending.size() - most) + " more";
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+bool Engine::hasFailedPeer(Group& group) {
+  const Section section(state_);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (group.link(rank).state == Group::LinkState::kFailed) {
+      return true;
+    }
+  }
+  return false;
+}
+
+size_t Engine::connections() {
+  const Section section(state_);
+  return state_.channels.size();
+}
+
+size_t Engine::groups() {
+  const Section section(state_);
+  return state_.membership.size();
+}
+
+} // namespace dlslime

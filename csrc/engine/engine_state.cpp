@@ -1,0 +1,52 @@
+#include "engine/engine_state.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "core/random.h"
+#include "engine/wire_records.h"
+
+namespace dlslime {
+
+namespace {
+constexpr size_t kTokenBytes = 32;
+}
+
+EngineState::EngineState(const Config& settings)
+    : config(settings),
+      self(makeIdentity()),
+      token(randomBytes(kTokenBytes)),
+      transports(config),
+      nudge(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!nudge) {
+    throwErrno("cannot create an eventfd", errno);
+  }
+}
+
+void EngineState::wakeWireUp() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto put = write(nudge.get(), &one, sizeof(one));
+}
+
+void EngineState::buryFailed() {
+  auto gone = channels.reap();
+  if (gone.empty()) {
+    return;
+  }
+  for (auto& connection : gone) {
+    graveyard.push_back(std::move(connection));
+  }
+  wakeWireUp();
+}
+
+std::shared_ptr<PeerChannel> EngineState::makeChannel(PeerIdentity peer) {
+  return std::make_shared<PeerChannel>(
+      membership,
+      completions,
+      Outbound::Limits{config.eagerLimitBytes, config.unexpectedLimitBytes},
+      std::move(peer));
+}
+
+} // namespace dlslime

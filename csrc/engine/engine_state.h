@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/config.h"
+#include "engine/channel_table.h"
+#include "engine/completions.h"
+#include "engine/membership.h"
+#include "engine/sleeper.h"
+#include "engine/transports.h"
+
+namespace dlslime {
+
+// What the engine's two threads and its callers share. One lock for all that
+// changes: it is held for the time of a table look-up or of one small copy,
+// never for a system call that may wait.
+struct EngineState {
+  explicit EngineState(const Config& settings);
+
+  const Config config;
+  const PeerIdentity self;
+  const Bytes token; // proves to us that a peer has read our record
+
+  std::mutex mutex;
+  // Guarded by mutex:
+  Completions completions;
+  Membership membership{completions};
+  Transports transports;
+  Sleeper sleeper; // its own methods are safe from any thread
+  ChannelTable channels{sleeper};
+  // Connections that are over; the wire-up thread closes them, since that may
+  // mean joining threads.
+  std::vector<std::unique_ptr<Connection>> graveyard;
+  UniqueFd nudge; // eventfd that wakes the wire-up thread
+
+  // Lets waiting threads see what is done; set once by the engine, before any
+  // thread starts. Not under the lock.
+  std::function<void()> notifyDone = [] {};
+
+  std::shared_ptr<PeerChannel> makeChannel(PeerIdentity peer);
+  // Under the lock: moves failed, idle channels' connections to the graveyard.
+  void buryFailed();
+  // Any thread.
+  void wakeWireUp();
+};
+
+} // namespace dlslime

@@ -1,0 +1,212 @@
+#include "engine/group.h"
+
+#include <algorithm>
+
+#include "engine/peer_channel.h"
+
+namespace dlslime {
+
+namespace {
+
+Status about(const Operation& operation, const Status& why) {
+  return {why.code(), operation.describe() + " failed: " + why.message()};
+}
+
+} // namespace
+
+Group::Group(
+    uint32_t id,
+    uint64_t epoch,
+    GroupOptions options,
+    Completions& done)
+    : id_(id),
+      epoch_(epoch),
+      options_(std::move(options)),
+      completions_(done),
+      matcher_(options_.size),
+      links_(static_cast<size_t>(options_.size)) {}
+
+void Group::use(int rank) {
+  auto& peer = link(rank);
+  if (peer.state == LinkState::kUnresolved) {
+    peer.state = LinkState::kResolving;
+    unresolved_.push_back(rank);
+  }
+}
+
+bool Group::reachesItself(int rank) {
+  if (rank == Operation::kAnySource || rank == this->rank()) {
+    return rank == this->rank();
+  }
+  const auto& peer = link(rank);
+  return peer.channel != nullptr && peer.channel->toItself();
+}
+
+bool Group::takeUnresolved(std::vector<int>& ranks) {
+  ranks.clear();
+  ranks.swap(unresolved_);
+  return !ranks.empty();
+}
+
+void Group::sendNow(Link& peer, const OperationPtr& operation) {
+  peer.channel->out().sendTensor(
+      operation,
+      {peer.remoteGroup, static_cast<uint32_t>(rank()), &peer.counters});
+}
+
+void Group::send(const OperationPtr& operation) {
+  operation->groupKey = id_;
+  auto& peer = link(operation->peer());
+  if (closed_ || peer.state == LinkState::kFailed) {
+    completions_.finish(
+        operation, about(*operation, closed_ ? closeReason_ : peer.failure));
+    return;
+  }
+  if (peer.state == LinkState::kReady) {
+    sendNow(peer, operation);
+    return;
+  }
+  operation->stage = Operation::Stage::kAwaitingPeer;
+  peer.waiting.push(operation);
+  use(operation->peer());
+}
+
+void Group::receive(const OperationPtr& operation) {
+  operation->groupKey = id_;
+  if (closed_) {
+    completions_.finish(operation, about(*operation, closeReason_));
+    return;
+  }
+  if (auto arrival = matcher_.takeArrival(*operation)) {
+    auto& source = link(arrival->source);
+    auto channel = source.channel;
+    channel->in().deliver(*this, operation, std::move(*arrival));
+    return;
+  }
+  if (operation->peer() == Operation::kAnySource) {
+    matcher_.addReceive(operation);
+    // Any of them may be the one: reach all, to learn when all have gone.
+    for (int rank = 0; rank < size(); ++rank) {
+      use(rank);
+    }
+    failIfAlone();
+    return;
+  }
+  auto& peer = link(operation->peer());
+  if (peer.state == LinkState::kFailed) {
+    completions_.finish(operation, about(*operation, peer.failure));
+    return;
+  }
+  matcher_.addReceive(operation);
+  // Connecting is the only way to learn that the peer dies before it sends.
+  use(operation->peer());
+}
+
+void Group::linkReady(
+    int rank,
+    std::shared_ptr<PeerChannel> channel,
+    uint32_t remoteGroup) {
+  auto& peer = link(rank);
+  if (peer.state == LinkState::kReady || peer.state == LinkState::kFailed ||
+      closed_) {
+    return;
+  }
+  peer.state = LinkState::kReady;
+  peer.channel = std::move(channel);
+  peer.remoteGroup = remoteGroup;
+  while (auto operation = peer.waiting.pop()) {
+    sendNow(peer, operation);
+  }
+}
+
+void Group::end(OperationQueue queue, const Status& why) {
+  while (auto operation = queue.pop()) {
+    Status status = about(*operation, why);
+    completions_.finish(std::move(operation), std::move(status));
+  }
+}
+
+void Group::failLink(int rank, const Status& why) {
+  auto& peer = link(rank);
+  if (peer.state == LinkState::kFailed) {
+    return;
+  }
+  peer.state = LinkState::kFailed;
+  peer.failure = why;
+  if (peer.channel) {
+    matcher_.removeAnnounced(&peer.channel->in());
+  }
+  end(std::move(peer.waiting), why);
+  end(matcher_.takeReceivesFrom(rank), why);
+  failIfAlone();
+}
+
+// A receive from any source waits for nobody once all others are gone.
+void Group::failIfAlone() {
+  const Link* dead = nullptr;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank == this->rank()) {
+      continue;
+    }
+    if (link(rank).state != LinkState::kFailed) {
+      return;
+    }
+    dead = &link(rank);
+  }
+  if (dead != nullptr) {
+    end(matcher_.takeAnySource(), dead->failure);
+  }
+}
+
+bool Group::cancelHere(const OperationPtr& operation, const Status& why) {
+  const bool removed = operation->stage == Operation::Stage::kAwaitingPeer
+      ? link(operation->peer()).waiting.remove(operation.get())
+      : operation->stage == Operation::Stage::kPosted &&
+          matcher_.removeReceive(*operation);
+  if (removed) {
+    completions_.finish(operation, why);
+  }
+  return removed;
+}
+
+void Group::close(const Status& why) {
+  if (closed_) {
+    return;
+  }
+  closed_ = true;
+  closeReason_ = why;
+  for (int rank = 0; rank < size(); ++rank) {
+    end(std::move(link(rank).waiting), why);
+    end(matcher_.takeReceivesFrom(rank), why);
+  }
+  end(matcher_.takeAnySource(), why);
+  for (const auto& arrival : matcher_.takeArrivals()) {
+    link(arrival.source).channel->in().discard(arrival);
+  }
+}
+
+std::vector<OperationPtr> Group::pending() {
+  auto all = matcher_.posted();
+  std::vector<PeerChannel*> seen;
+  for (auto& peer : links_) {
+    peer.waiting.forEach([&](const OperationPtr& op) { all.push_back(op); });
+    auto* const channel = peer.channel.get();
+    if (channel == nullptr ||
+        std::find(seen.begin(), seen.end(), channel) != seen.end()) {
+      continue;
+    }
+    seen.push_back(channel);
+    if (!channel->open()) {
+      continue;
+    }
+    for (auto& op : channel->out().pending(id_)) {
+      all.push_back(std::move(op));
+    }
+    for (auto& op : channel->in().pending(id_)) {
+      all.push_back(std::move(op));
+    }
+  }
+  return all;
+}
+
+} // namespace dlslime

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/config.h"
+#include "engine/completions.h"
+#include "engine/counters.h"
+#include "engine/matcher.h"
+#include "engine/rendezvous.h"
+
+namespace dlslime {
+
+class PeerChannel;
+
+struct GroupOptions {
+  std::string name; // for texts
+  int rank = 0;
+  int size = 1;
+  milliseconds timeout{30 * 60 * 1000}; // for finding and connecting a peer
+  RoutePolicy route = RoutePolicy::kAuto;
+  FallbackPolicy fallback = FallbackPolicy::kWarn;
+  std::shared_ptr<Rendezvous> rendezvous;
+  std::shared_ptr<void> carrierSource; // see gloo/carrier.h
+};
+
+// This process's part of one group: the way to each rank, and the matching of
+// messages with receives. Everything under the engine's lock, but `options`
+// and what is const.
+class Group {
+ public:
+  // How far we are in finding one rank.
+  enum class LinkState : uint8_t {
+    kUnresolved, // nothing has needed this rank yet
+    kResolving, // the wire-up thread is looking for it
+    kJoining, // connected; the peer was asked whether it is in this group
+    kReady,
+    kFailed,
+  };
+  struct Link {
+    LinkState state = LinkState::kUnresolved;
+    std::shared_ptr<PeerChannel> channel; // kJoining, kReady, kFailed
+    uint32_t remoteGroup = 0; // kReady: the peer's id of this group
+    Status failure;
+    OperationQueue waiting; // sends that were posted before kReady
+    Counters counters;
+  };
+
+  Group(uint32_t id, uint64_t epoch, GroupOptions options, Completions& done);
+
+  uint32_t id() const {
+    return id_;
+  }
+  // The how-manieth life of this group in this process and store: both ends
+  // of a pair must be in the same one.
+  uint64_t epoch() const {
+    return epoch_;
+  }
+  int rank() const {
+    return options_.rank;
+  }
+  int size() const {
+    return options_.size;
+  }
+  const GroupOptions& options() const {
+    return options_;
+  }
+  bool closed() const {
+    return closed_;
+  }
+  Matcher& matcher() {
+    return matcher_;
+  }
+  Link& link(int rank) {
+    return links_[static_cast<size_t>(rank)];
+  }
+  uint32_t remoteId(int rank) {
+    return link(rank).remoteGroup;
+  }
+  void countReceived(int source, uint64_t bytes) {
+    auto& counters = link(source).counters;
+    ++counters.receivedMessages;
+    counters.receivedBytes += bytes;
+  }
+
+  void send(const OperationPtr& operation);
+  void receive(const OperationPtr& operation);
+
+  // The peer is in this group, in this life: what waited goes out.
+  void linkReady(
+      int rank,
+      std::shared_ptr<PeerChannel> channel,
+      uint32_t remoteGroup);
+  // Everything with this rank fails, now and later. Idempotent.
+  void failLink(int rank, const Status& why);
+  // Begins to connect to the rank, for explain().
+  void touch(int rank) {
+    use(rank);
+  }
+  // The rank is in this process: no descriptor tells of its messages.
+  bool reachesItself(int rank);
+  // True once if a rank has come into use and needs the wire-up.
+  bool takeUnresolved(std::vector<int>& ranks);
+
+  // Ends or takes back one operation that has not reached a channel.
+  bool cancelHere(const OperationPtr& operation, const Status& why);
+  // Everything of this group that has not reached a channel ends with `why`;
+  // what was to come is refused with it.
+  void close(const Status& why);
+  // Operations that have not ended, wherever they are.
+  std::vector<OperationPtr> pending();
+
+ private:
+  void use(int rank);
+  void end(OperationQueue queue, const Status& why);
+  void sendNow(Link& link, const OperationPtr& operation);
+  void failIfAlone();
+
+  const uint32_t id_;
+  const uint64_t epoch_;
+  const GroupOptions options_;
+  Completions& completions_;
+  Matcher matcher_;
+  std::vector<Link> links_;
+  std::vector<int> unresolved_;
+  bool closed_ = false;
+  Status closeReason_;
+};
+
+} // namespace dlslime

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <poll.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/control_socket.h"
+#include "engine/engine_state.h"
+#include "engine/route.h"
+#include "engine/wire_records.h"
+
+namespace dlslime {
+
+// Brings up connections, from both sides. On the wire-up thread only; takes
+// the engine's lock to install what it has made.
+class Handshakes {
+ public:
+  explicit Handshakes(EngineState& state) : state_(state) {}
+
+  struct Request {
+    ChannelKey key;
+    AddressRecord record; // of the peer
+    FallbackPolicy fallback = FallbackPolicy::kWarn;
+    std::shared_ptr<void> carrierSource;
+    int rank = 0; // of the peer, for texts
+  };
+  // Starts connecting; the channel appears in the table, or failure() tells.
+  void begin(Request request);
+  bool busy(const ChannelKey& key) const {
+    return attempts_.contains(key);
+  }
+  // Why the last attempt failed; ok if none has. kUnavailable: another
+  // attempt would end the same way.
+  Status failure(const ChannelKey& key) const;
+
+  const Listener& listener() const {
+    return listener_;
+  }
+  // Descriptors to poll for reading, and what to do when poll() returns.
+  void addTo(std::vector<pollfd>& fds) const;
+  void onPoll(const std::vector<pollfd>& fds);
+  TimePoint nextDeadline() const;
+  void expire();
+
+ private:
+  struct Attempt {
+    Request request;
+    RouteChoice choice;
+    size_t next = 0; // of choice.candidates
+    Transport::Context context;
+    std::optional<ControlSocket> socket; // none: crossed, the peer comes to us
+    TimePoint deadline;
+  };
+  struct Guest {
+    ControlSocket socket;
+    TimePoint deadline;
+  };
+  static std::string describePeer(const Attempt& attempt);
+  bool tryNext(Attempt& attempt);
+  void sendHello(Attempt& attempt, Transport& transport);
+  void onWelcome(const ChannelKey& key);
+  bool settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
+  void giveUp(const ChannelKey& key, Status why);
+
+  void acceptGuests();
+  bool onGuest(Guest& guest); // true: finished with it
+  Welcome answer(Guest& guest, ControlSocket::Frame frame, Hello hello);
+  Welcome connectGuest(
+      Guest& guest,
+      ControlSocket::Frame frame,
+      const Hello& hello,
+      Transport& transport);
+  void connectSelf(const Request& request);
+  void install(
+      const ChannelKey& key,
+      const PeerIdentity& peer,
+      std::unique_ptr<Connection> connection,
+      ControlSocket socket,
+      std::vector<RejectedRoute> rejected);
+
+  EngineState& state_;
+  Listener listener_;
+  std::map<ChannelKey, Attempt> attempts_;
+  std::map<ChannelKey, Status> failures_;
+  std::vector<Guest> guests_;
+};
+
+} // namespace dlslime

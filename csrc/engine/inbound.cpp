@@ -1,0 +1,305 @@
+#include "engine/inbound.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/group.h"
+
+namespace dlslime {
+
+namespace {
+
+// Credit is returned in lumps: a small part of the limit, so that a sender
+// seldom lacks it, and at most this, to be told in time.
+constexpr uint64_t kMostCreditLumpBytes = 1024 * 1024;
+constexpr uint64_t kCreditLumpParts = 4;
+
+Status truncated(const Operation& receive, int source, uint64_t length) {
+  return {
+      ErrorCode::kTruncated,
+      receive.describe() + " failed: the message from rank " +
+          std::to_string(source) +
+          " is longer than the tensor: " + std::to_string(length) +
+          " bytes sent, " + std::to_string(receive.view().size) +
+          " bytes expected. Nothing was written"};
+}
+
+} // namespace
+
+Inbound::Inbound(
+    Connection& connection,
+    Outbound& out,
+    Completions& completions,
+    size_t unexpectedBytes)
+    : connection_(connection),
+      out_(out),
+      completions_(completions),
+      creditLump_(std::min<uint64_t>(
+          kMostCreditLumpBytes,
+          unexpectedBytes / kCreditLumpParts)) {}
+
+void Inbound::returnCredit(uint64_t length) {
+  creditOwed_ += eagerCost(length);
+  if (creditOwed_ < creditLump_) {
+    return;
+  }
+  MessageHeader credit;
+  credit.type = MessageType::kCredit;
+  credit.length = creditOwed_;
+  creditOwed_ = 0;
+  out_.sendControl(credit);
+}
+
+void Inbound::sendFinish(uint64_t id, FinishStatus status, uint64_t capacity) {
+  MessageHeader finish;
+  finish.type = MessageType::kFinish;
+  finish.id = id;
+  finish.status = status;
+  finish.offset = capacity;
+  out_.sendControl(finish);
+}
+
+void Inbound::onEager(
+    Group& group,
+    const MessageHeader& header,
+    ByteSpan payload) {
+  const int source = static_cast<int>(header.source);
+  auto receive = group.matcher().takeReceive(source, header.tag);
+  if (receive == nullptr) {
+    Arrival arrival;
+    arrival.source = source;
+    arrival.tag = header.tag;
+    arrival.length = payload.size();
+    arrival.channel = this;
+    arrival.data = std::make_unique_for_overwrite<std::byte[]>(payload.size());
+    std::memcpy(arrival.data.get(), payload.data(), payload.size());
+    group.matcher().addArrival(std::move(arrival));
+    return;
+  }
+  returnCredit(payload.size());
+  group.countReceived(source, payload.size());
+  if (payload.size() > receive->view().size) {
+    Arrival arrival;
+    arrival.source = source;
+    arrival.tag = header.tag;
+    arrival.length = payload.size();
+    refuseTooLong(group, std::move(receive), arrival);
+    return;
+  }
+  if (!payload.empty()) {
+    std::memcpy(receive->view().data, payload.data(), payload.size());
+  }
+  receive->setResult(source, payload.size());
+  completions_.finish(std::move(receive), {});
+}
+
+void Inbound::onAnnounce(Group& group, const MessageHeader& header) {
+  Arrival arrival;
+  arrival.source = static_cast<int>(header.source);
+  arrival.tag = header.tag;
+  arrival.length = header.length;
+  arrival.channel = this;
+  arrival.announced = true;
+  arrival.id = header.id;
+  arrival.remote = {header.address, header.key};
+  auto receive = group.matcher().takeReceive(arrival.source, arrival.tag);
+  if (receive == nullptr) {
+    group.matcher().addArrival(std::move(arrival));
+    return;
+  }
+  startPull(group, std::move(receive), arrival);
+}
+
+void Inbound::onRevoke(Group& group, const MessageHeader& header) {
+  // Not there: it has been matched, and its own kFinish is on the way.
+  if (group.matcher().removeArrival(
+          static_cast<int>(header.source), header.tag, this, header.id)) {
+    sendFinish(header.id, FinishStatus::kRevoked);
+  }
+}
+
+void Inbound::refuse(const MessageHeader& header) {
+  if (header.type == MessageType::kEager) {
+    returnCredit(header.payloadSize);
+  } else if (header.type == MessageType::kAnnounce) {
+    sendFinish(header.id, FinishStatus::kGroupGone);
+  }
+}
+
+void Inbound::discard(const Arrival& arrival) {
+  if (arrival.announced) {
+    sendFinish(arrival.id, FinishStatus::kGroupGone);
+  } else {
+    returnCredit(arrival.length);
+  }
+}
+
+void Inbound::deliver(Group& group, OperationPtr receive, Arrival arrival) {
+  if (arrival.announced) {
+    startPull(group, std::move(receive), arrival);
+    return;
+  }
+  returnCredit(arrival.length);
+  group.countReceived(arrival.source, arrival.length);
+  if (arrival.length > receive->view().size) {
+    refuseTooLong(group, std::move(receive), arrival);
+    return;
+  }
+  if (arrival.length != 0) {
+    std::memcpy(receive->view().data, arrival.data.get(), arrival.length);
+  }
+  receive->setResult(arrival.source, arrival.length);
+  completions_.finish(std::move(receive), {});
+}
+
+// Both ends are told both sizes: the sender of an announced message by its
+// end, that of an eager one, whose send is over, by a notice.
+void Inbound::refuseTooLong(
+    Group& group,
+    OperationPtr receive,
+    const Arrival& arrival) {
+  const auto capacity = receive->view().size;
+  if (arrival.announced) {
+    sendFinish(arrival.id, FinishStatus::kTruncated, capacity);
+  } else {
+    MessageHeader notice;
+    notice.type = MessageType::kTruncated;
+    notice.group = group.remoteId(arrival.source);
+    notice.source = static_cast<uint32_t>(group.rank());
+    notice.tag = arrival.tag;
+    notice.length = arrival.length;
+    notice.offset = capacity;
+    out_.sendControl(notice);
+  }
+  auto status = truncated(*receive, arrival.source, arrival.length);
+  completions_.finish(std::move(receive), std::move(status));
+}
+
+void Inbound::startPull(
+    Group& group,
+    OperationPtr receive,
+    const Arrival& arrival) {
+  const auto capacity = receive->view().size;
+  group.countReceived(arrival.source, arrival.length);
+  if (arrival.length > capacity) {
+    refuseTooLong(group, std::move(receive), arrival);
+    return;
+  }
+  Pull pull{receive, arrival.id, arrival.source, arrival.length};
+  pull.framed = !connection_.canPull(static_cast<size_t>(arrival.length));
+  const bool framed = pull.framed;
+  const auto pullId = pulls_.insert(std::move(pull));
+  receive->stage = Operation::Stage::kPulling;
+  receive->transferId = pullId;
+  receive->half = this;
+  if (arrival.length == 0) {
+    endPull(pullId, {});
+  } else if (framed) {
+    MessageHeader request;
+    request.type = MessageType::kRequest;
+    request.id = arrival.id;
+    request.offset = pullId;
+    out_.sendControl(request);
+  } else {
+    connection_.pull(
+        pullId,
+        arrival.id,
+        arrival.remote,
+        {receive->view().data, static_cast<size_t>(arrival.length)});
+  }
+}
+
+void Inbound::onData(const MessageHeader& header, ByteSpan payload) {
+  Pull* const pull = pulls_.find(header.id);
+  // Unknown: we have given it up. Not asked for in pieces: no sender of ours
+  // does that, and copies may be running into its memory.
+  if (pull == nullptr || !pull->framed) {
+    return;
+  }
+  if (header.offset != pull->streamed ||
+      payload.size() > pull->length - pull->streamed) {
+    endPull(
+        header.id,
+        Status(
+            ErrorCode::kTransportFailed,
+            "a piece of " + std::to_string(payload.size()) +
+                " bytes at offset " + std::to_string(header.offset) +
+                " does not continue a message of " +
+                std::to_string(pull->length) + " bytes at " +
+                std::to_string(pull->streamed)));
+    return;
+  }
+  std::memcpy(
+      pull->receive->view().data + pull->streamed,
+      payload.data(),
+      payload.size());
+  pull->streamed += payload.size();
+  if (pull->streamed == pull->length) {
+    endPull(header.id, {});
+  }
+}
+
+void Inbound::onPulled(uint64_t pullId, const Status& status) {
+  if (pulls_.find(pullId) != nullptr) {
+    endPull(pullId, status);
+  }
+}
+
+void Inbound::endPull(uint64_t pullId, Status status) {
+  Pull pull = pulls_.take(pullId);
+  auto& receive = pull.receive;
+  if (status.ok()) {
+    receive->setResult(pull.source, pull.length);
+    sendFinish(pull.senderId, FinishStatus::kOk);
+  } else if (!receive->cancelStatus.ok()) {
+    status = receive->cancelStatus;
+    sendFinish(pull.senderId, FinishStatus::kCancelled);
+  } else {
+    status = Status(
+        status.code(), receive->describe() + " failed: " + status.message());
+    sendFinish(pull.senderId, FinishStatus::kFailed);
+  }
+  completions_.finish(std::move(receive), std::move(status));
+}
+
+void Inbound::cancel(const OperationPtr& receive, const Status& why) {
+  Pull* const pull = pulls_.find(receive->transferId);
+  if (pull == nullptr || pull->receive != receive ||
+      !receive->cancelStatus.ok()) {
+    return;
+  }
+  receive->cancelStatus = why;
+  if (pull->framed) {
+    endPull(receive->transferId, why);
+  } else {
+    connection_.abandon(receive->transferId);
+  }
+}
+
+void Inbound::fail(const Status& why) {
+  connection_.peerGone();
+  for (const auto id : pulls_.ids()) {
+    Pull* const pull = pulls_.find(id);
+    if (pull->receive->cancelStatus.ok()) {
+      pull->receive->cancelStatus = Status(
+          why.code(), pull->receive->describe() + " failed: " + why.message());
+    }
+    if (pull->framed) {
+      endPull(id, why);
+    }
+  }
+}
+
+std::vector<OperationPtr> Inbound::pending(uint64_t groupKey) const {
+  std::vector<OperationPtr> found;
+  auto& pulls = const_cast<Slab<Pull>&>(pulls_);
+  for (const auto id : pulls.ids()) {
+    const auto& receive = pulls.find(id)->receive;
+    if (receive->groupKey == groupKey) {
+      found.push_back(receive);
+    }
+  }
+  return found;
+}
+
+} // namespace dlslime

@@ -1,0 +1,73 @@
+#pragma once
+
+#include "core/slab.h"
+#include "core/transport.h"
+#include "engine/completions.h"
+#include "engine/matcher.h"
+#include "engine/outbound.h"
+
+namespace dlslime {
+
+class Group;
+
+// What one peer sends to this process: the receiver's half of the protocol
+// (docs/protocol.md). Under the engine's lock.
+class Inbound {
+ public:
+  // `unexpectedBytes` is the limit of the peer's eager messages that wait here
+  // (Outbound::Limits): credit is returned in parts of it.
+  Inbound(
+      Connection& connection,
+      Outbound& out,
+      Completions& completions,
+      size_t unexpectedBytes);
+
+  // Messages of a group that this peer has joined.
+  void onEager(Group& group, const MessageHeader& header, ByteSpan payload);
+  void onAnnounce(Group& group, const MessageHeader& header);
+  void onRevoke(Group& group, const MessageHeader& header);
+  // The same for a group that is gone: the sender is told.
+  void refuse(const MessageHeader& header);
+
+  void onData(const MessageHeader& header, ByteSpan payload);
+  void onPulled(uint64_t pullId, const Status& status);
+
+  // A posted receive has found a message of this peer that came earlier.
+  void deliver(Group& group, OperationPtr receive, Arrival arrival);
+  // An arrival that nobody will receive any more.
+  void discard(const Arrival& arrival);
+  // Stops fetching; the receive ends with `why` once its memory is quiet.
+  void cancel(const OperationPtr& receive, const Status& why);
+  // The connection is broken. Receives whose memory something may still write
+  // end later, through onPulled().
+  void fail(const Status& why);
+  bool idle() const {
+    return pulls_.size() == 0;
+  }
+  std::vector<OperationPtr> pending(uint64_t groupKey) const;
+
+ private:
+  struct Pull {
+    OperationPtr receive;
+    uint64_t senderId = 0;
+    int source = 0;
+    uint64_t length = 0;
+    uint64_t streamed = 0; // bytes that came in kData messages
+    bool framed = false;
+  };
+  void startPull(Group& group, OperationPtr receive, const Arrival& arrival);
+  void endPull(uint64_t pullId, Status status);
+  void
+  refuseTooLong(Group& group, OperationPtr receive, const Arrival& arrival);
+  void returnCredit(uint64_t length);
+  void sendFinish(uint64_t id, FinishStatus status, uint64_t capacity = 0);
+
+  Connection& connection_;
+  Outbound& out_;
+  Completions& completions_;
+  Slab<Pull> pulls_;
+  const uint64_t creditLump_;
+  uint64_t creditOwed_ = 0;
+};
+
+} // namespace dlslime

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "core/operation.h"
+
+namespace dlslime {
+
+// A message that came before the receive it belongs to.
+struct Arrival {
+  int source = 0;
+  uint32_t tag = 0;
+  uint64_t length = 0; // bytes of the whole message
+  void* channel = nullptr; // the PeerChannel it came by
+  bool announced = false; // false: `data` is the message
+  uint64_t id = 0; // announced: the sender's number for it
+  RemoteBuffer remote; // announced: where the sender has it
+  std::unique_ptr<std::byte[]> data;
+  uint64_t order = 0; // of arrival in the group; set by the Matcher
+};
+
+// Decides which receive gets which message in one group: the n-th message of
+// a (source, tag) meets the n-th receive of it; a receive from any source
+// takes the oldest message of its tag; a message goes to the oldest receive
+// that accepts it, directed or not. Pure bookkeeping, under the engine's lock.
+class Matcher {
+ public:
+  explicit Matcher(int size) : size_(size) {}
+
+  // The receive that this message belongs to, taken out; null if there is
+  // none yet: then addArrival().
+  OperationPtr takeReceive(int source, uint32_t tag);
+  void addArrival(Arrival arrival);
+
+  // The message that this receive gets, taken out; none yet: addReceive().
+  std::optional<Arrival> takeArrival(const Operation& receive);
+  void addReceive(OperationPtr receive);
+
+  bool removeReceive(const Operation& receive);
+  // The announced message `id` of that channel, if it is still here.
+  bool
+  removeArrival(int source, uint32_t tag, const void* channel, uint64_t id);
+  // Drops announced messages of a channel that is gone.
+  void removeAnnounced(const void* channel);
+
+  // Directed receives from `source`; all receives from any source; both leave
+  // the matcher.
+  OperationQueue takeReceivesFrom(int source);
+  OperationQueue takeAnySource();
+  // All arrivals, for a group that ends.
+  std::vector<Arrival> takeArrivals();
+
+  std::vector<OperationPtr> posted() const;
+  size_t arrivals() const {
+    return arrivalCount_;
+  }
+
+ private:
+  // Both queues of one (source, tag). At most one of them is non-empty, if no
+  // receive from any source is posted.
+  struct Slot {
+    OperationQueue receives;
+    std::list<Arrival> arrivals;
+  };
+  using Key = uint64_t;
+  static Key keyOf(int source, uint32_t tag) {
+    return (static_cast<Key>(static_cast<uint32_t>(source)) << 32) | tag;
+  }
+  struct Hash {
+    size_t operator()(Key key) const {
+      key *= 0x9e3779b97f4a7c15ULL; // Fibonacci hashing
+      return key ^ (key >> 32);
+    }
+  };
+  Slot& slotOf(int source, uint32_t tag);
+  Slot* findSlot(int source, uint32_t tag);
+  std::optional<Arrival> takeFirst(Slot& slot);
+  Slot* oldestArrival(uint32_t tag);
+  void sweep();
+
+  const int size_;
+  std::unordered_map<Key, Slot, Hash> slots_;
+  Key lastKey_ = 0; // the slot of the last look-up, most often the next one's
+  Slot* lastSlot_ = nullptr;
+  std::unordered_map<uint32_t, OperationQueue> anySource_;
+  size_t anyCount_ = 0;
+  size_t arrivalCount_ = 0;
+  uint64_t nextOrder_ = 1;
+};
+
+} // namespace dlslime

@@ -1,0 +1,185 @@
+#include "engine/membership.h"
+
+#include "core/log.h"
+
+namespace dlslime {
+
+using State = Group::LinkState;
+
+std::shared_ptr<Group> Membership::add(uint64_t epoch, GroupOptions options) {
+  const auto id = nextId_++;
+  auto group =
+      std::make_shared<Group>(id, epoch, std::move(options), completions_);
+  groups_.emplace(id, group);
+  return group;
+}
+
+void Membership::remove(Group& group) {
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto& link = group.link(rank);
+    if (link.state != State::kReady || rank == group.rank()) {
+      continue;
+    }
+    MessageHeader leave;
+    leave.type = MessageType::kLeave;
+    leave.group = link.remoteGroup;
+    leave.source = static_cast<uint32_t>(group.rank());
+    link.channel->out().sendControl(leave);
+    link.channel->out().flush();
+  }
+  lastGroup_ = nullptr;
+  groups_.erase(group.id());
+}
+
+std::shared_ptr<Group> Membership::find(uint32_t id) const {
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<Group>> Membership::all() const {
+  std::vector<std::shared_ptr<Group>> result;
+  result.reserve(groups_.size());
+  for (const auto& [id, group] : groups_) {
+    result.push_back(group);
+  }
+  return result;
+}
+
+Group* Membership::groupOf(
+    const PeerChannel& channel,
+    const MessageHeader& header) {
+  if (lastGroup_ == nullptr || lastGroup_->id() != header.group) {
+    const auto found = groups_.find(header.group);
+    if (found == groups_.end()) {
+      return nullptr;
+    }
+    lastGroup_ = found->second.get();
+  }
+  if (lastGroup_->closed() ||
+      header.source >= static_cast<uint32_t>(lastGroup_->size())) {
+    return nullptr;
+  }
+  const auto& link = lastGroup_->link(static_cast<int>(header.source));
+  const bool theirs =
+      link.state == State::kReady && link.channel.get() == &channel;
+  return theirs ? lastGroup_ : nullptr;
+}
+
+void Membership::sendJoin(
+    Group& group,
+    int rank,
+    const std::shared_ptr<PeerChannel>& channel,
+    uint32_t remoteGroup) {
+  auto& link = group.link(rank);
+  if (link.state != State::kResolving) {
+    return;
+  }
+  link.state = State::kJoining;
+  link.channel = channel;
+  MessageHeader join;
+  join.type = MessageType::kJoin;
+  join.group = remoteGroup;
+  join.source = static_cast<uint32_t>(group.rank());
+  join.tag = static_cast<uint32_t>(rank);
+  join.id = group.id();
+  join.offset = group.epoch();
+  channel->out().sendControl(join);
+}
+
+void Membership::onMembership(
+    const std::shared_ptr<PeerChannel>& channel,
+    const MessageHeader& header) {
+  if (header.type == MessageType::kJoin) {
+    onJoin(channel, header);
+  } else {
+    onAnswer(channel, header);
+  }
+}
+
+void Membership::onJoin(
+    const std::shared_ptr<PeerChannel>& channel,
+    const MessageHeader& join) {
+  MessageHeader answer;
+  answer.group = static_cast<uint32_t>(join.id);
+  answer.source = join.tag;
+  const auto group = find(join.group);
+  const auto source = static_cast<int>(join.source);
+  const bool known = group != nullptr && !group->closed() && source >= 0 &&
+      source < group->size() && group->epoch() == join.offset &&
+      group->rank() == static_cast<int>(join.tag);
+  if (!known) {
+    answer.type = MessageType::kStale;
+    channel->out().sendControl(answer);
+    return;
+  }
+  const auto& link = group->link(source);
+  if (link.state == State::kFailed ||
+      (link.state == State::kReady && link.channel != channel)) {
+    answer.type = MessageType::kLeave;
+    channel->out().sendControl(answer);
+    return;
+  }
+  // First the answer, then what waited: the peer takes nothing of a group
+  // before it knows that we are in it.
+  answer.type = MessageType::kJoined;
+  answer.id = group->id();
+  channel->out().sendControl(answer);
+  group->linkReady(source, channel, static_cast<uint32_t>(join.id));
+}
+
+void Membership::onAnswer(
+    const std::shared_ptr<PeerChannel>& channel,
+    const MessageHeader& answer) {
+  const auto group = find(answer.group);
+  const auto rank = static_cast<int>(answer.source);
+  if (group == nullptr || rank < 0 || rank >= group->size() ||
+      group->link(rank).channel != channel) {
+    return; // of a group that we have left, or not theirs to say
+  }
+  auto& link = group->link(rank);
+  if (answer.type == MessageType::kJoined) {
+    group->linkReady(rank, channel, static_cast<uint32_t>(answer.id));
+  } else if (answer.type == MessageType::kTruncated) {
+    onTruncated(*group, answer);
+  } else if (answer.type == MessageType::kLeave) {
+    group->failLink(
+        rank,
+        Status(
+            ErrorCode::kPeerFailed,
+            "rank " + std::to_string(rank) +
+                " has left the group (its process group was shut down)"));
+  } else if (link.state == State::kJoining) {
+    link.state = State::kResolving; // the wire-up reads its record again
+    link.channel = nullptr;
+  }
+}
+
+// The send has long ended well: an eager message is the route's from the
+// moment it is copied. All we can do is say it where the sender looks.
+void Membership::onTruncated(Group& group, const MessageHeader& notice) {
+  logError(
+      "a send of " + std::to_string(notice.length) + " bytes to rank " +
+      std::to_string(notice.source) + " tag " + std::to_string(notice.tag) +
+      " in group " + group.options().name + " met a receive of only " +
+      std::to_string(notice.offset) + " bytes; that receive has failed");
+}
+
+void Membership::onChannelFailed(PeerChannel& channel, const Status& why) {
+  for (const auto& [id, group] : groups_) {
+    for (int rank = 0; rank < group->size(); ++rank) {
+      auto& link = group->link(rank);
+      if (link.channel.get() != &channel) {
+        continue;
+      }
+      if (link.state == State::kJoining) {
+        // Perhaps a process of an earlier life: look for a newer record.
+        link.state = State::kResolving;
+        link.channel = nullptr;
+      } else {
+        group->failLink(rank, why);
+      }
+    }
+  }
+}
+
+} // namespace dlslime

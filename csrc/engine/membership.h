@@ -1,0 +1,59 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/group.h"
+#include "engine/peer_channel.h"
+
+namespace dlslime {
+
+// Which groups this process is in, and the agreement with each peer that both
+// mean the same life of the same group (docs/protocol.md, "Joining"). Under
+// the engine's lock.
+class Membership final : public ChannelOwner {
+ public:
+  explicit Membership(Completions& completions) : completions_(completions) {}
+
+  std::shared_ptr<Group> add(uint64_t epoch, GroupOptions options);
+  // Tells the peers that this rank has left; the id is never used again.
+  void remove(Group& group);
+  std::shared_ptr<Group> find(uint32_t id) const;
+  size_t size() const {
+    return groups_.size();
+  }
+  std::vector<std::shared_ptr<Group>> all() const;
+
+  // Asks the process behind `channel` whether it is rank `rank` of this group
+  // under the id `remoteGroup` that its address record gave.
+  void sendJoin(
+      Group& group,
+      int rank,
+      const std::shared_ptr<PeerChannel>& channel,
+      uint32_t remoteGroup);
+
+  Group* groupOf(const PeerChannel& channel, const MessageHeader& header)
+      override;
+  void onMembership(
+      const std::shared_ptr<PeerChannel>& channel,
+      const MessageHeader& header) override;
+  void onChannelFailed(PeerChannel& channel, const Status& why) override;
+
+ private:
+  void onJoin(
+      const std::shared_ptr<PeerChannel>& channel,
+      const MessageHeader& join);
+  void onAnswer(
+      const std::shared_ptr<PeerChannel>& channel,
+      const MessageHeader& answer);
+  void onTruncated(Group& group, const MessageHeader& notice);
+
+  Completions& completions_;
+  std::map<uint32_t, std::shared_ptr<Group>> groups_;
+  // The group of the last message: most often the next one's, too.
+  Group* lastGroup_ = nullptr;
+  uint32_t nextId_ = 1;
+};
+
+} // namespace dlslime

@@ -1,0 +1,271 @@
+#include "engine/outbound.h"
+
+#include <algorithm>
+
+namespace dlslime {
+
+namespace {
+
+// Small enough that several are on their way in a ring, and that the engine's
+// lock, which is held while a few are copied, is not held for long.
+constexpr size_t kStreamPieceBytes = 64 * 1024;
+constexpr int kStreamPiecesPerFlush = 8;
+
+Status finishError(const Operation& send, const MessageHeader& finish) {
+  const std::string what = send.describe() + " failed: ";
+  const std::string rank = "rank " + std::to_string(send.peer());
+  switch (finish.status) {
+    case FinishStatus::kOk:
+      return {};
+    case FinishStatus::kRevoked:
+      return {
+          ErrorCode::kTransportFailed,
+          what + rank + " says that it was taken back, which it was not"};
+    case FinishStatus::kTruncated:
+      return {
+          ErrorCode::kTruncated,
+          what + "the message is longer than the receive that it met at " +
+              rank + ": " + std::to_string(send.view().size) + " bytes sent, " +
+              std::to_string(finish.offset) + " bytes expected there"};
+    case FinishStatus::kCancelled:
+      return {
+          ErrorCode::kPeerFailed,
+          what + rank + " gave up its receive (time-out or abort)"};
+    case FinishStatus::kGroupGone:
+      return {ErrorCode::kPeerFailed, what + rank + " has left the group"};
+    case FinishStatus::kFailed:
+      return {
+          ErrorCode::kTransportFailed,
+          what + rank + " could not fetch it; its receive says why"};
+  }
+  return {ErrorCode::kTransportFailed, what + "unknown status"};
+}
+
+} // namespace
+
+void Outbound::sendTensor(const OperationPtr& operation, Target target) {
+  const size_t length = operation->view().size;
+  MessageHeader header;
+  header.group = target.group;
+  header.source = target.source;
+  header.tag = operation->tag();
+  header.length = length;
+  operation->half = this;
+  ++target.counters->sentMessages;
+  target.counters->sentBytes += length;
+  if (length > limits_.eagerBytes ||
+      outstanding_ + eagerCost(length) > limits_.unexpectedBytes) {
+    ++target.counters->rendezvousMessages;
+    announce(operation, header);
+    return;
+  }
+  ++target.counters->eagerMessages;
+  header.type = MessageType::kEager;
+  outstanding_ += eagerCost(length);
+  operation->stage = Operation::Stage::kQueued;
+  post({header, operation});
+}
+
+void Outbound::announce(const OperationPtr& operation, MessageHeader header) {
+  if (failed_) {
+    completions_.finish(operation, failure_);
+    return;
+  }
+  header.type = MessageType::kAnnounce;
+  header.id = exposures_.insert({});
+  const auto remote = connection_.expose(header.id, operation->view());
+  header.address = remote.address;
+  header.key = remote.key;
+  operation->transferId = header.id;
+  operation->stage = Operation::Stage::kAnnounced;
+  *exposures_.find(header.id) = {operation, header, false};
+  post({header, nullptr});
+}
+
+void Outbound::sendControl(const MessageHeader& header) {
+  post({header, nullptr});
+}
+
+void Outbound::post(Queued entry) {
+  if (failed_) {
+    if (entry.eager) {
+      completions_.finish(std::move(entry.eager), failure_);
+    }
+    return; // nobody would read it
+  }
+  if (!outbox_.empty() || !trySend(entry)) {
+    outbox_.push_back(std::move(entry));
+  }
+}
+
+bool Outbound::trySend(const Queued& entry) {
+  MessageHeader header = entry.header;
+  header.sequence = nextSequence_;
+  ByteSpan payload;
+  if (entry.eager) {
+    const auto view = entry.eager->view();
+    payload = {view.data, view.size};
+  }
+  if (!connection_.send(header, payload)) {
+    return false;
+  }
+  ++nextSequence_;
+  if (entry.eager) {
+    completions_.finish(entry.eager, {});
+  }
+  return true;
+}
+
+bool Outbound::flush() {
+  bool any = false;
+  while (!outbox_.empty() && trySend(outbox_.front())) {
+    outbox_.pop_front();
+    any = true;
+  }
+  if (outbox_.empty() && !streams_.empty()) {
+    any |= flushStreams();
+  }
+  return any;
+}
+
+bool Outbound::flushStreams() {
+  bool any = false;
+  for (int i = 0; i < kStreamPiecesPerFlush && !streams_.empty(); ++i) {
+    Stream stream = streams_.front();
+    streams_.pop_front();
+    const auto* const exposure = exposures_.find(stream.id);
+    if (exposure == nullptr) {
+      continue; // the receiver has given up
+    }
+    const bool sent = streamPiece(stream);
+    if (stream.offset < exposure->operation->view().size) {
+      streams_.push_back(stream);
+    }
+    if (!sent) {
+      return any;
+    }
+    any = true;
+  }
+  return any;
+}
+
+bool Outbound::streamPiece(Stream& stream) {
+  const auto view = exposures_.find(stream.id)->operation->view();
+  const size_t piece = std::min(
+      {kStreamPieceBytes,
+       connection_.maxPayload(),
+       view.size - static_cast<size_t>(stream.offset)});
+  MessageHeader header;
+  header.type = MessageType::kData;
+  header.id = stream.pullId;
+  header.offset = stream.offset;
+  header.length = view.size;
+  header.sequence = nextSequence_;
+  if (!connection_.send(header, {view.data + stream.offset, piece})) {
+    return false;
+  }
+  ++nextSequence_;
+  stream.offset += piece;
+  return true;
+}
+
+OperationPtr Outbound::forget(uint64_t id) {
+  connection_.unexpose(id);
+  return exposures_.take(id).operation;
+}
+
+void Outbound::onFinish(const MessageHeader& header) {
+  const auto* const exposure = exposures_.find(header.id);
+  if (exposure == nullptr) {
+    return;
+  }
+  auto operation = forget(header.id);
+  Status status = finishError(*operation, header);
+  if (header.status != FinishStatus::kOk && !operation->cancelStatus.ok()) {
+    status = operation->cancelStatus;
+  }
+  completions_.finish(std::move(operation), std::move(status));
+}
+
+void Outbound::onRequest(const MessageHeader& header) {
+  auto* const exposure = exposures_.find(header.id);
+  if (exposure != nullptr && !exposure->streaming) {
+    exposure->streaming = true;
+    streams_.push_back({header.id, header.offset, 0});
+  }
+}
+
+void Outbound::onCredit(const MessageHeader& header) {
+  outstanding_ -= std::min(outstanding_, header.length);
+}
+
+void Outbound::cancel(const OperationPtr& operation, const Status& why) {
+  if (operation->stage == Operation::Stage::kAnnounced) {
+    const auto* const exposure = exposures_.find(operation->transferId);
+    if (exposure == nullptr || !operation->cancelStatus.ok()) {
+      return;
+    }
+    operation->cancelStatus = why;
+    MessageHeader revoke = exposure->announce;
+    revoke.type = MessageType::kRevoke;
+    post({revoke, nullptr});
+    return;
+  }
+  for (auto it = outbox_.begin(); it != outbox_.end(); ++it) {
+    if (it->eager == operation) {
+      outstanding_ -= std::min(outstanding_, eagerCost(it->header.length));
+      outbox_.erase(it);
+      completions_.finish(operation, why);
+      return;
+    }
+  }
+}
+
+void Outbound::releaseFailed() {
+  for (auto& operation : failedSends_) {
+    completions_.finish(std::move(operation), {});
+  }
+  failedSends_.clear();
+}
+
+std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {
+  std::vector<OperationPtr> found;
+  const auto add = [&](const OperationPtr& operation) {
+    if (operation && operation->groupKey == groupKey) {
+      found.push_back(operation);
+    }
+  };
+  for (const auto& entry : outbox_) {
+    add(entry.eager);
+  }
+  for (const auto id : exposures_.ids()) {
+    add(const_cast<Slab<Exposure>&>(exposures_).find(id)->operation);
+  }
+  return found;
+}
+
+void Outbound::fail(const Status& why) {
+  failed_ = true;
+  failure_ = why;
+  auto entries = std::move(outbox_);
+  outbox_.clear();
+  streams_.clear();
+  const auto end = [&](OperationPtr operation) {
+    Status status = !operation->cancelStatus.ok()
+        ? operation->cancelStatus
+        : Status(
+              why.code(), operation->describe() + " failed: " + why.message());
+    completions_.finishEarly(operation, std::move(status));
+    failedSends_.push_back(std::move(operation));
+  };
+  for (auto& entry : entries) {
+    if (entry.eager) {
+      end(std::move(entry.eager));
+    }
+  }
+  for (const auto id : exposures_.ids()) {
+    end(forget(id));
+  }
+}
+
+} // namespace dlslime

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <deque>
+
+#include "core/slab.h"
+#include "core/transport.h"
+#include "engine/completions.h"
+#include "engine/counters.h"
+
+namespace dlslime {
+
+// What this process sends to one peer: the sender's half of the protocol
+// (docs/protocol.md). Under the engine's lock.
+class Outbound {
+ public:
+  struct Limits {
+    size_t eagerBytes; // larger messages are announced
+    size_t unexpectedBytes; // eager bytes the receiver may have to keep
+  };
+  struct Target {
+    uint32_t group; // the receiver's id of the group
+    uint32_t source; // our rank in it
+    Counters* counters;
+  };
+
+  Outbound(Connection& connection, Completions& completions, Limits limits)
+      : connection_(connection), completions_(completions), limits_(limits) {}
+
+  void sendTensor(const OperationPtr& operation, Target target);
+  void sendControl(const MessageHeader& header);
+  // Takes back a send that is queued or announced; it ends with `why` unless
+  // the receiver has matched it.
+  void cancel(const OperationPtr& operation, const Status& why);
+  // Moves what had to wait for room. True if anything moved.
+  bool flush();
+  bool idle() const {
+    return outbox_.empty() && exposures_.size() == 0 && failedSends_.empty();
+  }
+  // Unfinished sends of this group's operations.
+  std::vector<OperationPtr> pending(uint64_t groupKey) const;
+
+  void onFinish(const MessageHeader& header);
+  void onRequest(const MessageHeader& header);
+  void onCredit(const MessageHeader& header);
+  // The connection is gone: everything ends with `why`, and its memory is
+  // kept until releaseFailed(), when no copy of ours reads it any more.
+  void fail(const Status& why);
+  void releaseFailed();
+
+ private:
+  struct Queued {
+    MessageHeader header;
+    OperationPtr eager; // its view is the payload; null for control messages
+  };
+  struct Exposure {
+    OperationPtr operation;
+    MessageHeader announce;
+    bool streaming = false; // the receiver has asked for it in pieces
+  };
+  // An announced message that we copy to the receiver through messages.
+  struct Stream {
+    uint64_t id; // ours
+    uint64_t pullId; // the receiver's
+    uint64_t offset;
+  };
+  bool trySend(const Queued& entry);
+  void post(Queued entry);
+  void announce(const OperationPtr& operation, MessageHeader header);
+  OperationPtr forget(uint64_t id);
+  bool flushStreams();
+  bool streamPiece(Stream& stream);
+
+  Connection& connection_;
+  Completions& completions_;
+  const Limits limits_;
+  bool failed_ = false;
+  Status failure_;
+  std::vector<OperationPtr> failedSends_; // ended, memory perhaps in use
+  uint64_t nextSequence_ = 1;
+  uint64_t outstanding_ = 0; // eager cost that the receiver has not returned
+  std::deque<Queued> outbox_;
+  Slab<Exposure> exposures_;
+  std::deque<Stream> streams_;
+};
+
+// What an eager message may cost the receiver: its bytes and its bookkeeping.
+constexpr uint64_t eagerCost(uint64_t length) {
+  return length + 128;
+}
+
+} // namespace dlslime

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/transport.h"
+#include "engine/inbound.h"
+#include "engine/outbound.h"
+#include "engine/sequencer.h"
+
+namespace dlslime {
+
+class PeerChannel;
+
+// What a channel asks of, and tells, the process it belongs to. Under the
+// engine's lock.
+class ChannelOwner {
+ public:
+  virtual ~ChannelOwner() = default;
+  // The group that `header` addresses, if this channel's process has joined
+  // it as rank header.source; null if it is unknown, closed, or not theirs.
+  virtual Group* groupOf(
+      const PeerChannel& channel,
+      const MessageHeader& header) = 0;
+  // kJoin, kJoined, kStale, kLeave, kTruncated.
+  virtual void onMembership(
+      const std::shared_ptr<PeerChannel>& channel,
+      const MessageHeader& header) = 0;
+  virtual void onChannelFailed(PeerChannel& channel, const Status& why) = 0;
+};
+
+// Why a route that stands before the chosen one was not taken.
+struct RejectedRoute {
+  std::string route, reason;
+};
+
+// All that goes on between this process and one other by one route policy:
+// every group of the two shares it. Under the engine's lock.
+class PeerChannel final : public ConnectionEvents,
+                          public std::enable_shared_from_this<PeerChannel> {
+ public:
+  enum class State : uint8_t { kConnecting, kOpen, kFailed };
+
+  PeerChannel(
+      ChannelOwner& owner,
+      Completions& completions,
+      Outbound::Limits limits,
+      PeerIdentity peer)
+      : owner_(owner),
+        completions_(completions),
+        limits_(limits),
+        peer_(std::move(peer)) {}
+
+  void connected(
+      std::unique_ptr<Connection> connection,
+      std::vector<RejectedRoute> rejected);
+  // Ends everything with `why`. Receives whose memory may still be written
+  // end when it is quiet: keep polling until idle(). Idempotent.
+  void fail(const Status& why);
+  // The peer's process has closed its end: what it sent before still counts.
+  void peerClosed(const Status& why);
+
+  bool poll();
+  bool claimCopy(CopyJob& job);
+  void finishCopy(const CopyJob& job);
+
+  State state() const {
+    return state_;
+  }
+  bool open() const {
+    return state_ == State::kOpen;
+  }
+  bool toItself() const {
+    return toItself_;
+  }
+  bool idle() const {
+    return !connection_ || (copies_ == 0 && out_->idle() && in_->idle());
+  }
+  const Status& failure() const {
+    return failure_;
+  }
+  const PeerIdentity& peer() const {
+    return peer_;
+  }
+  const std::vector<RejectedRoute>& rejected() const {
+    return rejected_;
+  }
+  std::string route() const;
+  std::string copyName() const;
+  // Only after connected().
+  Outbound& out() {
+    return *out_;
+  }
+  Inbound& in() {
+    return *in_;
+  }
+  // For close() outside of the lock, when nothing polls any more.
+  std::unique_ptr<Connection> takeConnection();
+
+  void onMessage(const MessageHeader& header, ByteSpan payload) override;
+  void onPulled(uint64_t pullId, const Status& status) override;
+
+ private:
+  void dispatch(const MessageHeader& header, ByteSpan payload);
+  void toGroup(const MessageHeader& header, ByteSpan payload);
+
+  ChannelOwner& owner_;
+  Completions& completions_;
+  const Outbound::Limits limits_;
+  const PeerIdentity peer_;
+  State state_ = State::kConnecting;
+  bool toItself_ = false;
+  Status failure_;
+  Status peerClosed_; // set by peerClosed() until the route is drained
+  std::vector<RejectedRoute> rejected_;
+  std::unique_ptr<Connection> connection_;
+  int copies_ = 0; // claimed and not finished: they use the connection
+  std::optional<Outbound> out_;
+  std::optional<Inbound> in_;
+  Sequencer sequencer_;
+};
+
+} // namespace dlslime

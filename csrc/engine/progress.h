@@ -1,0 +1,80 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/operation.h"
+#include "engine/sleeper.h"
+
+namespace dlslime {
+
+// What Progress drives. Any thread.
+class ProgressSource {
+ public:
+  virtual ~ProgressSource() = default;
+  // One look at everything; returns at once if another thread is looking.
+  // True if anything happened.
+  virtual bool step() = 0;
+  // Peers must ring from now on. Looks once more; false if that found
+  // something, then there is no sleeping.
+  virtual bool beginSleep() = 0;
+  virtual void endSleep() = 0;
+  virtual void onReady(const std::vector<uint64_t>& tokens) = 0;
+};
+
+// Who drives the engine, when (docs/architecture.md, "Progress"):
+//  - a thread in wait() polls; after Config::spin without news it sleeps on
+//    the descriptors, and serves everybody when it wakes;
+//  - further waiting threads sleep until their operation is done or the
+//    sleeping one leaves;
+//  - the background thread looks every millisecond while others poll, and
+//    takes over, asleep on the descriptors, when nobody has polled for one.
+class Progress {
+ public:
+  Progress(ProgressSource& source, Sleeper& sleeper, microseconds spin);
+  ~Progress();
+  void start();
+  void stop(); // idempotent; joins
+
+  // True once `operation` is done; false at the deadline.
+  bool wait(const Operation& operation, TimePoint deadline);
+  // The caller has given the engine work that no descriptor tells of.
+  void wake() {
+    if (asleep_.load(std::memory_order_acquire)) {
+      sleeper_.kick();
+    }
+  }
+  // Some operations are done: lets their waiters see. Any thread.
+  void notifyDone();
+
+ private:
+  bool spinWait(const Operation& operation, TimePoint deadline);
+  void sleepWait(const Operation& operation, TimePoint deadline);
+  bool takeSleeper();
+  void releaseSleeper();
+  void sleepOnce(TimePoint deadline);
+  void background();
+  void serve();
+
+  ProgressSource& source_;
+  Sleeper& sleeper_;
+  const microseconds spin_;
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> waiters_{0};
+  std::atomic<uint64_t> activity_{0}; // steps by waiters; lossy
+  std::atomic<bool> serving_{false}; // the background thread has taken over
+  std::atomic<bool> asleep_{false}; // some thread is, or is about to be, asleep
+  std::atomic<bool> waiterAsleep_{false}; // and it waits for an operation
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<int> followers_{0};
+  bool sleeperTaken_ = false; // guarded by mutex_
+};
+
+} // namespace dlslime

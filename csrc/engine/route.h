@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "engine/peer_channel.h"
+#include "engine/transports.h"
+
+namespace dlslime {
+
+// Which routes a pair may try, best first, and why the others are out.
+struct RouteChoice {
+  std::vector<Transport*> candidates;
+  std::vector<RejectedRoute> rejected;
+};
+
+RouteChoice chooseRoutes(
+    const Transports& transports,
+    RoutePolicy policy,
+    const PeerIdentity& self,
+    const PeerIdentity& peer);
+
+// Taking this route under this policy is the last resort, and was not asked
+// for.
+bool isFallback(const Transport& transport, RoutePolicy policy);
+// Tells the user that it is taken, with the reasons, or throws
+// Error{kUnavailable} where it is forbidden. `peer` is for the text.
+void requireFallback(
+    FallbackPolicy policy,
+    const std::string& peer,
+    const std::vector<RejectedRoute>& rejected);
+
+// "shm: on another host (b2); rdma: ..."
+std::string describeRejected(const std::vector<RejectedRoute>& rejected);
+
+} // namespace dlslime

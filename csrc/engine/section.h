@@ -1,0 +1,52 @@
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "engine/engine_state.h"
+
+namespace dlslime {
+
+// One locked stretch of engine work. What it finished is released, and its
+// waiters told, after unlocking: freeing a tensor may need the GIL, whose
+// holder may be waiting for this lock. Every thread that changes the state
+// does so in a Section.
+class Section {
+ public:
+  explicit Section(EngineState& state) : state_(state), lock_(state.mutex) {}
+  Section(EngineState& state, std::try_to_lock_t attempt)
+      : state_(state), lock_(state.mutex, attempt) {}
+  ~Section() {
+    if (lock_.owns_lock()) {
+      leave();
+    }
+  }
+  Section(const Section&) = delete;
+  Section& operator=(const Section&) = delete;
+
+  explicit operator bool() const {
+    return lock_.owns_lock();
+  }
+  void leave() {
+    if (state_.completions.empty()) {
+      lock_.unlock();
+      return;
+    }
+    std::vector<Completions::Ended> ended;
+    state_.completions.take(ended);
+    lock_.unlock();
+    state_.notifyDone();
+    for (const auto& [operation, release] : ended) {
+      if (release) {
+        operation->release();
+      }
+      operation->runCallbacks();
+    }
+  }
+
+ private:
+  EngineState& state_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+} // namespace dlslime

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <map>
+
+#include "core/transport.h"
+
+namespace dlslime {
+
+// Restores the sender's order and drops what came twice, for routes that may
+// reorder or repeat (several rails, a message sent again after a failure).
+// On an ordered route it costs one comparison.
+class Sequencer {
+ public:
+  enum class Verdict : uint8_t { kNow, kLater, kSeen };
+
+  // kNow: handle it, then drain(). kLater: kept here. kSeen: a repetition.
+  Verdict check(const MessageHeader& header, ByteSpan payload) {
+    if (header.sequence == next_) {
+      ++next_;
+      return Verdict::kNow;
+    }
+    if (header.sequence < next_) {
+      return Verdict::kSeen;
+    }
+    early_.try_emplace(
+        header.sequence, header, Bytes(payload.begin(), payload.end()));
+    return Verdict::kLater;
+  }
+  // Calls `handle` for kept messages whose turn has come.
+  template <typename Handle>
+  void drain(Handle&& handle) {
+    while (!early_.empty() && early_.begin()->first == next_) {
+      auto entry = early_.extract(early_.begin());
+      ++next_;
+      handle(entry.mapped().first, ByteSpan(entry.mapped().second));
+    }
+  }
+  size_t kept() const {
+    return early_.size();
+  }
+
+ private:
+  uint64_t next_ = 1;
+  std::map<uint64_t, std::pair<MessageHeader, Bytes>> early_;
+};
+
+} // namespace dlslime

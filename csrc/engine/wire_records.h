@@ -1,0 +1,60 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/transport.h"
+
+namespace dlslime {
+
+// Raised when anything in docs/protocol.md changes its meaning; two processes
+// of different versions refuse each other by name.
+constexpr uint16_t kProtocolVersion = 1;
+
+// What a rank publishes in its group's store: how to reach its process, and
+// how to prove that one has read this.
+struct AddressRecord {
+  PeerIdentity identity;
+  Bytes token; // 32 random bytes: only holders of the store know them
+  std::string socketName; // abstract unix socket of the process's listener
+  uint32_t group = 0; // the process's id of the group
+  uint64_t epoch = 0; // see Group::epoch()
+};
+Bytes encode(const AddressRecord& record);
+// Throws Error: truncated, oversized, or another protocol version.
+AddressRecord decodeAddress(ByteSpan bytes);
+
+// The two frames of the handshake on a control socket.
+struct Hello {
+  Bytes targetInstance; // whom the sender means to talk to
+  Bytes token; // of the target's record
+  PeerIdentity self;
+  std::string nonce; // of this connection
+  RoutePolicy policy = RoutePolicy::kAuto;
+  uint32_t group = 0; // the target's id of the group that needs the pair
+  std::string route;
+  Bytes blob; // the route's own; its descriptors travel beside the frame
+  std::vector<std::pair<std::string, std::string>> rejected; // route, reason
+};
+Bytes encode(const Hello& hello);
+Hello decodeHello(ByteSpan bytes);
+
+enum class Verdict : uint8_t {
+  kAccepted = 1,
+  kRefused, // this route does not work, try another; `text` says why
+  kCrossed, // the target is connecting to us at the same time: wait for it
+  kStranger, // wrong instance, token or version: this record is not ours
+};
+struct Welcome {
+  Verdict verdict = Verdict::kRefused;
+  std::string text;
+  Bytes blob;
+};
+Bytes encode(const Welcome& welcome);
+Welcome decodeWelcome(ByteSpan bytes);
+
+// This process's identity, with a new instance number.
+PeerIdentity makeIdentity();
+
+} // namespace dlslime

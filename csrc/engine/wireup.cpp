@@ -1,0 +1,237 @@
+#include "engine/wireup.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "engine/section.h"
+
+namespace dlslime {
+
+namespace {
+
+constexpr milliseconds kFirstPause{1};
+constexpr milliseconds kLongestPause{50};
+// A record whose process does not answer is most often one of an earlier life
+// of the job, about to be replaced: torchrun restarts all workers, and they
+// come up within seconds of each other. After this long it is a death.
+constexpr milliseconds kDeadRecordTime{60000};
+
+} // namespace
+
+std::string addressKey(int rank) {
+  return "address/" + std::to_string(rank);
+}
+
+WireUp::WireUp(EngineState& state) : state_(state), handshakes_(state) {}
+
+WireUp::~WireUp() {
+  stop();
+}
+
+void WireUp::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void WireUp::stop() {
+  stopping_.store(true);
+  state_.wakeWireUp();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void WireUp::resolve(
+    const std::shared_ptr<Group>& group,
+    const std::vector<int>& ranks) {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (const int rank : ranks) {
+      added_.push_back(
+          {group,
+           rank,
+           deadlineAfter(group->options().timeout),
+           Clock::now(),
+           kFirstPause,
+           "its address is not in the store yet",
+           {},
+           {}});
+    }
+  }
+  state_.wakeWireUp();
+}
+
+void WireUp::collectTasks() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  std::move(added_.begin(), added_.end(), std::back_inserter(tasks_));
+  added_.clear();
+}
+
+void WireUp::closeGraveyard() {
+  std::vector<std::unique_ptr<Connection>> gone;
+  {
+    const Section section(state_);
+    gone.swap(state_.graveyard);
+  }
+  for (const auto& connection : gone) {
+    connection->close();
+  }
+}
+
+// Groups that have found all they were looking for give back what they hold
+// of the store.
+void WireUp::letRest(const std::vector<std::weak_ptr<Group>>& finished) {
+  for (const auto& entry : finished) {
+    const auto group = entry.lock();
+    const bool busy =
+        std::any_of(tasks_.begin(), tasks_.end(), [&](const Task& task) {
+          return task.group.lock() == group;
+        });
+    if (group && !busy) {
+      group->options().rendezvous->rest();
+    }
+  }
+}
+
+void WireUp::run() {
+  while (!stopping_.load()) {
+    collectTasks();
+    closeGraveyard();
+    const auto now = Clock::now();
+    std::vector<std::weak_ptr<Group>> finished;
+    std::erase_if(tasks_, [&](Task& task) {
+      const bool over = task.next <= now && advance(task);
+      if (over) {
+        finished.push_back(task.group);
+      }
+      return over;
+    });
+    letRest(finished);
+    handshakes_.expire();
+    sleep();
+  }
+}
+
+void WireUp::sleep() {
+  std::vector<pollfd> fds{{state_.nudge.get(), POLLIN, 0}};
+  handshakes_.addTo(fds);
+  auto until = handshakes_.nextDeadline();
+  for (const auto& task : tasks_) {
+    until = std::min(until, task.next);
+  }
+  if (::poll(fds.data(), fds.size(), pollTimeoutMs(until)) <= 0) {
+    return;
+  }
+  if (fds[0].revents != 0) {
+    uint64_t count = 0;
+    [[maybe_unused]] const auto got =
+        read(state_.nudge.get(), &count, sizeof(count));
+  }
+  handshakes_.onPoll(fds);
+  for (auto& task : tasks_) {
+    task.next = TimePoint{}; // a connection may just have come up: look now
+  }
+}
+
+void WireUp::fail(
+    Task& task,
+    const std::shared_ptr<Group>& group,
+    ErrorCode code) {
+  const Section section(state_);
+  group->failLink(
+      task.rank,
+      Status(
+          code,
+          "rank " + std::to_string(task.rank) + " of group \"" +
+              group->options().name + "\" can't be reached: " + task.problem));
+}
+
+bool WireUp::advance(Task& task) {
+  const auto group = task.group.lock();
+  if (!group) {
+    return true;
+  }
+  {
+    const Section section(state_);
+    const auto state = group->link(task.rank).state;
+    if (group->closed() || state == Group::LinkState::kReady ||
+        state == Group::LinkState::kFailed) {
+      return true;
+    }
+  }
+  if (Clock::now() >= task.deadline) {
+    task.problem += " (time-out of the group)";
+    fail(task, group, ErrorCode::kTimeout);
+    return true;
+  }
+  task.next = Clock::now() + task.pause;
+  task.pause = std::min(task.pause * 2, kLongestPause);
+  try {
+    return look(task, group);
+  } catch (const Error& error) {
+    task.problem = error.what(); // the store: perhaps it comes back
+    return false;
+  }
+}
+
+bool WireUp::look(Task& task, const std::shared_ptr<Group>& group) {
+  const auto bytes = group->options().rendezvous->tryGet(addressKey(task.rank));
+  if (!bytes) {
+    return false;
+  }
+  const auto record = decodeAddress(*bytes);
+  const ChannelKey key{record.identity.instance, group->options().route};
+  {
+    const Section section(state_);
+    if (const auto channel = state_.channels.find(key)) {
+      if (group->link(task.rank).state == Group::LinkState::kResolving) {
+        task.problem =
+            "its process answers, but is not (or no more, or not yet) in "
+            "this life of the group";
+      }
+      state_.membership.sendJoin(*group, task.rank, channel, record.group);
+      state_.sleeper.kick(); // to oneself no descriptor tells of it
+      return false; // over when the answer has come
+    }
+  }
+  if (handshakes_.busy(key)) {
+    return false;
+  }
+  const auto failure = handshakes_.failure(key);
+  if (!failure.ok() && onFailure(task, group, *bytes, failure)) {
+    return true;
+  }
+  handshakes_.begin(
+      {key,
+       record,
+       group->options().fallback,
+       group->options().carrierSource,
+       task.rank});
+  // To oneself the channel is there at once; a refusal may be, too.
+  task.next = TimePoint{};
+  return false;
+}
+
+bool WireUp::onFailure(
+    Task& task,
+    const std::shared_ptr<Group>& group,
+    const Bytes& record,
+    const Status& why) {
+  task.problem = why.message();
+  if (why.code() == ErrorCode::kUnavailable) {
+    fail(task, group, why.code());
+    return true;
+  }
+  if (task.deadRecord != record) {
+    task.deadRecord = record;
+    task.deadSince = Clock::now();
+  }
+  if (Clock::now() - task.deadSince < kDeadRecordTime) {
+    return false;
+  }
+  task.problem += ", and no newer address has appeared for 60 s";
+  fail(task, group, ErrorCode::kPeerFailed);
+  return true;
+}
+
+} // namespace dlslime

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine_state.h"
+#include "engine/handshakes.h"
+
+namespace dlslime {
+
+// Finds the ranks that groups need: reads their address records, connects,
+// and asks them whether they are in the group. One thread, because a store
+// may take its time and must never hold up messages; it sleeps in poll() when
+// there is nothing to find and nobody knocks.
+class WireUp {
+ public:
+  explicit WireUp(EngineState& state);
+  ~WireUp();
+  void start();
+  void stop(); // idempotent; joins
+
+  // Any thread. `ranks` of `group` have come into use.
+  void resolve(
+      const std::shared_ptr<Group>& group,
+      const std::vector<int>& ranks);
+  const std::string& socketName() const {
+    return handshakes_.listener().name();
+  }
+
+ private:
+  // One rank of one group that is not reached yet.
+  struct Task {
+    std::weak_ptr<Group> group;
+    int rank;
+    TimePoint deadline; // the group's time-out
+    TimePoint next; // when to look again
+    milliseconds pause; // between looks; grows
+    std::string problem; // what the last look found
+    Bytes deadRecord; // a record whose process did not answer,
+    TimePoint deadSince; // and since when
+  };
+  void run();
+  void collectTasks();
+  void closeGraveyard();
+  void letRest(const std::vector<std::weak_ptr<Group>>& finished);
+  // True: this task is over.
+  bool advance(Task& task);
+  bool look(Task& task, const std::shared_ptr<Group>& group);
+  bool onFailure(
+      Task& task,
+      const std::shared_ptr<Group>& group,
+      const Bytes& record,
+      const Status& why);
+  void fail(Task& task, const std::shared_ptr<Group>& group, ErrorCode code);
+  void sleep();
+
+  EngineState& state_;
+  Handshakes handshakes_;
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  std::vector<Task> added_; // guarded by mutex_
+  std::vector<Task> tasks_; // of the thread
+};
+
+// Where rank `rank` publishes its address in its group's rendezvous.
+std::string addressKey(int rank);
+
+} // namespace dlslime

@@ -1,0 +1,169 @@
+#include "loopback/loopback_connection.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace dlslime::loopback {
+
+namespace {
+
+constexpr size_t kPieceBytes = 1024 * 1024;
+
+int copyInside(const CopyJob& job) {
+  std::memmove(
+      job.local, reinterpret_cast<const std::byte*>(job.remote), job.size);
+  return 0;
+}
+
+} // namespace
+
+LoopbackConnection::LoopbackConnection(
+    std::shared_ptr<Wire> wire,
+    int end,
+    int peerEnd,
+    Faults faults)
+    : wire_(std::move(wire)),
+      end_(end),
+      peerEnd_(peerEnd),
+      faults_(faults),
+      random_(faults.seed + static_cast<uint64_t>(end)) {}
+
+bool LoopbackConnection::chance(int percent) {
+  return percent > 0 && static_cast<int>(random_() % 100) < percent;
+}
+
+int LoopbackConnection::someDelay() {
+  const int most = faults_.maxDelayPolls;
+  return most == 0 ? 0 : static_cast<int>(random_() % (most + 1));
+}
+
+bool LoopbackConnection::send(const MessageHeader& header, ByteSpan payload) {
+  if (chance(faults_.refusePercent)) {
+    return false;
+  }
+  Wire::Packet packet{header, Bytes(payload.begin(), payload.end()), 0};
+  packet.header.payloadSize = static_cast<uint32_t>(payload.size());
+  const int copies = faults_.duplicate && chance(20) ? 2 : 1;
+  {
+    const std::lock_guard<std::mutex> guard(wire_->mutex);
+    auto& queue = wire_->toEnd[peerEnd_];
+    for (int i = 0; i < copies; ++i) {
+      packet.delay = someDelay();
+      queue.push_back(packet);
+    }
+  }
+  if (wire_->wake[peerEnd_]) {
+    wire_->wake[peerEnd_]();
+  }
+  return true;
+}
+
+RemoteBuffer LoopbackConnection::expose(uint64_t /*id*/, MemoryView view) {
+  return {reinterpret_cast<uint64_t>(view.data), 0};
+}
+
+void LoopbackConnection::pull(
+    uint64_t pullId,
+    uint64_t /*peerId*/,
+    RemoteBuffer source,
+    MemoryView destination) {
+  Pull pull{pullId, source.address, destination};
+  pull.delay = someDelay();
+  pulls_.push_back(pull);
+}
+
+void LoopbackConnection::abandon(uint64_t pullId) {
+  for (auto& pull : pulls_) {
+    if (pull.id == pullId) {
+      pull.abandoned = true;
+    }
+  }
+}
+
+void LoopbackConnection::peerGone() {
+  for (auto& pull : pulls_) {
+    pull.abandoned = true;
+  }
+}
+
+bool LoopbackConnection::nextPacket(Wire::Packet& packet) {
+  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  auto& queue = wire_->toEnd[end_];
+  for (auto it = queue.begin(); it != queue.end(); ++it) {
+    if (it->delay > 0) {
+      --it->delay;
+      if (faults_.reorder) {
+        continue;
+      }
+      return false;
+    }
+    packet = std::move(*it);
+    queue.erase(it);
+    return true;
+  }
+  return false;
+}
+
+bool LoopbackConnection::pollPulls(ConnectionEvents& events) {
+  bool any = false;
+  for (size_t i = 0; i < pulls_.size();) {
+    auto& pull = pulls_[i];
+    const bool finished =
+        pull.abandoned || pull.claimed == pull.destination.size;
+    if (!finished || pull.running != 0 || pull.delay-- > 0) {
+      ++i;
+      continue;
+    }
+    const Status status = pull.abandoned
+        ? Status(ErrorCode::kCancelled, "the transfer was given up")
+        : Status();
+    const auto id = pull.id;
+    pulls_.erase(pulls_.begin() + static_cast<ptrdiff_t>(i));
+    events.onPulled(id, status);
+    any = true;
+  }
+  return any;
+}
+
+bool LoopbackConnection::poll(ConnectionEvents& events, Status& broken) {
+  bool any = pollPulls(events);
+  Wire::Packet packet;
+  // As many as there are now: handling one may send another to ourselves.
+  for (int i = 0; i < 64 && nextPacket(packet); ++i) {
+    any = true;
+    if (faults_.breakAfter != 0 && ++delivered_ > faults_.breakAfter) {
+      broken = Status(ErrorCode::kTransportFailed, "broken on purpose");
+      return true;
+    }
+    events.onMessage(packet.header, packet.payload);
+  }
+  return any;
+}
+
+bool LoopbackConnection::claimCopy(CopyJob& job) {
+  for (auto& pull : pulls_) {
+    const size_t left = pull.destination.size - pull.claimed;
+    if (pull.abandoned || left == 0) {
+      continue;
+    }
+    job.run = copyInside;
+    job.local = pull.destination.data + pull.claimed;
+    job.remote = pull.source + pull.claimed;
+    job.size = std::min(left, kPieceBytes);
+    job.token = pull.id;
+    pull.claimed += job.size;
+    ++pull.running;
+    return true;
+  }
+  return false;
+}
+
+void LoopbackConnection::finishCopy(const CopyJob& job) {
+  for (auto& pull : pulls_) {
+    if (pull.id == job.token) {
+      --pull.running;
+    }
+  }
+}
+
+} // namespace dlslime::loopback

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include "core/transport.h"
+
+namespace dlslime::loopback {
+
+// What goes wrong on purpose, reproducibly for one seed. All off: the route
+// that a process uses to talk to itself.
+struct Faults {
+  uint64_t seed = 0;
+  int maxDelayPolls = 0; // a message or pull waits up to this many polls
+  bool reorder = false; // messages overtake each other
+  int refusePercent = 0; // send() says "no room" this often
+  bool duplicate = false; // some messages arrive twice
+  uint64_t breakAfter = 0; // this connection breaks after so many messages
+  bool framed = false; // canPull() is false: large messages are streamed
+};
+
+// The wire between two ends in one process.
+class Wire {
+ public:
+  struct Packet {
+    MessageHeader header;
+    Bytes payload;
+    int delay = 0;
+  };
+  std::mutex mutex;
+  std::deque<Packet> toEnd[2];
+  // Called, outside of the mutex, after something was put on the wire.
+  std::function<void()> wake[2];
+};
+
+// The reference implementation of Connection, and the faulty one.
+class LoopbackConnection final : public Connection {
+ public:
+  // `end` receives from wire->toEnd[end] and sends to toEnd[peerEnd]; the same
+  // number twice is a process that talks to itself.
+  LoopbackConnection(
+      std::shared_ptr<Wire> wire,
+      int end,
+      int peerEnd,
+      Faults faults = {});
+
+  std::string_view route() const override {
+    return "self";
+  }
+  std::string_view copyName() const override {
+    return "memcpy";
+  }
+  size_t maxPayload() const override {
+    return size_t{64} * 1024;
+  }
+  bool send(const MessageHeader& header, ByteSpan payload) override;
+  RemoteBuffer expose(uint64_t id, MemoryView view) override;
+  void unexpose(uint64_t /*id*/) override {}
+  bool canPull(size_t /*length*/) const override {
+    return !faults_.framed;
+  }
+  void pull(
+      uint64_t pullId,
+      uint64_t peerId,
+      RemoteBuffer source,
+      MemoryView destination) override;
+  void abandon(uint64_t pullId) override;
+  bool poll(ConnectionEvents& events, Status& broken) override;
+  bool claimCopy(CopyJob& job) override;
+  void finishCopy(const CopyJob& job) override;
+  void peerGone() override;
+
+ private:
+  struct Pull {
+    uint64_t id = 0;
+    uint64_t source = 0;
+    MemoryView destination;
+    size_t claimed = 0;
+    int running = 0;
+    int delay = 0;
+    bool abandoned = false;
+  };
+  bool chance(int percent);
+  int someDelay();
+  bool nextPacket(Wire::Packet& packet);
+  bool pollPulls(ConnectionEvents& events);
+
+  const std::shared_ptr<Wire> wire_;
+  const int end_;
+  const int peerEnd_;
+  const Faults faults_;
+  std::mt19937_64 random_;
+  uint64_t delivered_ = 0;
+  std::deque<Pull> pulls_;
+};
+
+} // namespace dlslime::loopback

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+
+#include "core/unique_fd.h"
+
+namespace dlslime::shm {
+
+// Anonymous memory that two processes map: a sealed memfd. It has no name, so
+// nothing stays in /dev/shm, whatever happens to the processes.
+class Segment {
+ public:
+  // Throws Error.
+  static Segment create(size_t size);
+  // Maps a peer's segment. Throws Error unless it has exactly this size and
+  // is sealed against shrinking, which would turn our reads into SIGBUS.
+  static Segment adopt(UniqueFd fd, size_t size);
+
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&&) = delete;
+  ~Segment();
+
+  std::byte* data() const {
+    return data_;
+  }
+  size_t size() const {
+    return size_;
+  }
+  // A second descriptor of the same memory, to be sent to the peer.
+  UniqueFd duplicateFd() const;
+
+ private:
+  Segment(UniqueFd fd, size_t size);
+
+  UniqueFd fd_;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+} // namespace dlslime::shm

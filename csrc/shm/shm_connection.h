@@ -1,0 +1,80 @@
+#pragma once
+
+#include <memory>
+
+#include "core/transport.h"
+#include "shm/assists.h"
+#include "shm/doorbell.h"
+#include "shm/layout.h"
+#include "shm/pulls.h"
+#include "shm/ring.h"
+#include "shm/segment.h"
+
+namespace dlslime::shm {
+
+// Two processes of one host: a ring each way for messages, and copies between
+// their memories shared by both ends. Where the kernel permits those copies
+// to neither, and where both ends are awake and it is faster, its owner streams
+// through the rings.
+class ShmConnection final : public Connection {
+ public:
+  struct Ends {
+    Segment segment;
+    RemoteDoorbell doorbell;
+    size_t ringBytes;
+    uint32_t peerPid;
+    int side; // 0 initiated the connection
+  };
+  // Both ends have written their access word before any of them sends.
+  ShmConnection(Ends ends, Access ownAccess);
+
+  std::string_view route() const override {
+    return "shm";
+  }
+  std::string_view copyName() const override {
+    return memoryReadable() ? "cma" : "staged";
+  }
+  size_t maxPayload() const override {
+    return maxRingPayload(ringBytes_);
+  }
+  bool send(const MessageHeader& header, ByteSpan payload) override;
+  RemoteBuffer expose(uint64_t id, MemoryView view) override;
+  void unexpose(uint64_t id) override;
+  bool canPull(size_t length) const override;
+  void pull(
+      uint64_t pullId,
+      uint64_t peerId,
+      RemoteBuffer source,
+      MemoryView destination) override;
+  void abandon(uint64_t pullId) override;
+  bool poll(ConnectionEvents& events, Status& broken) override;
+  bool claimCopy(CopyJob& job) override;
+  void finishCopy(const CopyJob& job) override;
+  void peerGone() override;
+
+ private:
+  Layout& layout() const {
+    return *reinterpret_cast<Layout*>(segment_.data());
+  }
+  std::byte* ringData(int side) const {
+    return segment_.data() + kLayoutBytes +
+        static_cast<size_t>(side) * ringBytes_;
+  }
+  Access peerAccess() const;
+  bool memoryReadable() const;
+  Pulls& pulls();
+
+  Segment segment_;
+  RemoteDoorbell doorbell_;
+  const size_t ringBytes_;
+  const uint32_t peerPid_;
+  const int side_;
+  const Access ownAccess_;
+  RingProducer out_;
+  RingConsumer in_;
+  Assists assists_;
+  std::unique_ptr<Pulls> pulls_; // made at the first pull: it needs both words
+  bool gone_ = false;
+};
+
+} // namespace dlslime::shm

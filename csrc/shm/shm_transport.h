@@ -1,0 +1,60 @@
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "core/config.h"
+#include "core/transport.h"
+#include "shm/cma.h"
+#include "shm/doorbell.h"
+
+namespace dlslime::shm {
+
+// Connections between processes of one host. The control socket between them
+// is a unix one: it carries the descriptors of the shared memory.
+class ShmTransport final : public Transport {
+ public:
+  // Throws Error if this machine lacks memfd or eventfd.
+  explicit ShmTransport(const Config& config);
+
+  std::string_view name() const override {
+    return "shm";
+  }
+  Status reaches(const PeerIdentity& self, const PeerIdentity& peer)
+      const override;
+  Offer offer(const Context& context) override;
+  std::unique_ptr<Connection>
+  accept(const Context& context, Offer offer, Offer& answer) override;
+  std::unique_ptr<Connection> finish(const Context& context, Offer answer)
+      override;
+  void withdraw(const Context& context) override {
+    offered_.erase(context.nonce);
+  }
+  std::vector<int> wakeFds() const override {
+    return {doorbell_.fd()};
+  }
+  void drainWakeFds() override {
+    doorbell_.drain();
+  }
+  void beginSleep() override {
+    doorbell_.setAsleep(true);
+  }
+  void endSleep() override {
+    doorbell_.setAsleep(false);
+  }
+
+ private:
+  struct PeerHalf;
+  Offer half(bool withSegment, const std::string& nonce);
+  PeerHalf parse(Offer offer, bool withSegment) const;
+  std::unique_ptr<Connection> connect(PeerHalf peer, Segment segment, int side)
+      const;
+
+  const Config config_;
+  Doorbell doorbell_;
+  std::unique_ptr<uint64_t> probeValue_;
+  // Segments of connections that we have offered and not finished, by nonce.
+  std::map<std::string, Segment> offered_;
+};
+
+} // namespace dlslime::shm

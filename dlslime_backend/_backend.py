@@ -1,0 +1,97 @@
+"""Creates the backend of a process group, and the torch backends that it leans on."""
+
+import atexit
+import copy
+import functools
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from dlslime_backend._load import extension
+
+# A pair's Gloo group waits this long for the other end to come, and then never gives up: it has no
+# time-out of its own to speak of, because a quiet pair is not a broken one.
+_PAIR_TIMEOUT = timedelta(seconds=60)
+_NO_TIMEOUT = timedelta(days=365)
+
+
+@functools.cache
+def _shutdown_at_exit() -> None:
+    # While there still is an interpreter: our threads may need it to let go of tensors.
+    atexit.register(extension().shutdown_all)
+
+
+def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    if not dist.is_gloo_available():
+        raise RuntimeError("dlslime: this needs Gloo, and torch was built without it")
+    return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+
+
+def _make_pair_group(store: Any, nonce: str, end: int) -> Any:
+    # A store of its own: one that waits for a key is locked, and others may need it meanwhile.
+    own = dist.PrefixStore(f"dlslime/pair/{nonce}", store.clone())
+    group = _gloo(own, end, 2, _PAIR_TIMEOUT)
+    group._set_default_timeout(_NO_TIMEOUT)
+    return group
+
+
+def _make_collectives(options: Any, current: Any, device: str, nonce: str) -> Any:
+    store = dist.PrefixStore(f"dlslime/collectives/{nonce}/{device}", options.store)
+    rank, size = options.group_rank, options.group_size
+    if device == "cpu":
+        try:
+            group = _gloo(store, rank, size, current._timeout)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f'dlslime: Gloo for the collectives of group "{options.group_id}" ({size} ranks) '
+                f"was not set up: Timed out or closed after {current._timeout}: not every rank has "
+                f"called a collective, or one has gone ({str(error).splitlines()[0]})"
+            ) from error
+        group.options.global_ranks_in_group = options.global_ranks_in_group
+        group.options.group_name = options.group_id
+        group._set_sequence_number_for_group()
+        return group
+    if device == "cuda":
+        nccl_options = dist.ProcessGroupNCCL.Options()
+        nccl_options._timeout = current._timeout
+        nccl_options.global_ranks_in_group = options.global_ranks_in_group
+        nccl_options.group_name = options.group_id
+        return dist.ProcessGroupNCCL(store, rank, size, nccl_options)
+    raise RuntimeError(
+        f"dlslime: collectives on {device} tensors are not supported: use cpu or cuda"
+    )
+
+
+def create(options: Any, backend_options: Any) -> Any:
+    """Make the backend of one group; torch calls this for every rank of it.
+
+    Args:
+        options: torch's `_DistributedBackendOptions`.
+        backend_options: `dlslime_backend.Options`, or None.
+
+    Raises:
+        TypeError: `pg_options` is of another backend.
+    """
+    module = extension()
+    _shutdown_at_exit()
+    if backend_options is None:
+        chosen = module.Options()
+    elif isinstance(backend_options, module.Options):
+        chosen = copy.copy(backend_options)  # one object may serve several groups
+    else:
+        kind = type(backend_options).__name__
+        raise TypeError(f"dlslime: pg_options must be dlslime_backend.Options, not {kind}")
+    if backend_options is None or chosen._timeout == module.Options()._timeout:
+        chosen._timeout = options.timeout
+    chosen.group_name = options.group_id
+    chosen.global_ranks_in_group = options.global_ranks_in_group
+    return module.Backend(
+        store=options.store,
+        rank=options.group_rank,
+        size=options.group_size,
+        name=options.group_id,
+        options=chosen,
+        make_pair_group=functools.partial(_make_pair_group, options.store),
+        make_collectives=functools.partial(_make_collectives, options, chosen),
+    )

@@ -1,0 +1,47 @@
+"""Entry points that make the name "dlslime" known to torch.
+
+Imported at the end of every `import torch` where torch is older than 2.14, also in programs that
+never ask for dlslime: nothing here loads the extension, and nothing may fail.
+"""
+
+from typing import Any
+
+NAME = "dlslime"
+DEVICES = ["cpu", "cuda"]
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    from dlslime_backend._backend import create
+
+    return create(options, backend_options)
+
+
+def register() -> None:
+    """Register the backend with torch.distributed; does nothing the second time."""
+    from torch.distributed.distributed_c10d import Backend
+
+    if NAME.upper() in Backend._plugins:
+        return
+    Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
+    if not hasattr(Backend, "_ensure_backend_registered"):
+        from dlslime_backend._lazy import put_first
+
+        put_first(NAME)
+
+
+def autoload() -> None:
+    """Entry point of group `torch.backends`: torch before 2.14 calls it after its import."""
+    try:
+        import torch.distributed as dist
+
+        if not dist.is_available():
+            return
+        from torch.distributed.distributed_c10d import Backend
+
+        if hasattr(Backend, "_ensure_backend_registered"):
+            return  # this torch asks by `torch.distributed.backends` when the name is used
+        from dlslime_backend._lazy import announce
+
+        announce(NAME, DEVICES, register)
+    except Exception:  # noqa: BLE001 - an error here would break `import torch` for everybody
+        return

@@ -1,0 +1,62 @@
+"""Makes torch before 2.14 know a backend's name without registering it.
+
+There, a registered plugin changes what composite backends of *other* programs become: with any
+plugin present, "cpu:gloo,cuda:gloo" gets the default type "undefined". So the name is announced,
+and registered when somebody first names it, as torch 2.14 does by itself. Every use of a backend's
+name, alone or in a composite, reads the attribute of that name on torch's `Backend` class.
+"""
+
+from collections.abc import Callable
+
+
+class _NameOnUse:
+    """A class attribute that registers the backend when it is read."""
+
+    def __init__(self, name: str, register: Callable[[], None]) -> None:
+        self._name = name
+        self._register: Callable[[], None] | None = register
+
+    def __get__(self, instance: object, owner: type | None = None) -> str:
+        register, self._register = self._register, None
+        if register is not None:
+            register()
+        return self._name
+
+
+class _PluginKey(str):
+    """The key of a plugin, equal to its name in either case.
+
+    torch before 2.14 looks the upper-case key up among lower-case names when it decides the default
+    type of a composite backend, and so never finds it.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and self.upper() == other.upper()
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
+
+
+def announce(name: str, devices: list[str], register: Callable[[], None]) -> None:
+    """Put `name` into torch's tables; `register` runs at its first use."""
+    from torch.distributed.distributed_c10d import Backend, ProcessGroup
+
+    if name in Backend.backend_list:
+        return
+    setattr(Backend, name.upper(), _NameOnUse(name, register))
+    Backend.backend_list.append(name)
+    Backend.backend_capability[name] = list(devices)
+    Backend.backend_type_map[name] = ProcessGroup.BackendType.CUSTOM
+
+
+def put_first(name: str) -> None:
+    """Make `name` the plugin that torch considers for a composite backend's default type."""
+    from torch.distributed.distributed_c10d import Backend
+
+    plugin = Backend._plugins.pop(name.upper())
+    others = dict(Backend._plugins)
+    Backend._plugins.clear()
+    Backend._plugins[_PluginKey(name.upper())] = plugin
+    Backend._plugins.update(others)

@@ -1,0 +1,132 @@
+"""Builds dlslime_backend._C: the engine (csrc/) as a static library, then the torch shim on top.
+
+torch is taken from the environment that runs this file: `pip install --no-build-isolation .`
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build import build
+
+ROOT = Path(__file__).resolve().parent
+SUPPORTED_MINORS = range(11, 16)  # torch 2.x
+ENGINE_FLAGS = ["-std=c++20", "-O3", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"]
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow"]
+
+try:
+    import torch
+    from torch.utils.cpp_extension import (
+        BuildExtension,
+        CppExtension,
+        include_paths,
+        is_ninja_available,
+    )
+except ImportError as error:
+    sys.exit(
+        f"dlslime-backend: cannot build: torch is not importable in {sys.executable} ({error}). "
+        "Install torch 2.11 to 2.15 there first, then run: pip install --no-build-isolation ."
+    )
+
+
+def require_toolchain() -> None:
+    """Exit with a clear text where this torch is not supported or ninja is missing."""
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    if major != 2 or minor not in SUPPORTED_MINORS:
+        sys.exit(
+            f"dlslime-backend: cannot build for torch {torch.__version__}: supported are "
+            f"2.{SUPPORTED_MINORS[0]} to 2.{SUPPORTED_MINORS[-1]}. Install one of these first."
+        )
+    if not is_ninja_available():
+        sys.exit("dlslime-backend: cannot build: ninja is not found. Install it: pip install ninja")
+
+
+def compiler() -> str:
+    """Return the C++ compiler's command, behind ccache where present (torch does so itself)."""
+    command = os.environ.get("CXX", "c++")
+    return f"ccache {command}" if shutil.which("ccache") else command
+
+
+def build_engine(folder: Path) -> Path:
+    """Compile csrc/ into a static library below `folder` and return its path.
+
+    A ninja file of our own: so the engine sees no torch header, and compiling it takes no flag that
+    depends on torch (a compiler cache finds its objects again for the next torch).
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = sorted((ROOT / "csrc").rglob("*.cpp"))
+    objects = [source.relative_to(ROOT).with_suffix(".o").as_posix() for source in sources]
+    flags = " ".join([*ENGINE_FLAGS, *WARNINGS, f"-I{ROOT}/csrc", f"-I{ROOT}"])
+    lines = [
+        "ninja_required_version = 1.5",
+        "rule cxx",
+        f"  command = {compiler()} {flags} -MMD -MF $out.d -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "rule ar",
+        "  command = rm -f $out && ar crs $out $in",
+        *(f"build {obj}: cxx {source}" for obj, source in zip(objects, sources, strict=True)),
+        f"build libdlslime.a: ar {' '.join(objects)}",
+        "",
+    ]
+    (folder / "build.ninja").write_text("\n".join(lines))
+    subprocess.run(["ninja", "-C", str(folder)], check=True)
+    return folder / "libdlslime.a"
+
+
+def write_build_facts(folder: Path) -> None:
+    """Write down which torch this build belongs to, for a check before the module is loaded."""
+    package = folder / "dlslime_backend"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "_build.py").write_text(
+        '"""Written by setup.py: the torch that the extension module was built for."""\n\n'
+        f'TORCH_VERSION = "{torch.__version__}"\n'
+    )
+
+
+class BuildApart(build):
+    """Keeps what is built for one torch apart from what is built for another."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.build_base = f"build/torch-{torch.__version__}"
+
+
+class BuildBackend(BuildExtension):
+    """Builds the engine, then the extension."""
+
+    def build_extensions(self) -> None:
+        require_toolchain()
+        write_build_facts(Path(self.build_lib))
+        engine = build_engine(Path(self.build_temp) / "engine")
+        for extension in self.extensions:
+            extension.extra_objects.append(str(engine.resolve()))
+        super().build_extensions()
+
+    def copy_extensions_to_source(self) -> None:
+        """For editable and in-place builds, which import from beside the sources."""
+        super().copy_extensions_to_source()
+        write_build_facts(ROOT)
+
+
+setup(
+    ext_modules=[
+        CppExtension(
+            name="dlslime_backend._C",
+            sources=sorted(f"torch_ext/{path.name}" for path in (ROOT / "torch_ext").glob("*.cpp")),
+            include_dirs=[str(ROOT / "csrc"), str(ROOT)],
+            define_macros=[("DLSLIME_TORCH_VERSION", f'"{torch.__version__}"')],
+            # torch's headers as system headers: their warnings would drown ours.
+            extra_compile_args=[
+                *ENGINE_FLAGS,
+                *WARNINGS,
+                *(f"-isystem{folder}" for folder in include_paths()),
+            ],
+            libraries=["dl", "rt", "pthread"],
+        )
+    ],
+    cmdclass={"build": BuildApart, "build_ext": BuildBackend},
+)

@@ -1,0 +1,155 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/membership.h"
+#include "loopback/loopback_connection.h"
+
+namespace dlslime::testing {
+
+// One process's half of the protocol, driven by hand: groups, and a channel
+// to one peer over whatever connection a test gives it. No threads, no lock.
+class Endpoint {
+ public:
+  explicit Endpoint(Outbound::Limits limits = {16 * 1024, 1024 * 1024})
+      : limits_(limits) {}
+
+  std::shared_ptr<PeerChannel> connect(std::unique_ptr<Connection> connection) {
+    PeerIdentity peer;
+    peer.pid = 4242;
+    peer.host = "elsewhere";
+    auto made =
+        std::make_shared<PeerChannel>(membership, completions, limits_, peer);
+    made->connected(std::move(connection), {});
+    channels.push_back(made);
+    return made;
+  }
+  std::shared_ptr<Group>
+  join(int rank, int size, uint64_t epoch = 1, const char* name = "group") {
+    GroupOptions options;
+    options.name = name;
+    options.rank = rank;
+    options.size = size;
+    return membership.add(epoch, std::move(options));
+  }
+  // Asks the peer behind `channel` to be `rank` of the group.
+  void reach(
+      Group& group,
+      int rank,
+      const std::shared_ptr<PeerChannel>& channel,
+      uint32_t remoteGroup) {
+    std::vector<int> ignored;
+    group.touch(rank);
+    group.takeUnresolved(ignored);
+    membership.sendJoin(group, rank, channel, remoteGroup);
+  }
+  void send(Group& group, const OperationPtr& operation) {
+    group.send(operation);
+    settle();
+  }
+  void receive(Group& group, const OperationPtr& operation) {
+    group.receive(operation);
+    settle();
+  }
+  // The same decisions as Engine::cancel().
+  void cancel(Group& group, const OperationPtr& operation, const Status& why) {
+    if (!operation->done() && !group.cancelHere(operation, why) &&
+        operation->half != nullptr) {
+      if (operation->stage == Operation::Stage::kPulling) {
+        static_cast<Inbound*>(operation->half)->cancel(operation, why);
+      } else {
+        static_cast<Outbound*>(operation->half)->cancel(operation, why);
+      }
+    }
+    settle();
+  }
+  bool poll() {
+    bool any = false;
+    for (const auto& channel : channels) {
+      any |= channel->poll();
+      CopyJob job;
+      while (channel->claimCopy(job)) {
+        job.error = job.run(job);
+        channel->finishCopy(job);
+        any = true;
+      }
+    }
+    settle();
+    return any;
+  }
+  // What an engine does after unlocking.
+  void settle() {
+    std::vector<Completions::Ended> ended;
+    completions.take(ended);
+    for (const auto& [operation, release] : ended) {
+      if (release) {
+        operation->release();
+      }
+      operation->runCallbacks();
+    }
+  }
+
+  Completions completions;
+  Membership membership{completions};
+  std::vector<std::shared_ptr<PeerChannel>> channels;
+
+ private:
+  const Outbound::Limits limits_;
+};
+
+// Two endpoints joined by a wire that may misbehave, in one group of two.
+class Pair {
+ public:
+  explicit Pair(
+      loopback::Faults faults = {},
+      Outbound::Limits limits = {16 * 1024, 1024 * 1024})
+      : ends_{Endpoint(limits), Endpoint(limits)} {
+    for (int i = 0; i < 2; ++i) {
+      end(i).connect(std::make_unique<loopback::LoopbackConnection>(
+          wire, i, 1 - i, faults));
+      groups_[i] = end(i).join(i, 2);
+    }
+    for (int i = 0; i < 2; ++i) {
+      end(i).reach(group(i), 1 - i, end(i).channels[0], groups_[1 - i]->id());
+    }
+  }
+
+  Endpoint& end(int i) {
+    return ends_[i];
+  }
+  Group& group(int i) {
+    return *groups_[i];
+  }
+  PeerChannel& channel(int i) {
+    return *ends_[i].channels[0];
+  }
+  void send(int from, const OperationPtr& operation) {
+    end(from).send(group(from), operation);
+  }
+  void receive(int at, const OperationPtr& operation) {
+    end(at).receive(group(at), operation);
+  }
+  void cancel(int at, const OperationPtr& operation) {
+    end(at).cancel(
+        group(at), operation, Status(ErrorCode::kTimeout, "taken back"));
+  }
+  // Polls both ends until nothing has happened for a while: messages may be
+  // delayed by some polls.
+  void settle(int quietPolls = 40, int most = 200000) {
+    for (int quiet = 0; quiet < quietPolls && most > 0; --most) {
+      const bool first = end(0).poll();
+      const bool second = end(1).poll();
+      quiet = first || second ? 0 : quiet + 1;
+    }
+  }
+
+  const std::shared_ptr<loopback::Wire> wire =
+      std::make_shared<loopback::Wire>();
+
+ private:
+  Endpoint ends_[2];
+  std::shared_ptr<Group> groups_[2];
+};
+
+} // namespace dlslime::testing

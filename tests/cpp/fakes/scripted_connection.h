@@ -1,0 +1,90 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "core/transport.h"
+
+namespace dlslime::testing {
+
+// A route without another end: keeps what is sent, and does what a test says.
+class ScriptedConnection final : public Connection {
+ public:
+  struct Pull {
+    uint64_t id = 0;
+    uint64_t peerId = 0;
+    MemoryView destination;
+    bool abandoned = false;
+  };
+
+  std::string_view route() const override {
+    return "scripted";
+  }
+  std::string_view copyName() const override {
+    return "none";
+  }
+  size_t maxPayload() const override {
+    return mostPayload;
+  }
+  bool send(const MessageHeader& header, ByteSpan payload) override {
+    if (full) {
+      return false;
+    }
+    sent.push_back(header);
+    sent.back().payloadSize = static_cast<uint32_t>(payload.size());
+    return true;
+  }
+  RemoteBuffer expose(uint64_t id, MemoryView /*view*/) override {
+    exposed.push_back(id);
+    return {};
+  }
+  void unexpose(uint64_t id) override {
+    std::erase(exposed, id);
+  }
+  bool canPull(size_t /*length*/) const override {
+    return pulling;
+  }
+  void pull(
+      uint64_t pullId,
+      uint64_t peerId,
+      RemoteBuffer /*source*/,
+      MemoryView destination) override {
+    pulls.push_back({pullId, peerId, destination, false});
+  }
+  void abandon(uint64_t pullId) override {
+    for (auto& pull : pulls) {
+      pull.abandoned |= pull.id == pullId;
+    }
+  }
+  bool poll(ConnectionEvents& events, Status& broken) override {
+    broken = breakWith;
+    return onPoll ? onPoll(events) : false;
+  }
+  bool claimCopy(CopyJob& job) override {
+    if (jobs.empty()) {
+      return false;
+    }
+    job = jobs.front();
+    jobs.pop_front();
+    return true;
+  }
+  void finishCopy(const CopyJob& job) override {
+    finished.push_back(job);
+  }
+  void peerGone() override {
+    gone = true;
+  }
+
+  size_t mostPayload = 64 * 1024;
+  bool full = false, pulling = false, gone = false;
+  Status breakWith;
+  std::vector<MessageHeader> sent;
+  std::vector<uint64_t> exposed;
+  std::vector<Pull> pulls;
+  std::deque<CopyJob> jobs;
+  std::vector<CopyJob> finished;
+  std::function<bool(ConnectionEvents&)> onPoll;
+};
+
+} // namespace dlslime::testing

@@ -1,0 +1,223 @@
+#include "engine/peer_channel.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/channel_table.h"
+#include "fakes/endpoint.h"
+#include "fakes/guarded_operation.h"
+#include "fakes/scripted_connection.h"
+#include "world.h"
+
+namespace dlslime::testing {
+namespace {
+
+const Status kBroken(ErrorCode::kPeerFailed, "the peer is gone");
+
+class PeerChannelTest : public ::testing::Test {
+ protected:
+  PeerChannelTest() {
+    auto made = std::make_unique<ScriptedConnection>();
+    connection = made.get();
+    channel = endpoint.connect(std::move(made));
+    group = endpoint.join(0, 2);
+    endpoint.reach(*group, 1, channel, 77);
+    MessageHeader joined;
+    joined.type = MessageType::kJoined;
+    joined.group = group->id();
+    joined.source = 1;
+    joined.id = 77;
+    deliver(joined);
+  }
+  void deliver(MessageHeader header, const Bytes& payload = {}) {
+    header.sequence = ++sequence;
+    channel->onMessage(header, payload);
+    endpoint.settle();
+  }
+  MessageHeader message(MessageType type, uint32_t tag) const {
+    MessageHeader header;
+    header.type = type;
+    header.group = group->id();
+    header.source = 1;
+    header.tag = tag;
+    return header;
+  }
+  size_t countSent(MessageType type) const {
+    return static_cast<size_t>(std::count_if(
+        connection->sent.begin(),
+        connection->sent.end(),
+        [&](const auto& header) { return header.type == type; }));
+  }
+
+  Endpoint endpoint;
+  ScriptedConnection* connection;
+  std::shared_ptr<PeerChannel> channel;
+  std::shared_ptr<Group> group;
+  uint64_t sequence = 0;
+};
+
+TEST_F(PeerChannelTest, FailureEndsQueuedAndAnnouncedSends) {
+  connection->full = true;
+  const auto queued = GuardedOperation::send(1, 0, pattern(100));
+  endpoint.send(*group, queued);
+  connection->full = false;
+  const auto announced = GuardedOperation::send(1, 0, pattern(100000));
+  endpoint.send(*group, announced);
+  channel->fail(kBroken);
+  channel->fail(kBroken);
+  endpoint.settle();
+  for (const auto& send : {queued, announced}) {
+    EXPECT_EQ(send->ends(), 1);
+    EXPECT_EQ(send->releases(), 1);
+    EXPECT_EQ(send->status().code(), ErrorCode::kPeerFailed);
+  }
+  EXPECT_TRUE(connection->exposed.empty());
+  EXPECT_TRUE(channel->idle());
+}
+
+TEST_F(PeerChannelTest, FailureKeepsAReceiveWhoseMemoryIsStillWritten) {
+  connection->pulling = true;
+  const auto receive = GuardedOperation::receive(1, 5, 100000);
+  endpoint.receive(*group, receive);
+  auto announce = message(MessageType::kAnnounce, 5);
+  announce.length = 100000;
+  announce.id = 9;
+  deliver(announce);
+  ASSERT_EQ(connection->pulls.size(), 1U);
+  channel->fail(kBroken);
+  endpoint.settle();
+  EXPECT_EQ(receive->releases(), 0);
+  EXPECT_FALSE(channel->idle());
+  channel->onPulled(
+      connection->pulls[0].id, Status(ErrorCode::kCancelled, "given up"));
+  endpoint.settle();
+  EXPECT_EQ(receive->releases(), 1);
+  EXPECT_EQ(receive->ends(), 1);
+  EXPECT_EQ(receive->status().code(), ErrorCode::kPeerFailed);
+  EXPECT_TRUE(channel->idle());
+}
+
+TEST_F(PeerChannelTest, PostsAfterFailureEndAtOnce) {
+  channel->fail(kBroken);
+  const auto send = GuardedOperation::send(1, 0, pattern(100));
+  const auto receive = GuardedOperation::receive(1, 0, 100);
+  endpoint.send(*group, send);
+  endpoint.receive(*group, receive);
+  EXPECT_EQ(send->status().code(), ErrorCode::kPeerFailed);
+  EXPECT_EQ(receive->status().code(), ErrorCode::kPeerFailed);
+}
+
+TEST_F(PeerChannelTest, UnknownTypeFailsTheChannelAndNamesIt) {
+  const auto receive = GuardedOperation::receive(1, 0, 100);
+  endpoint.receive(*group, receive);
+  deliver(message(static_cast<MessageType>(200), 0));
+  EXPECT_EQ(channel->state(), PeerChannel::State::kFailed);
+  EXPECT_EQ(receive->status().code(), ErrorCode::kTransportFailed);
+  EXPECT_NE(receive->status().message().find("200"), std::string::npos);
+}
+
+// A message that came early may break the channel; those behind it must not
+// bring anything to life on it again.
+TEST_F(PeerChannelTest, MessagesKeptBehindABadOneAreDropped) {
+  auto other = endpoint.join(0, 2, 1, "other");
+  const auto waiting = GuardedOperation::send(1, 0, pattern(100));
+  endpoint.send(*other, waiting);
+  auto bad = message(static_cast<MessageType>(99), 0);
+  auto join = message(MessageType::kJoin, 0);
+  join.group = other->id();
+  join.id = 5;
+  join.offset = other->epoch();
+  bad.sequence = sequence + 2;
+  join.sequence = sequence + 3;
+  channel->onMessage(join, {});
+  channel->onMessage(bad, {});
+  deliver(message(MessageType::kCredit, 0));
+  ASSERT_EQ(channel->state(), PeerChannel::State::kFailed);
+  EXPECT_NE(other->link(1).state, Group::LinkState::kReady);
+  other->close(Status(ErrorCode::kCancelled, "over"));
+  endpoint.settle();
+  EXPECT_EQ(waiting->ends(), 1) << "a send is lost on a failed channel";
+}
+
+TEST_F(PeerChannelTest, GapOfSixtyFiveThousandMessagesFailsTheChannel) {
+  auto header = message(MessageType::kCredit, 0);
+  for (uint64_t i = 0; i <= 65536; ++i) {
+    header.sequence = sequence + 2 + i;
+    channel->onMessage(header, {});
+  }
+  EXPECT_EQ(channel->state(), PeerChannel::State::kFailed);
+}
+
+TEST_F(PeerChannelTest, MessagesBeforeTheEndOfThePeerStillCount) {
+  const auto receive = GuardedOperation::receive(1, 3, 4);
+  endpoint.receive(*group, receive);
+  const Bytes payload = pattern(4);
+  int left = 1;
+  connection->onPoll = [&](ConnectionEvents& events) {
+    if (left-- <= 0) {
+      return false;
+    }
+    auto header = message(MessageType::kEager, 3);
+    header.sequence = ++sequence;
+    events.onMessage(header, payload);
+    return true;
+  };
+  channel->peerClosed(kBroken);
+  endpoint.settle();
+  EXPECT_TRUE(receive->status().ok()) << receive->status().message();
+  EXPECT_EQ(receive->result(), payload);
+  EXPECT_EQ(channel->state(), PeerChannel::State::kFailed);
+}
+
+TEST_F(PeerChannelTest, ConnectionStaysWhileACopyRunsOutsideOfTheLock) {
+  connection->jobs.emplace_back();
+  CopyJob job;
+  ASSERT_TRUE(channel->claimCopy(job));
+  // Meanwhile another thread sees the peer's end, and drops what is idle.
+  Sleeper sleeper;
+  ChannelTable table(sleeper);
+  table.add({}, channel, std::nullopt);
+  channel->fail(kBroken);
+  const auto closed = table.reap();
+  EXPECT_TRUE(closed.empty())
+      << "the connection is gone, but a copy of it is running";
+  if (closed.empty()) {
+    channel->finishCopy(job); // else: a null pointer
+    EXPECT_EQ(table.reap().size(), 1U);
+  }
+}
+
+TEST_F(PeerChannelTest, EagerMessageOfAnUnknownGroupGivesItsCreditBack) {
+  auto eager = message(MessageType::kEager, 0);
+  eager.group = 999;
+  for (int i = 0; i < 20; ++i) {
+    const Bytes payload(64 * 1024);
+    eager.payloadSize = static_cast<uint32_t>(payload.size());
+    deliver(eager, payload);
+  }
+  EXPECT_GE(countSent(MessageType::kCredit), 1U);
+}
+
+TEST_F(PeerChannelTest, AnnouncedMessageOfAnUnknownGroupIsRefused) {
+  auto announce = message(MessageType::kAnnounce, 0);
+  announce.group = 999;
+  announce.id = 1234;
+  deliver(announce);
+  ASSERT_EQ(countSent(MessageType::kFinish), 1U);
+  EXPECT_EQ(connection->sent.back().id, 1234U);
+  EXPECT_EQ(connection->sent.back().status, FinishStatus::kGroupGone);
+}
+
+TEST_F(PeerChannelTest, AnnouncedMessagesOfAClosedGroupAreRefused) {
+  auto announce = message(MessageType::kAnnounce, 0);
+  announce.id = 1;
+  deliver(announce);
+  group->close(Status(ErrorCode::kCancelled, "over"));
+  EXPECT_EQ(countSent(MessageType::kFinish), 1U); // it had been kept
+  announce.id = 2;
+  deliver(announce);
+  EXPECT_EQ(countSent(MessageType::kFinish), 2U);
+  EXPECT_EQ(connection->sent.back().status, FinishStatus::kGroupGone);
+}
+
+} // namespace
+} // namespace dlslime::testing

@@ -1,0 +1,186 @@
+#include "engine/progress.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "world.h"
+
+namespace dlslime::testing {
+namespace {
+
+// An engine that has nothing to do, unless a test tells it.
+class ScriptedSource final : public ProgressSource {
+ public:
+  bool step() override {
+    ++steps;
+    return false;
+  }
+  bool beginSleep() override {
+    if (onBeginSleep) {
+      onBeginSleep();
+    }
+    ++sleeps;
+    return true;
+  }
+  void endSleep() override {}
+  void onReady(const std::vector<uint64_t>& /*tokens*/) override {}
+
+  std::function<void()> onBeginSleep;
+  std::atomic<int> steps{0}, sleeps{0};
+};
+
+class ProgressTest : public ::testing::Test {
+ protected:
+  ProgressTest() {
+    progress.start();
+  }
+  ~ProgressTest() override {
+    progress.stop();
+  }
+  // What a Section does on its way out.
+  void complete(Operation& operation) {
+    operation.settle({});
+    progress.notifyDone();
+  }
+  void untilAsleep() {
+    while (source.sleeps == 0) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  static bool soon(const std::atomic<int>& counter, int value) {
+    for (int i = 0; i < 3000 && counter != value; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return counter == value;
+  }
+
+  ScriptedSource source;
+  Sleeper sleeper;
+  Progress progress{source, sleeper, microseconds(0)};
+};
+
+TEST_F(ProgressTest, WaitReturnsAtOnceForWhatIsDone) {
+  const auto operation = makeSend(0, 0, {});
+  operation->settle({});
+  EXPECT_TRUE(progress.wait(*operation, Clock::now()));
+}
+
+TEST_F(ProgressTest, WaitGivesUpAtItsDeadline) {
+  const auto operation = makeSend(0, 0, {});
+  const auto start = Clock::now();
+  EXPECT_FALSE(progress.wait(*operation, start + milliseconds(30)));
+  EXPECT_GE(Clock::now() - start, milliseconds(30));
+  EXPECT_LT(Clock::now() - start, milliseconds(5000));
+}
+
+TEST_F(ProgressTest, WaitWithAPassedDeadlineStillLooksOnce) {
+  const auto operation = makeSend(0, 0, {});
+  const int before = source.steps;
+  EXPECT_FALSE(progress.wait(*operation, Clock::now() - milliseconds(1)));
+  EXPECT_GT(source.steps, before);
+}
+
+TEST_F(
+    ProgressTest,
+    SleepingWaiterWakesWhenAnotherThreadCompletesItsOperation) {
+  const auto operation = makeSend(0, 0, {});
+  std::atomic<int> returned{0};
+  std::thread waiter([&] {
+    progress.wait(*operation, deadlineAfter(milliseconds(20000)));
+    ++returned;
+  });
+  untilAsleep();
+  complete(*operation);
+  EXPECT_TRUE(soon(returned, 1)) << "it sleeps on, over a finished operation";
+  sleeper.kick();
+  waiter.join();
+}
+
+TEST_F(ProgressTest, CompletionWhileFallingAsleepIsNotMissed) {
+  const auto operation = makeSend(0, 0, {});
+  // Another thread comes first between the waiter's look and its sleep.
+  source.onBeginSleep = [&] {
+    if (!operation->done()) {
+      complete(*operation);
+    }
+  };
+  const auto start = Clock::now();
+  EXPECT_TRUE(progress.wait(*operation, deadlineAfter(milliseconds(5000))));
+  EXPECT_LT(Clock::now() - start, milliseconds(3000));
+}
+
+TEST_F(ProgressTest, AllOfEightWaitersWake) {
+  const auto operation = makeSend(0, 0, {});
+  std::atomic<int> returned{0};
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 8; ++i) {
+    waiters.emplace_back([&] {
+      progress.wait(*operation, deadlineAfter(milliseconds(20000)));
+      ++returned;
+    });
+  }
+  untilAsleep();
+  complete(*operation);
+  EXPECT_TRUE(soon(returned, 8)) << returned << " of 8 have returned";
+  sleeper.kick();
+  for (auto& waiter : waiters) {
+    waiter.join();
+  }
+}
+
+TEST_F(ProgressTest, FollowersTakeOverWhenTheSleepingWaiterTimesOut) {
+  const auto first = makeSend(0, 0, {});
+  const auto second = makeSend(0, 1, {});
+  std::thread sleeping([&] {
+    EXPECT_FALSE(progress.wait(*first, deadlineAfter(milliseconds(50))));
+  });
+  untilAsleep();
+  std::atomic<int> returned{0};
+  std::thread follower([&] {
+    progress.wait(*second, deadlineAfter(milliseconds(20000)));
+    ++returned;
+  });
+  sleeping.join();
+  std::this_thread::sleep_for(milliseconds(20));
+  // The follower must be the one that sleeps on the descriptors by now, so a
+  // kick makes it look, like news from a peer would.
+  const int before = source.steps;
+  sleeper.kick();
+  for (int i = 0; i < 2000 && source.steps == before; ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_GT(source.steps, before);
+  complete(*second);
+  sleeper.kick();
+  EXPECT_TRUE(soon(returned, 1));
+  follower.join();
+}
+
+TEST_F(ProgressTest, BackgroundThreadSleepsWhenNobodyWaits) {
+  untilAsleep();
+  const int before = source.steps;
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_LE(source.steps - before, 20);
+}
+
+TEST_F(ProgressTest, WakeMakesTheSleepingThreadLook) {
+  untilAsleep();
+  const int before = source.steps;
+  progress.wake();
+  for (int i = 0; i < 2000 && source.steps == before; ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_GT(source.steps, before);
+}
+
+TEST_F(ProgressTest, StopJoinsWhileTheBackgroundThreadSleeps) {
+  untilAsleep();
+  progress.stop();
+  progress.stop();
+}
+
+} // namespace
+} // namespace dlslime::testing

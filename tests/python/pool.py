@@ -1,0 +1,163 @@
+"""The pool of worker processes behind `harness.run_world`, and the store they meet in."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+import worker
+
+# Environments whose workers are kept at the same time; the one unused for longest goes first.
+_MAX_ENVIRONMENTS = 4
+
+DIED = object()  # a worker's report: it ended without one, and was allowed to
+
+_counter = itertools.count()
+_idle: dict[tuple[tuple[str, str], ...], list[Member]] = {}
+_living: set[Member] = set()
+
+
+class Member:
+    """One worker process, its connection and the file that takes its output."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.key = tuple(sorted(env.items()))
+        self.path = Path(_output_folder()) / f"worker{next(_counter)}"
+        self.path.touch()
+        self._output_start = 0
+        self.connection, theirs = _context().Pipe()
+        self.process = _context().Process(
+            target=worker.main, args=(theirs, dict(env), str(self.path))
+        )
+        self.process.start()
+        theirs.close()
+        _living.add(self)
+
+    def submit(self, job: bytes) -> None:
+        """Starts a job; what the worker writes from now on belongs to it."""
+        self._output_start = self.path.stat().st_size
+        self.connection.send_bytes(job)
+
+    def report(self, may_die: bool) -> tuple[bool, Any]:
+        """The worker's answer, or how it ended without one."""
+        try:
+            if self.connection.poll():
+                ok, value = pickle.loads(self.connection.recv_bytes())
+                return ok, value
+        except (EOFError, ConnectionResetError):
+            pass
+        self.process.join(5)
+        if may_die:
+            return True, DIED
+        return False, f"died with exit code {self.process.exitcode}"
+
+    def output(self) -> str:
+        """What the worker wrote to stdout and stderr since the job's start."""
+        return self.path.read_bytes()[self._output_start :].decode(errors="replace")
+
+    def dump_stacks(self) -> None:
+        """Makes the worker write the stacks of all its Python threads into its output."""
+        if self.process.is_alive() and self.process.pid is not None:
+            os.kill(self.process.pid, signal.SIGUSR1)
+            time.sleep(0.3)
+
+    def kill(self) -> None:
+        """Ends the process and forgets its output."""
+        _living.discard(self)
+        self.connection.close()
+        self.process.kill()
+        self.process.join(10)
+        self.path.unlink(missing_ok=True)
+
+
+def lease(envs: Sequence[Mapping[str, str]], fresh: bool) -> list[Member]:
+    """One worker per environment given: idle ones where there are, else new ones."""
+    members = []
+    for env in envs:
+        key = tuple(sorted(env.items()))
+        if not fresh and key in _idle:
+            idle = _idle.pop(key)
+            members.append(idle.pop(0))
+            if idle:
+                _idle[key] = idle
+        else:
+            members.append(Member(env))
+    return members
+
+
+def give_back(members: Sequence[Member]) -> None:
+    """Takes workers back for the next world of the same environment."""
+    returned: dict[tuple[tuple[str, str], ...], list[Member]] = {}
+    for member in members:
+        returned.setdefault(member.key, []).append(member)
+    for key, those in returned.items():
+        # Rank 0 goes first again, so that one worker plays the same rank from test to test.
+        _idle[key] = those + _idle.pop(key, [])
+    while len(_idle) > _MAX_ENVIRONMENTS:
+        discard(_idle.pop(next(iter(_idle))))
+
+
+def discard(members: Sequence[Member]) -> None:
+    """Kills workers."""
+    for member in members:
+        member.process.kill()
+    for member in members:
+        member.kill()
+
+
+def close() -> None:
+    """Kills every worker: the end of the test run."""
+    _idle.clear()
+    discard(list(_living))
+
+
+def unique_world() -> str:
+    """A prefix for the store which no other world has."""
+    return f"world{next(_counter)}"
+
+
+@functools.cache
+def _store() -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def store_port() -> int:
+    """The port of the store's server, which lives in the process of pytest."""
+    return _store().port
+
+
+@functools.cache
+def _output_folder() -> str:
+    folder = tempfile.mkdtemp(prefix="dlslime-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def _context() -> Any:
+    # A forkserver that has imported torch makes a new worker in about 10 ms.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", "pytest", "worker"])
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
+    forkserver.ensure_running()
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+    atexit.register(close)
+    return context

@@ -1,0 +1,172 @@
+"""The listener's socket: whoever comes with garbage is refused, logged and forgotten."""
+
+import contextlib
+import os
+import random
+import socket
+import struct
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness import dlslime_only, run_world, sync
+from test_groups import exchange
+
+pytestmark = dlslime_only
+
+
+def _blob(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+def _hello(version: int = 1, magic: bytes = b"DLSLIME1") -> bytes:
+    """A hello as a peer would send it (docs/protocol.md), but for the token, which is a guess."""
+    fields = [magic, struct.pack("<H", version), _blob(bytes(16)), _blob(bytes(32))]
+    fields += [_blob(bytes(16)), _blob(b"boot id"), _blob(b"host")]
+    fields += [struct.pack("<QII", 1, 2, 3), _blob(b"nonce"), struct.pack("<BI", 0, 1)]
+    fields += [_blob(b"shm"), _blob(b""), struct.pack("<I", 0)]
+    return b"".join(fields)
+
+
+GARBAGE = {
+    "nothing": b"",
+    "one byte": b"\x01",
+    "zeros": bytes(256),
+    "ones": b"\xff" * 256,
+    "text": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "small frame": _blob(b"x"),
+    "oversized frame": struct.pack("<I", 0xFFFFFFFF) + bytes(100),
+    "random": random.Random(1).randbytes(5000),
+    "megabyte": random.Random(2).randbytes(1 << 20),
+    "wrong token": _blob(_hello()),
+    "wrong version": _blob(_hello(version=99)),
+    "wrong magic": _blob(_hello(magic=b"DLSLIME0")),
+    "truncated hello": _blob(_hello()[:-9]),
+    "half a hello": _blob(_hello())[:70],
+    "hello with more behind it": _blob(_hello() + bytes(9)),
+    "length beyond the hello": _blob(_hello().replace(_blob(b"nonce"), b"\xff\xff\xff\x7fnonce")),
+}
+
+
+def _connect() -> socket.socket:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(10)
+    client.connect(b"\0" + backend.listener_address.encode())  # an abstract name
+    return client
+
+
+def _send(client: socket.socket, data: bytes) -> None:
+    try:
+        client.sendall(data)
+    except OSError:
+        return  # refused while sending is as good as refused afterwards
+
+
+def _is_closed(client: socket.socket) -> bool:
+    """Whether the listener hangs up; what it may say before does not matter."""
+    try:
+        while client.recv(4096):
+            pass
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _garbage(rank: int, size: int, data: bytes) -> None:
+    exchange(None, 1)
+    sync("connected")
+    before = _descriptors()
+    if rank == 0:
+        for _ in range(2):
+            client = _connect()
+            _send(client, data)
+            client.shutdown(socket.SHUT_WR)
+            assert _is_closed(client)
+            client.close()
+    sync("refused")
+    assert _descriptors() <= before
+    exchange(None, 2, 300_000)
+    exchange(dist.new_group(), 3)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_is_refused_and_traffic_goes_on(name: str) -> None:
+    env = {"DLSLIME_LOG": "warn"}
+    results = run_world(_garbage, 2, GARBAGE[name], env=env, fresh=True, with_output=True)
+    assert "refused" in results[0][1], "it is logged"
+    assert len(results[0][1].splitlines()) == 2, results[0][1]
+    assert results[1][1] == ""
+
+
+def _flood(rank: int, size: int) -> None:
+    """Hundreds of strangers, some of whom say nothing and stay."""
+    exchange(None, 1)
+    before = _descriptors()
+    if rank == 0:
+        silent = [_connect() for _ in range(50)]
+        for i in range(200):
+            client = _connect()
+            _send(client, random.Random(i).randbytes(i))
+            client.close()
+        exchange(None, 2, 200_000)
+        for client in silent:
+            client.close()
+        deadline = time.monotonic() + 10
+        while _descriptors() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert _descriptors() <= before, "descriptors of strangers are closed"
+    else:
+        exchange(None, 2, 200_000)
+
+
+def test_hundreds_of_strangers_leave_no_descriptors() -> None:
+    run_world(_flood, 2, env={"DLSLIME_LOG": "error"}, fresh=True)
+
+
+def _stranger_before_first_message(rank: int, size: int) -> None:
+    """Garbage arrives before the peers have connected; they connect all the same."""
+    strangers = []
+    for data in GARBAGE.values():
+        client = _connect()
+        _send(client, data[:4096])
+        strangers.append(client)
+    exchange(None, 1)
+    for client in strangers:
+        client.close()
+    exchange(None, 2)
+
+
+def test_peers_connect_in_spite_of_silent_strangers() -> None:
+    run_world(_stranger_before_first_message, 3, env={"DLSLIME_LOG": "error"}, fresh=True)
+
+
+def _descriptors_as_payload(rank: int, size: int) -> None:
+    """Descriptors sent along with garbage are closed, not kept."""
+    exchange(None, 1)
+    before = _descriptors()
+    if rank == 0:
+        for _ in range(20):
+            client = _connect()
+            with open("/dev/null", "rb") as null, contextlib.suppress(OSError):
+                socket.send_fds(client, [b"x" * 64], [null.fileno()] * 8)
+            client.close()
+        deadline = time.monotonic() + 10
+        while _descriptors() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert _descriptors() <= before
+    sync("closed")
+    exchange(None, 2)
+
+
+def test_descriptors_of_strangers_are_closed() -> None:
+    run_world(_descriptors_as_payload, 2, env={"DLSLIME_LOG": "error"}, fresh=True)

@@ -1,0 +1,226 @@
+#include "torch_ext/backend.h"
+
+#include <ATen/record_function.h>
+
+#include <set>
+
+#include "core/fork_guard.h"
+#include "torch_ext/store_rendezvous.h"
+#include "torch_ext/tensor_view.h"
+
+namespace dlslime {
+
+namespace {
+
+// Backends that have not been destroyed, for shutdownAll().
+std::mutex& liveMutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+std::set<DlslimeBackend*>& live() {
+  static auto* set = new std::set<DlslimeBackend*>;
+  return *set;
+}
+
+RoutePolicy routeOf(const BackendOptions& options, const Config& config) {
+  return options.route.empty() ? config.route : parseRoutePolicy(options.route);
+}
+
+FallbackPolicy fallbackOf(const BackendOptions& options, const Config& config) {
+  return options.fallback.empty() ? config.fallback
+                                  : parseFallbackPolicy(options.fallback);
+}
+
+std::shared_ptr<GroupHandle> joinGroup(const DlslimeBackend::Setup& setup) {
+  auto handle = std::make_shared<GroupHandle>();
+  handle->engine = Engine::acquire();
+  handle->timeout.store(setup.options->timeout);
+  const auto& config = handle->engine->config();
+  GroupOptions options;
+  options.name = setup.name;
+  options.rank = setup.rank;
+  options.size = setup.size;
+  options.timeout = setup.options->timeout;
+  options.route = routeOf(*setup.options, config);
+  options.fallback = fallbackOf(*setup.options, config);
+  options.rendezvous = std::make_shared<StoreRendezvous>(setup.store);
+  options.carrierSource =
+      std::make_shared<TorchCarrierSource>(setup.makePairGroup);
+  handle->group = handle->engine->join(std::move(options));
+  return handle;
+}
+
+const char* titleOf(c10d::OpType type) {
+  // Making a title's record costs more than sending 8 bytes.
+  if (!at::hasCallbacks()) {
+    return nullptr;
+  }
+  switch (type) {
+    case c10d::OpType::SEND:
+      return "dlslime:send";
+    case c10d::OpType::RECV:
+      return "dlslime:recv";
+    default:
+      return "dlslime:recvAnySource";
+  }
+}
+
+} // namespace
+
+DlslimeBackend::DlslimeBackend(Setup setup)
+    : Backend(setup.rank, setup.size),
+      options_(setup.options),
+      handle_(joinGroup(setup)),
+      collectives_(
+          std::move(setup.makeCollectives),
+          [this](c10::DeviceType device) { return agreeNonce(device); }) {
+  init();
+  const std::lock_guard<std::mutex> guard(liveMutex());
+  live().insert(this);
+}
+
+DlslimeBackend::~DlslimeBackend() {
+  {
+    const std::lock_guard<std::mutex> guard(liveMutex());
+    live().erase(this);
+  }
+  if (!inForkedChild() && !left_.exchange(true)) {
+    // Dropped without destroy_process_group(): nobody expects us to wait here.
+    handle_->engine->abort(
+        *handle_->group,
+        Status(ErrorCode::kCancelled, "the process group has been destroyed"));
+    handle_->engine->leave(*handle_->group);
+  }
+}
+
+void shutdownAll() {
+  std::vector<DlslimeBackend*> all;
+  {
+    const std::lock_guard<std::mutex> guard(liveMutex());
+    all.assign(live().begin(), live().end());
+  }
+  for (auto* const backend : all) {
+    backend->shutdown();
+  }
+}
+
+void DlslimeBackend::checkPeer(const char* what, int peer) const {
+  TORCH_CHECK_VALUE(
+      peer >= 0 && peer < getSize(),
+      "dlslime: ",
+      what,
+      " rank ",
+      peer,
+      " is not in the group: it has ranks "
+      "0 to ",
+      getSize() - 1);
+}
+
+DlslimeBackend::WorkPtr DlslimeBackend::post(
+    Operation::Kind kind,
+    Tensors& tensors,
+    int peer,
+    int tag,
+    c10d::OpType type) {
+  const bool send = kind == Operation::Kind::kSend;
+  const char* const what = send ? "send" : "recv";
+  TORCH_CHECK_VALUE(
+      tag >= 0,
+      "dlslime: ",
+      what,
+      " with tag ",
+      tag,
+      ": tags must not be negative");
+  const auto& tensor = checkedTensor(what, tensors);
+  refuseInForkedChild();
+  auto operation = std::make_shared<TensorOperation>(
+      kind, peer, static_cast<uint32_t>(tag), tensor);
+  auto work = c10::make_intrusive<P2PWork>(
+      handle_, operation, type, tensors, titleOf(type));
+  if (send) {
+    handle_->engine->send(*handle_->group, operation);
+  } else {
+    handle_->engine->receive(*handle_->group, operation);
+  }
+  return work;
+}
+
+DlslimeBackend::WorkPtr
+DlslimeBackend::send(Tensors& tensors, int dstRank, int tag) {
+  checkPeer("destination", dstRank);
+  return post(
+      Operation::Kind::kSend, tensors, dstRank, tag, c10d::OpType::SEND);
+}
+
+DlslimeBackend::WorkPtr
+DlslimeBackend::recv(Tensors& tensors, int srcRank, int tag) {
+  checkPeer("source", srcRank);
+  return post(
+      Operation::Kind::kReceive, tensors, srcRank, tag, c10d::OpType::RECV);
+}
+
+DlslimeBackend::WorkPtr DlslimeBackend::recvAnysource(
+    Tensors& tensors,
+    int tag) {
+  return post(
+      Operation::Kind::kReceive,
+      tensors,
+      Operation::kAnySource,
+      tag,
+      c10d::OpType::RECVANYSOURCE);
+}
+
+void DlslimeBackend::abort() {
+  if (inForkedChild() || left_.load()) {
+    return;
+  }
+  aborted_.store(true);
+  handle_->engine->abort(
+      *handle_->group,
+      Status(ErrorCode::kCancelled, "the process group was aborted"));
+  for (const auto& backend : collectives_.made()) {
+    backend->abort();
+  }
+}
+
+void DlslimeBackend::shutdown() {
+  if (inForkedChild() || left_.exchange(true)) {
+    return;
+  }
+  collectives_.close();
+  handle_->engine->leave(*handle_->group);
+  for (const auto& backend : collectives_.made()) {
+    backend->shutdown();
+  }
+}
+
+void DlslimeBackend::setTimeout(std::chrono::milliseconds timeout) {
+  handle_->timeout.store(timeout);
+  options_->timeout = timeout;
+  for (const auto& backend : collectives_.made()) {
+    backend->setTimeout(timeout);
+  }
+}
+
+c10d::ErrorType DlslimeBackend::getError() {
+  if (aborted_.load()) {
+    return c10d::ErrorType::COMM_ERROR;
+  }
+  return handle_->engine->hasFailedPeer(*handle_->group)
+      ? c10d::ErrorType::REMOTE_ERROR
+      : c10d::ErrorType::SUCCESS;
+}
+
+void DlslimeBackend::setGroupUid(const std::string& uid) {
+  Backend::setGroupUid(uid);
+  collectives_.setNames(uid, getGroupDesc());
+}
+
+PeerReport DlslimeBackend::explain(int rank) {
+  checkPeer("explained", rank);
+  refuseInForkedChild();
+  return handle_->engine->explain(
+      *handle_->group, rank, deadlineAfter(handle_->timeout.load()));
+}
+
+} // namespace dlslime

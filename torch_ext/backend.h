@@ -1,0 +1,152 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <memory>
+
+#include "torch_ext/collectives.h"
+#include "torch_ext/options.h"
+#include "torch_ext/torch_carrier.h"
+#include "torch_ext/work.h"
+
+namespace dlslime {
+
+// One group's backend: point-to-point by the process's engine, collectives by
+// torch's own backends. Any thread.
+class DlslimeBackend final : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+  struct Setup {
+    c10::intrusive_ptr<c10d::Store> store;
+    int rank;
+    int size;
+    std::string name;
+    c10::intrusive_ptr<BackendOptions> options;
+    MakePairGroup makePairGroup;
+    MakeCollectives makeCollectives;
+  };
+  explicit DlslimeBackend(Setup setup);
+  ~DlslimeBackend() override;
+
+  const std::string getBackendName() const override {
+    return kBackendName;
+  }
+  c10::intrusive_ptr<Options> getBackendOptions() override {
+    return options_;
+  }
+
+  // Ranks are ranks in the group; tags are 0 .. 2^31-1. ValueError for bad
+  // arguments, before anything is queued.
+  WorkPtr send(Tensors& tensors, int dstRank, int tag) override;
+  WorkPtr recv(Tensors& tensors, int srcRank, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  // Works and waiters end with an error, now and for all to come.
+  void abort() override;
+  // Lets sends finish for a moment (DLSLIME_LINGER_MS), then leaves the group.
+  // Idempotent; not collective.
+  void shutdown() override;
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  c10d::ErrorType getError() override;
+  void setGroupUid(const std::string& uid) override;
+  void enableCollectivesTiming() override {}
+  // Counts collectives, and not sends and receives, of which each rank may
+  // have another number.
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override {
+    return sequence_.load();
+  }
+
+  // For dlslime_backend.stats() and explain().
+  std::vector<PeerReport> report() {
+    return handle_->engine->report(*handle_->group);
+  }
+  PeerReport explain(int rank);
+  size_t connections() {
+    return handle_->engine->connections();
+  }
+  size_t groups() {
+    return handle_->engine->groups();
+  }
+  std::string listenerName() const {
+    return handle_->engine->socketName();
+  }
+
+  // --- backend_collectives.cpp -------------------------------------------
+  WorkPtr broadcast(Tensors&, const c10d::BroadcastOptions&) override;
+  WorkPtr allreduce(Tensors&, const c10d::AllreduceOptions&) override;
+  WorkPtr allreduce_sparse(Tensors&, const c10d::AllreduceOptions&) override;
+  WorkPtr allreduce_coalesced(Tensors&, const c10d::AllreduceCoalescedOptions&)
+      override;
+  WorkPtr reduce(Tensors&, const c10d::ReduceOptions&) override;
+  WorkPtr allgather(
+      std::vector<Tensors>&,
+      Tensors&,
+      const c10d::AllgatherOptions&) override;
+  WorkPtr _allgather_base(
+      at::Tensor&,
+      at::Tensor&,
+      const c10d::AllgatherOptions&) override;
+  WorkPtr allgather_coalesced(
+      std::vector<Tensors>&,
+      Tensors&,
+      const c10d::AllgatherOptions&) override;
+  WorkPtr allgather_into_tensor_coalesced(
+      Tensors&,
+      Tensors&,
+      const c10d::AllgatherOptions&) override;
+  WorkPtr gather(std::vector<Tensors>&, Tensors&, const c10d::GatherOptions&)
+      override;
+  WorkPtr scatter(Tensors&, std::vector<Tensors>&, const c10d::ScatterOptions&)
+      override;
+  WorkPtr reduce_scatter(
+      Tensors&,
+      std::vector<Tensors>&,
+      const c10d::ReduceScatterOptions&) override;
+  WorkPtr _reduce_scatter_base(
+      at::Tensor&,
+      at::Tensor&,
+      const c10d::ReduceScatterOptions&) override;
+  WorkPtr reduce_scatter_tensor_coalesced(
+      Tensors&,
+      Tensors&,
+      const c10d::ReduceScatterOptions&) override;
+  WorkPtr alltoall_base(
+      at::Tensor&,
+      at::Tensor&,
+      std::vector<int64_t>&,
+      std::vector<int64_t>&,
+      const c10d::AllToAllOptions&) override;
+  WorkPtr alltoall(Tensors&, Tensors&, const c10d::AllToAllOptions&) override;
+  WorkPtr barrier(const c10d::BarrierOptions&) override;
+  void monitoredBarrier(const c10d::BarrierOptions&, bool) override;
+
+ private:
+  WorkPtr post(
+      Operation::Kind kind,
+      Tensors& tensors,
+      int peer,
+      int tag,
+      c10d::OpType type);
+  void checkPeer(const char* what, int peer) const;
+  std::string agreeNonce(c10::DeviceType device);
+  c10d::Backend& collective(const Tensors& tensors);
+  c10d::Backend& collective(const std::vector<Tensors>& lists);
+  c10::intrusive_ptr<c10d::Backend> collectiveOn(c10::DeviceType device);
+
+  const c10::intrusive_ptr<BackendOptions> options_;
+  const std::shared_ptr<GroupHandle> handle_;
+  Collectives collectives_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<bool> left_{false};
+  std::atomic<bool> aborted_{false};
+};
+
+// Shuts down every backend that is still alive: for the interpreter's exit,
+// while there is one.
+void shutdownAll();
+
+} // namespace dlslime

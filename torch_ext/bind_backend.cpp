@@ -1,0 +1,146 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include "core/config.h"
+#include "engine/engine.h"
+#include "torch_ext/backend.h"
+
+namespace dlslime {
+
+namespace py = pybind11;
+
+namespace {
+
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+// A Python callable that C++ threads may call, copy and drop without the GIL.
+std::shared_ptr<py::function> shareable(py::function function) {
+  return {new py::function(std::move(function)), [](py::function* gone) {
+            const py::gil_scoped_acquire gil;
+            delete gone;
+          }};
+}
+
+// `make` is called with the GIL; the C++ caller must not hold it for long, so
+// what blocks inside releases it.
+template <typename... Args>
+std::function<BackendPtr(Args...)> wrap(py::function function) {
+  return [shared = shareable(std::move(function))](Args... args) {
+    const py::gil_scoped_acquire gil;
+    try {
+      return (*shared)(args...).template cast<BackendPtr>();
+    } catch (py::error_already_set& error) {
+      // A C++ thread can't raise; keep the text, without the traceback, and let
+      // go of the objects while we hold the GIL.
+      const std::string text = py::str(error.value());
+      throw Error(ErrorCode::kUnavailable, text);
+    }
+  };
+}
+
+c10::intrusive_ptr<DlslimeBackend> makeBackend(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    const std::string& name,
+    const c10::intrusive_ptr<BackendOptions>& options,
+    py::function makePairGroup,
+    py::function makeCollectives) {
+  DlslimeBackend::Setup setup{
+      store,
+      rank,
+      size,
+      name,
+      options,
+      wrap<const std::string&, int>(std::move(makePairGroup)),
+      wrap<const std::string&, const std::string&>(std::move(makeCollectives))};
+  const py::gil_scoped_release release;
+  return c10::make_intrusive<DlslimeBackend>(std::move(setup));
+}
+
+py::dict toDict(const PeerReport& report) {
+  py::list rejected;
+  for (const auto& entry : report.rejected) {
+    py::dict one;
+    one["route"] = entry.route;
+    one["reason"] = entry.reason;
+    rejected.append(one);
+  }
+  py::dict dict;
+  dict["rank"] = report.rank;
+  dict["route"] = report.route;
+  dict["copy"] = report.copy;
+  dict["rejected"] = rejected;
+  dict["pid"] = report.peer.pid;
+  dict["host"] = report.peer.host;
+  dict["sent_messages"] = report.counters.sentMessages;
+  dict["sent_bytes"] = report.counters.sentBytes;
+  dict["received_messages"] = report.counters.receivedMessages;
+  dict["received_bytes"] = report.counters.receivedBytes;
+  dict["eager_messages"] = report.counters.eagerMessages;
+  dict["rendezvous_messages"] = report.counters.rendezvousMessages;
+  dict["pending_sends"] = report.pendingSends;
+  dict["pending_receives"] = report.pendingReceives;
+  return dict;
+}
+
+py::list reportList(DlslimeBackend& backend) {
+  std::vector<PeerReport> reports;
+  {
+    const py::gil_scoped_release release;
+    reports = backend.report();
+  }
+  py::list list;
+  for (const auto& report : reports) {
+    list.append(toDict(report));
+  }
+  return list;
+}
+
+py::dict explainDict(DlslimeBackend& backend, int rank) {
+  PeerReport report;
+  {
+    const py::gil_scoped_release release;
+    report = backend.explain(rank);
+  }
+  return toDict(report);
+}
+
+py::list machineReport() {
+  const Transports transports(Config::fromEnvironment());
+  py::list list;
+  for (const auto& [route, reason] : transports.absent()) {
+    list.append(py::make_tuple(route, reason));
+  }
+  for (const auto& transport : transports.all()) {
+    list.append(py::make_tuple(std::string(transport->name()), ""));
+  }
+  return list;
+}
+
+} // namespace
+
+void bindBackend(py::module& module) {
+  py::class_<DlslimeBackend, c10::intrusive_ptr<DlslimeBackend>, c10d::Backend>(
+      module, "Backend")
+      .def(
+          py::init(&makeBackend),
+          py::arg("store"),
+          py::arg("rank"),
+          py::arg("size"),
+          py::arg("name"),
+          py::arg("options"),
+          py::arg("make_pair_group"),
+          py::arg("make_collectives"))
+      .def_property_readonly(
+          "options",
+          [](DlslimeBackend& backend) { return backend.getBackendOptions(); })
+      .def("get_error", &DlslimeBackend::getError)
+      .def("report", &reportList)
+      .def("explain_peer", &explainDict, py::arg("rank"))
+      .def_property_readonly("connections", &DlslimeBackend::connections)
+      .def_property_readonly("groups", &DlslimeBackend::groups)
+      .def_property_readonly("listener_address", &DlslimeBackend::listenerName);
+  module.def("machine_report", &machineReport);
+}
+
+} // namespace dlslime

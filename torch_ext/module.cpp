@@ -1,0 +1,20 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include "torch_ext/backend.h"
+
+// One function for each class that Python sees.
+namespace dlslime {
+void bindOptions(pybind11::module& module);
+void bindBackend(pybind11::module& module);
+} // namespace dlslime
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  module.attr("torch_version") = DLSLIME_TORCH_VERSION;
+  dlslime::bindOptions(module);
+  dlslime::bindBackend(module);
+  module.def(
+      "shutdown_all",
+      &dlslime::shutdownAll,
+      pybind11::call_guard<pybind11::gil_scoped_release>(),
+      "Shut down every live backend of this process.");
+}

@@ -1,0 +1,65 @@
+#include "torch_ext/tensor_view.h"
+
+#include <sstream>
+
+namespace dlslime {
+
+namespace {
+
+std::string shapeText(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << "shape " << tensor.sizes() << ", strides " << tensor.strides();
+  return text.str();
+}
+
+} // namespace
+
+const at::Tensor& checkedTensor(
+    const char* what,
+    const std::vector<at::Tensor>& tensors) {
+  TORCH_CHECK_VALUE(
+      tensors.size() == 1,
+      "dlslime: ",
+      what,
+      " takes exactly one tensor, not ",
+      tensors.size());
+  const auto& tensor = tensors[0];
+  TORCH_CHECK_VALUE(
+      tensor.layout() == at::kStrided,
+      "dlslime: ",
+      what,
+      " of a tensor with layout ",
+      tensor.layout(),
+      " is not supported; send its dense parts (indices and values) instead");
+  TORCH_CHECK_VALUE(
+      tensor.device().is_cpu(),
+      "dlslime: ",
+      what,
+      " of a tensor on ",
+      tensor.device(),
+      " is not supported by this version, which moves CPU memory; use "
+      "backend=\"cpu:dlslime,cuda:nccl\" or .cpu() first");
+  TORCH_CHECK_VALUE(
+      tensor.is_contiguous(),
+      "dlslime: ",
+      what,
+      " of a non-contiguous tensor is not supported (",
+      shapeText(tensor),
+      "); call .contiguous() first",
+      *what == 'r' ? " and copy the result back" : "");
+  return tensor;
+}
+
+MemoryView bytesOf(const at::Tensor& tensor) {
+  // The storage's own pointer: data_ptr() of a tensor that requires grad or
+  // is an inference tensor would do checks that are none of our business.
+  auto* const base = static_cast<std::byte*>(tensor.storage()
+                                                 .unsafeGetStorageImpl()
+                                                 ->mutable_data_ptr()
+                                                 .mutable_get());
+  const auto offset =
+      static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
+  return {base + offset, tensor.nbytes()};
+}
+
+} // namespace dlslime

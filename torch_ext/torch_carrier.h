@@ -1,0 +1,50 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <functional>
+#include <mutex>
+
+#include "gloo/carrier.h"
+
+namespace dlslime {
+
+// Makes a two-rank Gloo group for the pair `nonce`, as rank `end` of it;
+// blocks until the other end has come.
+using MakePairGroup = std::function<
+    c10::intrusive_ptr<c10d::Backend>(const std::string& nonce, int end)>;
+
+class TorchCarrierSource final : public gloo::CarrierSource {
+ public:
+  explicit TorchCarrierSource(MakePairGroup make) : make_(std::move(make)) {}
+  std::unique_ptr<gloo::Carrier> make(const std::string& nonce, int end)
+      override;
+
+ private:
+  const MakePairGroup make_;
+};
+
+// Carries bytes as tensors through that group.
+class TorchCarrier final : public gloo::Carrier {
+ public:
+  TorchCarrier(c10::intrusive_ptr<c10d::Backend> group, int peer)
+      : group_(std::move(group)), peer_(peer) {}
+
+  void send(const std::byte* data, size_t size) override;
+  void receive(std::byte* data, size_t size) override;
+  void abort() noexcept override;
+
+ private:
+  void run(
+      c10::intrusive_ptr<c10d::Work>& slot,
+      const std::function<c10::intrusive_ptr<c10d::Work>()>& start);
+
+  const c10::intrusive_ptr<c10d::Backend> group_;
+  const int peer_;
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  bool aborted_ = false;
+  c10::intrusive_ptr<c10d::Work> sending_, receiving_;
+};
+
+} // namespace dlslime

@@ -1,0 +1,155 @@
+#include "torch_ext/work.h"
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "core/log.h"
+
+namespace dlslime {
+
+namespace {
+
+// What a cancelled operation may take to let go of its memory before we stop
+// waiting for that: a peer answers in microseconds unless it is stuck.
+constexpr milliseconds kGrace{1000};
+constexpr size_t kPendingShown = 16;
+
+[[noreturn]] void throwStatus(const Status& status) {
+  C10_THROW_ERROR(DistBackendError, "dlslime: " + status.message());
+}
+
+std::exception_ptr makeException(const Status& status) {
+  try {
+    throwStatus(status);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+} // namespace
+
+P2PWork::P2PWork(
+    std::shared_ptr<GroupHandle> handle,
+    OperationPtr operation,
+    c10d::OpType type,
+    std::vector<at::Tensor> tensors,
+    const char* profilingTitle)
+    : Work(
+          handle->group->rank(),
+          type,
+          profilingTitle,
+          profilingTitle != nullptr
+              ? std::optional<std::vector<at::Tensor>>(tensors)
+              : std::nullopt),
+      handle_(std::move(handle)),
+      operation_(std::move(operation)),
+      tensors_(std::move(tensors)) {
+  // Set by the base class if a profiler listens: it wants to know the end.
+  if (recordFunctionEndCallback_) {
+    operation_->onDone([end = recordFunctionEndCallback_] { end(); });
+    recordFunctionEndCallback_ = nullptr;
+  }
+}
+
+bool P2PWork::isCompleted() {
+  if (operation_->done()) {
+    return true;
+  }
+  // Looks for news as well, so that polling alone is enough to make progress.
+  refuseInForkedChild();
+  handle_->engine->poke();
+  return operation_->done();
+}
+
+bool P2PWork::isSuccess() const {
+  return operation_->done() && operation_->status().ok();
+}
+
+std::exception_ptr P2PWork::exception() const {
+  return operation_->done() && !operation_->status().ok()
+      ? makeException(operation_->status())
+      : nullptr;
+}
+
+int P2PWork::sourceRank() const {
+  TORCH_CHECK(
+      operation_->kind() == Operation::Kind::kReceive,
+      "dlslime: only a receive has a source rank");
+  return operation_->done() ? operation_->source() : operation_->peer();
+}
+
+std::vector<at::Tensor> P2PWork::result() {
+  TORCH_CHECK(
+      isCompleted(),
+      "dlslime: the result of an operation that has not completed; wait() "
+      "first");
+  return operation_->kind() == Operation::Kind::kReceive
+      ? tensors_
+      : std::vector<at::Tensor>();
+}
+
+bool P2PWork::wait(std::chrono::milliseconds timeout) {
+  const auto limit = timeout == kNoTimeout ? handle_->timeout.load() : timeout;
+  if (!operation_->done()) {
+    refuseInForkedChild();
+    if (!handle_->engine->wait(*operation_, deadlineAfter(limit))) {
+      timeOut(limit);
+    }
+  }
+  if (c10d::allow_inflight_collective_as_graph_input()) {
+    c10d::unregister_work(
+        c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));
+  }
+  if (!operation_->status().ok()) {
+    throwStatus(operation_->status());
+  }
+  return true;
+}
+
+void P2PWork::timeOut(std::chrono::milliseconds limit) {
+  auto& engine = *handle_->engine;
+  auto& group = *handle_->group;
+  const Status why(
+      ErrorCode::kTimeout,
+      operation_->describe() + " timed out after " +
+          std::to_string(limit.count()) +
+          " ms: " + engine.describeLink(group, *operation_) +
+          ". Pending in group \"" + group.options().name +
+          "\": " + engine.describePending(group, kPendingShown));
+  engine.cancel(group, operation_, why);
+  if (!engine.wait(*operation_, deadlineAfter(kGrace))) {
+    engine.abandon(group, operation_, why);
+  }
+  if (!operation_->status().ok()) {
+    logError(operation_->status().message());
+  }
+}
+
+void P2PWork::abort() {
+  handle_->engine->abandon(
+      *handle_->group,
+      operation_,
+      Status(
+          ErrorCode::kCancelled,
+          operation_->describe() + " was aborted by its caller"));
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> P2PWork::getFuture() {
+  const std::lock_guard<std::mutex> guard(futureMutex_);
+  if (!future_) {
+    future_ = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()));
+    auto* const operation = operation_.get(); // alive while it calls back
+    operation_->onDone([future = future_, operation, tensors = tensors_] {
+      if (operation->status().ok()) {
+        future->markCompleted(c10::IValue(tensors));
+      } else {
+        future->setError(makeException(operation->status()));
+      }
+    });
+  }
+  return future_;
+}
+
+} // namespace dlslime

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <atomic>
+#include <memory>
+
+#include "engine/engine.h"
+
+namespace dlslime {
+
+// What the works of one group share, and need after the group's object may
+// have gone: keeps the engine alive while any of them is.
+struct GroupHandle {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Group> group;
+  std::atomic<std::chrono::milliseconds> timeout;
+};
+
+// One send or receive, as torch sees it. Waiting any number of times, from
+// any threads, is fine; so is never waiting, or dropping it.
+class P2PWork final : public c10d::Work {
+ public:
+  // `tensors` is what result() returns.
+  P2PWork(
+      std::shared_ptr<GroupHandle> handle,
+      OperationPtr operation,
+      c10d::OpType type,
+      std::vector<at::Tensor> tensors,
+      const char* profilingTitle);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override {}
+  void blockCurrentStream() override {
+    wait(kNoTimeout); // CPU tensors have no stream
+  }
+  // kNoTimeout means the group's time-out. A wait that times out takes the
+  // operation back: when it throws, the memory is the caller's again, and the
+  // pair works on.
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  void timeOut(std::chrono::milliseconds limit);
+
+  const std::shared_ptr<GroupHandle> handle_;
+  const OperationPtr operation_;
+  const std::vector<at::Tensor> tensors_;
+  std::mutex futureMutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_; // guarded by futureMutex_
+};
+
+} // namespace dlslime
