@@ -1,7 +1,6 @@
 #include "torch_ext/store_rendezvous.h"
 
-#include <cstring>
-
+#include "core/memory.h"
 #include "core/status.h"
 
 namespace dlslime {
@@ -29,7 +28,7 @@ auto guarded(const char* what, Call&& call) {
 
 void StoreRendezvous::set(const std::string& key, const Bytes& value) {
   std::vector<uint8_t> bytes(value.size());
-  std::memcpy(bytes.data(), value.data(), value.size());
+  copyBytes(bytes.data(), value.data(), value.size());
   guarded("set", [&] { store_->set(full(key), bytes); });
 }
 
@@ -43,7 +42,7 @@ std::optional<Bytes> StoreRendezvous::tryGet(const std::string& key) {
     }
     const auto bytes = clone_->get(full(key));
     Bytes value(bytes.size());
-    std::memcpy(value.data(), bytes.data(), bytes.size());
+    copyBytes(value.data(), bytes.data(), bytes.size());
     return value;
   });
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -23,5 +24,13 @@ struct RemoteBuffer {
   uint64_t address = 0;
   uint32_t key = 0;
 };
+
+// memcpy that permits null pointers when there is nothing to copy: empty
+// spans and the tensors of torch without elements have them.
+inline void copyBytes(void* destination, const void* source, size_t size) {
+  if (size != 0) {
+    std::memcpy(destination, source, size);
+  }
+}
 
 } // namespace dlslime

@@ -81,7 +81,9 @@ class Connection {
   // The peer process has ended or let go of the connection: it writes no more,
   // so abandoned pulls need not wait for it.
   virtual void peerGone() = 0;
-  // After the peer closed its end: poll() has seen all that it sent.
+  // The peer has closed its end: nobody will read what is sent.
+  virtual void peerClosed() {}
+  // After that: poll() has seen all that it sent.
   virtual bool drained() const {
     return true;
   }

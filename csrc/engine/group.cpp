@@ -8,6 +8,9 @@ namespace dlslime {
 
 namespace {
 
+// A process of the job's earlier life may break one while it ends.
+constexpr int kMostBrokenJoins = 3;
+
 Status about(const Operation& operation, const Status& why) {
   return {why.code(), operation.describe() + " failed: " + why.message()};
 }
@@ -116,6 +119,23 @@ void Group::linkReady(
   peer.remoteGroup = remoteGroup;
   while (auto operation = peer.waiting.pop()) {
     sendNow(peer, operation);
+  }
+}
+
+void Group::joinBroke(int rank, const Status& why) {
+  auto& peer = link(rank);
+  peer.state = LinkState::kResolving;
+  peer.channel = nullptr;
+  if (++peer.brokenJoins == kMostBrokenJoins) {
+    failLink(
+        rank,
+        Status(
+            why.code(),
+            "rank " + std::to_string(rank) + " of group \"" + options_.name +
+                "\" can't be reached: " + std::to_string(kMostBrokenJoins) +
+                " connections to it broke before it answered, the last one "
+                "because: " +
+                why.message()));
   }
 }
 

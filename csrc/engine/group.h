@@ -45,6 +45,7 @@ class Group {
     uint32_t remoteGroup = 0; // kReady: the peer's id of this group
     Status failure;
     OperationQueue waiting; // sends that were posted before kReady
+    int brokenJoins = 0; // connections that broke in kJoining
     Counters counters;
   };
 
@@ -93,6 +94,9 @@ class Group {
       int rank,
       std::shared_ptr<PeerChannel> channel,
       uint32_t remoteGroup);
+  // The connection broke before the peer said whether it is in the group:
+  // another try, by its newest record, or the end after a few.
+  void joinBroke(int rank, const Status& why);
   // Everything with this rank fails, now and later. Idempotent.
   void failLink(int rank, const Status& why);
   // Begins to connect to the rank, for explain().

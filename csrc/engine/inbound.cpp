@@ -1,8 +1,8 @@
 #include "engine/inbound.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "core/memory.h"
 #include "engine/group.h"
 
 namespace dlslime {
@@ -72,7 +72,7 @@ void Inbound::onEager(
     arrival.length = payload.size();
     arrival.channel = this;
     arrival.data = std::make_unique_for_overwrite<std::byte[]>(payload.size());
-    std::memcpy(arrival.data.get(), payload.data(), payload.size());
+    copyBytes(arrival.data.get(), payload.data(), payload.size());
     group.matcher().addArrival(std::move(arrival));
     return;
   }
@@ -86,9 +86,7 @@ void Inbound::onEager(
     refuseTooLong(group, std::move(receive), arrival);
     return;
   }
-  if (!payload.empty()) {
-    std::memcpy(receive->view().data, payload.data(), payload.size());
-  }
+  copyBytes(receive->view().data, payload.data(), payload.size());
   receive->setResult(source, payload.size());
   completions_.finish(std::move(receive), {});
 }
@@ -145,9 +143,7 @@ void Inbound::deliver(Group& group, OperationPtr receive, Arrival arrival) {
     refuseTooLong(group, std::move(receive), arrival);
     return;
   }
-  if (arrival.length != 0) {
-    std::memcpy(receive->view().data, arrival.data.get(), arrival.length);
-  }
+  copyBytes(receive->view().data, arrival.data.get(), arrival.length);
   receive->setResult(arrival.source, arrival.length);
   completions_.finish(std::move(receive), {});
 }
@@ -229,7 +225,7 @@ void Inbound::onData(const MessageHeader& header, ByteSpan payload) {
                 std::to_string(pull->streamed)));
     return;
   }
-  std::memcpy(
+  copyBytes(
       pull->receive->view().data + pull->streamed,
       payload.data(),
       payload.size());

@@ -172,9 +172,7 @@ void Membership::onChannelFailed(PeerChannel& channel, const Status& why) {
         continue;
       }
       if (link.state == State::kJoining) {
-        // Perhaps a process of an earlier life: look for a newer record.
-        link.state = State::kResolving;
-        link.channel = nullptr;
+        group->joinBroke(rank, why);
       } else {
         group->failLink(rank, why);
       }

@@ -85,6 +85,9 @@ void PeerChannel::peerClosed(const Status& why) {
     // What it sent before it went still counts.
   }
   peerClosed_ = why;
+  if (connection_) {
+    connection_->peerClosed();
+  }
   if (!connection_ || connection_->drained()) {
     fail(why);
   } // else poll() will find the route broken

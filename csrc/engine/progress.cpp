@@ -16,9 +16,18 @@ namespace {
 // their own yields return at once; where ranks share a core they are what
 // lets the peer run.
 constexpr int kPollsBeforeYield = 16;
+// With one CPU for all threads nothing can come while we poll.
+constexpr int kPollsOnOneCpu = 1;
 constexpr milliseconds kTick{1};
 // How long the background thread goes on polling after it was woken.
 constexpr microseconds kServeSpin{20};
+
+int pollsBeforeYield() {
+  cpu_set_t allowed;
+  const bool one = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 &&
+      CPU_COUNT(&allowed) == 1;
+  return one ? kPollsOnOneCpu : kPollsBeforeYield;
+}
 
 void relax() {
 #if defined(__SSE2__)
@@ -29,7 +38,10 @@ void relax() {
 } // namespace
 
 Progress::Progress(ProgressSource& source, Sleeper& sleeper, microseconds spin)
-    : source_(source), sleeper_(sleeper), spin_(spin) {}
+    : source_(source),
+      sleeper_(sleeper),
+      spin_(spin),
+      pollsBeforeYield_(pollsBeforeYield()) {}
 
 Progress::~Progress() {
   stop();
@@ -77,12 +89,12 @@ bool Progress::spinWait(const Operation& operation, TimePoint deadline) {
       idlePolls = 0;
       continue;
     }
-    if (++idlePolls < kPollsBeforeYield) {
+    if (++idlePolls < pollsBeforeYield_) {
       relax();
       continue;
     }
     const auto now = Clock::now();
-    if (idlePolls == kPollsBeforeYield) {
+    if (idlePolls == pollsBeforeYield_) {
       end = std::min(now + spin_, deadline);
     }
     if (now >= end) {

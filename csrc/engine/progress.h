@@ -63,6 +63,7 @@ class Progress {
   ProgressSource& source_;
   Sleeper& sleeper_;
   const microseconds spin_;
+  const int pollsBeforeYield_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   std::atomic<int> waiters_{0};

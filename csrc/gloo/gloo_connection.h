@@ -1,27 +1,24 @@
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <functional>
-#include <mutex>
-#include <thread>
+#include <memory>
+#include <vector>
 
 #include "core/transport.h"
-#include "gloo/carrier.h"
+#include "gloo/gloo_pump.h"
 
 namespace dlslime::gloo {
 
-// Messages over a Carrier. Two threads block in it, one each way, so that
-// send() and poll() never do. There is no way to pull: large messages are
-// streamed in frames.
+// Messages over a Carrier, by a GlooPump's threads, so that send() and poll()
+// never block. There is no way to pull: large messages are streamed in frames.
 class GlooConnection final : public Connection {
  public:
-  using MakeCarrier = std::function<std::unique_ptr<Carrier>()>;
-
-  // `wake` is called from both threads whenever poll() has news.
-  GlooConnection(MakeCarrier make, std::function<void()> wake);
-  ~GlooConnection() override;
+  GlooConnection(GlooPump::MakeCarrier make, std::function<void()> wake)
+      : pump_(std::make_shared<GlooPump>(std::move(make), std::move(wake))) {
+    pump_->start();
+  }
+  ~GlooConnection() override {
+    pump_->close();
+  }
 
   std::string_view route() const override {
     return "gloo";
@@ -29,8 +26,12 @@ class GlooConnection final : public Connection {
   std::string_view copyName() const override {
     return "frames";
   }
-  size_t maxPayload() const override;
-  bool send(const MessageHeader& header, ByteSpan payload) override;
+  size_t maxPayload() const override {
+    return kMostPayloadBytes;
+  }
+  bool send(const MessageHeader& header, ByteSpan payload) override {
+    return pump_->put(header, payload);
+  }
   RemoteBuffer expose(uint64_t /*id*/, MemoryView /*view*/) override {
     return {};
   }
@@ -50,38 +51,19 @@ class GlooConnection final : public Connection {
   }
   void finishCopy(const CopyJob& /*job*/) override {}
   void peerGone() override {}
-  bool drained() const override;
-  void close() override;
+  void peerClosed() override {
+    pump_->peerClosed();
+  }
+  bool drained() const override {
+    return pump_->drained();
+  }
+  void close() override {
+    pump_->close();
+  }
 
  private:
-  struct Packet {
-    MessageHeader header;
-    Bytes payload;
-  };
-  void sendLoop();
-  void receiveLoop();
-  bool nextToSend(Packet& packet);
-  void sendPacket(const Packet& packet);
-  Packet receivePacket();
-  void deliver(Packet packet);
-  void breakWith(const std::string& what);
-
-  const std::function<void()> wake_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // Guarded by mutex_:
-  std::deque<Packet> outgoing_, incoming_;
-  size_t outgoingBytes_ = 0, incomingBytes_ = 0;
-  bool refused_ = false; // send() said no: tell when there is room
-  bool sending_ = false; // a packet is between the queue and the carrier
-  bool closing_ = false;
-  Status broken_;
-  std::unique_ptr<Carrier> carrier_; // set once, before receiveLoop() starts
-  // Lets poll() look without the mutex.
-  std::atomic<bool> news_{false};
+  const std::shared_ptr<GlooPump> pump_;
   std::vector<Packet> polled_; // of poll() alone: keeps its capacity
-  std::thread sender_, receiver_;
-  MakeCarrier make_;
 };
 
 } // namespace dlslime::gloo

@@ -15,6 +15,10 @@ int copyInside(const CopyJob& job) {
   return 0;
 }
 
+Status givenUp() {
+  return {ErrorCode::kCancelled, "the transfer was given up"};
+}
+
 } // namespace
 
 LoopbackConnection::LoopbackConnection(
@@ -58,16 +62,36 @@ bool LoopbackConnection::send(const MessageHeader& header, ByteSpan payload) {
   return true;
 }
 
-RemoteBuffer LoopbackConnection::expose(uint64_t /*id*/, MemoryView view) {
+RemoteBuffer LoopbackConnection::expose(uint64_t id, MemoryView view) {
+  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  wire_->exposed[end_][id] = view;
   return {reinterpret_cast<uint64_t>(view.data), 0};
+}
+
+void LoopbackConnection::unexpose(uint64_t id) {
+  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  wire_->exposed[end_].erase(id);
+}
+
+// Null if the peer does not expose all of it (any more).
+const std::byte* LoopbackConnection::sourceOf(const Pull& pull) {
+  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  const auto& regions = wire_->exposed[peerEnd_];
+  const auto found = regions.find(pull.peerId);
+  return found == regions.end() || found->second.size < pull.destination.size
+      ? nullptr
+      : found->second.data;
 }
 
 void LoopbackConnection::pull(
     uint64_t pullId,
-    uint64_t /*peerId*/,
-    RemoteBuffer source,
+    uint64_t peerId,
+    RemoteBuffer /*source*/,
     MemoryView destination) {
-  Pull pull{pullId, source.address, destination};
+  Pull pull;
+  pull.id = pullId;
+  pull.peerId = peerId;
+  pull.destination = destination;
   pull.delay = someDelay();
   pulls_.push_back(pull);
 }
@@ -75,14 +99,14 @@ void LoopbackConnection::pull(
 void LoopbackConnection::abandon(uint64_t pullId) {
   for (auto& pull : pulls_) {
     if (pull.id == pullId) {
-      pull.abandoned = true;
+      pull.stopped = givenUp();
     }
   }
 }
 
 void LoopbackConnection::peerGone() {
   for (auto& pull : pulls_) {
-    pull.abandoned = true;
+    pull.stopped = givenUp();
   }
 }
 
@@ -109,14 +133,12 @@ bool LoopbackConnection::pollPulls(ConnectionEvents& events) {
   for (size_t i = 0; i < pulls_.size();) {
     auto& pull = pulls_[i];
     const bool finished =
-        pull.abandoned || pull.claimed == pull.destination.size;
+        !pull.stopped.ok() || pull.claimed == pull.destination.size;
     if (!finished || pull.running != 0 || pull.delay-- > 0) {
       ++i;
       continue;
     }
-    const Status status = pull.abandoned
-        ? Status(ErrorCode::kCancelled, "the transfer was given up")
-        : Status();
+    const Status status = pull.stopped;
     const auto id = pull.id;
     pulls_.erase(pulls_.begin() + static_cast<ptrdiff_t>(i));
     events.onPulled(id, status);
@@ -143,12 +165,18 @@ bool LoopbackConnection::poll(ConnectionEvents& events, Status& broken) {
 bool LoopbackConnection::claimCopy(CopyJob& job) {
   for (auto& pull : pulls_) {
     const size_t left = pull.destination.size - pull.claimed;
-    if (pull.abandoned || left == 0) {
+    if (!pull.stopped.ok() || left == 0) {
+      continue;
+    }
+    const auto* const source = sourceOf(pull);
+    if (source == nullptr) {
+      pull.stopped = Status(
+          ErrorCode::kTransportFailed, "the sender has withdrawn its memory");
       continue;
     }
     job.run = copyInside;
     job.local = pull.destination.data + pull.claimed;
-    job.remote = pull.source + pull.claimed;
+    job.remote = reinterpret_cast<uint64_t>(source + pull.claimed);
     job.size = std::min(left, kPieceBytes);
     job.token = pull.id;
     pull.claimed += job.size;

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -33,6 +34,9 @@ class Wire {
   };
   std::mutex mutex;
   std::deque<Packet> toEnd[2];
+  // What each end lets the other read, as a NIC knows its memory regions: who
+  // asks for anything else gets an error and not the bytes.
+  std::map<uint64_t, MemoryView> exposed[2];
   // Called, outside of the mutex, after something was put on the wire.
   std::function<void()> wake[2];
 };
@@ -59,7 +63,7 @@ class LoopbackConnection final : public Connection {
   }
   bool send(const MessageHeader& header, ByteSpan payload) override;
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
-  void unexpose(uint64_t /*id*/) override {}
+  void unexpose(uint64_t id) override;
   bool canPull(size_t /*length*/) const override {
     return !faults_.framed;
   }
@@ -77,16 +81,17 @@ class LoopbackConnection final : public Connection {
  private:
   struct Pull {
     uint64_t id = 0;
-    uint64_t source = 0;
+    uint64_t peerId = 0;
     MemoryView destination;
     size_t claimed = 0;
     int running = 0;
     int delay = 0;
-    bool abandoned = false;
+    Status stopped; // why it ends early
   };
   bool chance(int percent);
   int someDelay();
   bool nextPacket(Wire::Packet& packet);
+  const std::byte* sourceOf(const Pull& pull);
   bool pollPulls(ConnectionEvents& events);
 
   const std::shared_ptr<Wire> wire_;

@@ -1,6 +1,6 @@
 #include "shm/stream_copy.h"
 
-#include <cstring>
+#include "core/memory.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -18,7 +18,7 @@ constexpr size_t kLine = 64;
 
 void streamCopy(std::byte* destination, const std::byte* source, size_t size) {
   if (size < kLeastStreamed) {
-    std::memcpy(destination, source, size);
+    copyBytes(destination, source, size);
     return;
   }
   const size_t whole = size / kLine * kLine;
@@ -34,7 +34,7 @@ void streamCopy(std::byte* destination, const std::byte* source, size_t size) {
     _mm_stream_si128(to + 2, c);
     _mm_stream_si128(to + 3, d);
   }
-  std::memcpy(destination + whole, source + whole, size - whole);
+  copyBytes(destination + whole, source + whole, size - whole);
 }
 
 void publishStores() {
@@ -44,7 +44,7 @@ void publishStores() {
 #else
 
 void streamCopy(std::byte* destination, const std::byte* source, size_t size) {
-  std::memcpy(destination, source, size);
+  copyBytes(destination, source, size);
 }
 
 void publishStores() {}

@@ -258,6 +258,22 @@ TEST_F(EngineGloo, CarrierThatCantBeMadeFailsBothEndsSoon) {
   }
 }
 
+TEST_F(EngineGloo, EngineEndsThoughThePeerNeverMakesItsCarrier) {
+  CarrierFaults faults;
+  faults.hangingMake = 1;
+  carriers = std::make_shared<MemoryCarriers>(faults);
+  const auto start = Clock::now();
+  {
+    Cluster world(2, without(), by(carriers));
+    const auto send = world[0].send(1, 1, pattern(300000));
+    const auto receive = world[1].receive(0, 1, 300000);
+    while (carriers->making() < 2) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
+}
+
 TEST_F(EngineGloo, TruncatedMessageFailsItselfOnly) {
   Cluster world(2, without(), by(carriers));
   const auto send = world[0].send(1, 1, pattern(500000));

@@ -160,6 +160,25 @@ TEST_F(GlooConnectionTest, ErrorInMakingTheCarrierBreaksTheConnection) {
   EXPECT_NE(broken.message().find("no carrier"), std::string::npos);
 }
 
+// Gloo itself would wait for its own time-out, half a minute and more.
+TEST_F(GlooConnectionTest, CloseDoesNotWaitForAPeerThatNeverComes) {
+  CarrierFaults faults;
+  faults.hangingMake = 1;
+  carriers = std::make_shared<MemoryCarriers>(faults);
+  auto first = connect(0);
+  ASSERT_TRUE(first->send(header(1), pattern(10)));
+  const auto start = Clock::now();
+  first.reset();
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
+  const int woken = wakes;
+  carriers->release(); // the thread left behind finds itself closed
+  while (carriers->making() != 0) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(wakes, woken);
+  EXPECT_EQ(carriers->live(), 0);
+}
+
 TEST_F(GlooConnectionTest, FrameThatAnnouncesTooMuchIsRefused) {
   const auto second = connect(1);
   const auto raw = carriers->make("n", 0);

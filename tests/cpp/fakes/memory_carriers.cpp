@@ -13,6 +13,21 @@ constexpr milliseconds kMakeTime{60000};
 [[noreturn]] void fail(const char* what) {
   throw Error(ErrorCode::kTransportFailed, what);
 }
+
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>& count) : count_(count) {
+    ++count_;
+  }
+  ~Counted() {
+    --count_;
+  }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<int>& count_;
+};
 } // namespace
 
 class MemoryCarriers::End final : public gloo::Carrier {
@@ -74,6 +89,7 @@ class MemoryCarriers::End final : public gloo::Carrier {
 std::unique_ptr<gloo::Carrier> MemoryCarriers::make(
     const std::string& nonce,
     int end) {
+  const Counted counted(making_);
   if (end == faults_.failingMake) {
     fail("no carrier on purpose");
   }

@@ -39,6 +39,10 @@ class MemoryCarriers final
   int made() const {
     return made_;
   }
+  // Threads that are in make() now.
+  int making() const {
+    return making_;
+  }
   // Lets everybody who hangs in make() go, with an error.
   void release();
 
@@ -60,7 +64,7 @@ class MemoryCarriers final
   const CarrierFaults faults_;
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Pipe>> pipes_;
-  std::atomic<int> live_{0}, made_{0};
+  std::atomic<int> live_{0}, made_{0}, making_{0};
   std::atomic<bool> released_{false};
 };
 

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/message.h"
+#include "core/status.h"
+#include "gloo/carrier.h"
+
+namespace dlslime::gloo {
+
+struct Packet {
+  MessageHeader header;
+  Bytes payload;
+};
+
+constexpr size_t kMostPayloadBytes = 1024 * 1024;
+
+// Moves packets between two bounded queues and a Carrier, by two threads that
+// block in it, one each way; nothing else here blocks but close(). Shared with
+// its threads: one that can't be called back (a Carrier in the making, whose
+// other end never comes) outlives the connection, and finds itself closed.
+class GlooPump final : public std::enable_shared_from_this<GlooPump> {
+ public:
+  using MakeCarrier = std::function<std::unique_ptr<Carrier>()>;
+
+  // `wake` is called from both threads whenever take() has news, and never
+  // after close().
+  GlooPump(MakeCarrier make, std::function<void()> wake)
+      : make_(std::move(make)), wake_(std::move(wake)) {}
+  void start();
+  // False when the queue is full; there is news when it no longer is.
+  bool put(const MessageHeader& header, ByteSpan payload);
+  // Appends what has come; false if there is no news. `broken` says why no
+  // more will come, after the last packet.
+  bool take(std::vector<Packet>& packets, Status& broken);
+  // Nobody reads at the other end: close() need not send what waits.
+  void peerClosed();
+  // Nothing received waits for take(), and more may come.
+  bool drained() const;
+  // Sends what was put for up to a second, then ends both threads. Idempotent.
+  void close();
+
+ private:
+  void sendLoop();
+  void receiveLoop();
+  void watch();
+  std::unique_ptr<Carrier> make();
+  bool adopt(std::unique_ptr<Carrier> carrier);
+  bool nextToSend(Packet& packet);
+  void sendPacket(const Packet& packet);
+  Packet receivePacket();
+  void deliver(Packet packet);
+  void breakWith(const std::string& what);
+  void tell(); // with mutex_ held: wake_ must not run once close() returns
+
+  MakeCarrier make_;
+  const std::function<void()> wake_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::deque<Packet> outgoing_, incoming_;
+  size_t outgoingBytes_ = 0, incomingBytes_ = 0;
+  bool refused_ = false; // put() said no: tell when there is room
+  bool sending_ = false; // a packet is between the queue and the carrier
+  bool making_ = true; // the sender may hang in make_
+  bool peerClosed_ = false;
+  bool closing_ = false;
+  Status broken_;
+  std::unique_ptr<Carrier> carrier_; // set once, before receiveLoop() starts
+  // Lets take() look without the mutex.
+  std::atomic<bool> news_{false};
+  // The last one gives up on a carrier whose peer has closed.
+  std::thread sender_, receiver_, watcher_;
+};
+
+} // namespace dlslime::gloo
