@@ -35,6 +35,9 @@ struct CopyJob {
   uint64_t token = 0; // the Connection's own
 };
 
+// Messages taken in one poll, so that a flood can't keep the lock for long.
+constexpr int kMessagesPerPoll = 64;
+
 // Ordered, reliable control messages with a small payload between two
 // processes, and, where canPull(), bulk copies that bypass the peer's CPU.
 // Every call is made under the engine's lock and none blocks.
@@ -71,9 +74,10 @@ class Connection {
   // the destination any more.
   virtual void abandon(uint64_t pullId) = 0;
 
-  // Takes what has arrived. True if anything happened; a status that is not
-  // ok means the connection is broken and will not be polled again.
-  virtual bool poll(ConnectionEvents& events, Status& broken) = 0;
+  // Takes up to `most` of the messages that have arrived. True if anything
+  // happened; a status that is not ok means the connection is broken and will
+  // not be polled again.
+  virtual bool poll(ConnectionEvents& events, Status& broken, int most) = 0;
   // Copy work that this or the peer's pulls offer. False: none now.
   virtual bool claimCopy(CopyJob& job) = 0;
   virtual void finishCopy(const CopyJob& job) = 0;

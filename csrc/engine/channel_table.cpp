@@ -26,11 +26,11 @@ void ChannelTable::add(
   entries_.push_back({key, std::move(channel), std::move(socket), token});
 }
 
-bool ChannelTable::poll() {
+bool ChannelTable::poll(int most) {
   bool any = false;
   // By index: handling a message never adds a channel, but may fail one.
   for (size_t i = 0; i < entries_.size(); ++i) {
-    any |= entries_[i].channel->poll();
+    any |= entries_[i].channel->poll(most);
   }
   return any;
 }

@@ -33,7 +33,7 @@ class ChannelTable {
       std::shared_ptr<PeerChannel> channel,
       std::optional<ControlSocket> socket);
 
-  bool poll();
+  bool poll(int most);
   // Copy work of any channel; finish it on the channel that is returned.
   std::shared_ptr<PeerChannel> claimCopy(CopyJob& job);
   // A control socket has something to say: almost always that it has ended.

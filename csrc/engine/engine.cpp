@@ -14,6 +14,8 @@ namespace dlslime {
 namespace {
 // A look costs about 0.1 us; credit comes in lumps of many messages.
 constexpr uint64_t kSendsPerLook = 16;
+// So that those who post keep up with what comes, and don't overtake it.
+constexpr int kMessagesPerReceive = 2;
 // Copies that one step makes before it looks at messages again.
 constexpr int kCopiesPerStep = 4;
 
@@ -134,8 +136,9 @@ void Engine::receive(Group& group, const OperationPtr& operation) {
   group.receive(operation);
   if (!operation->done()) {
     // While thousands of receives are posted nobody waits: take what has come
-    // for the earlier ones now, or it would be kept aside and copied twice.
-    lookLocked();
+    // for the earlier ones now, but not what has come for later ones, which
+    // would be kept aside and copied twice.
+    lookLocked(kMessagesPerReceive);
   }
   afterPost(section, group, *operation);
 }
@@ -167,8 +170,8 @@ bool Engine::wait(const Operation& operation, TimePoint deadline) {
   return progress_.wait(operation, deadline);
 }
 
-bool Engine::lookLocked() {
-  bool any = state_.channels.poll();
+bool Engine::lookLocked(int most) {
+  bool any = state_.channels.poll(most);
   if (any) {
     state_.buryFailed();
   }

@@ -87,7 +87,7 @@ class Engine final : public ProgressSource {
   void linger(Group& group);
   void
   cancelLocked(Group& group, const OperationPtr& operation, const Status& why);
-  bool lookLocked();
+  bool lookLocked(int most = kMessagesPerPoll);
   void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
   void afterPost(Section& section, Group& group, const Operation& operation);
   PeerReport reportOne(Group& group, int rank);

@@ -33,12 +33,12 @@ std::string PeerChannel::copyName() const {
   return connection_ ? std::string(connection_->copyName()) : "";
 }
 
-bool PeerChannel::poll() {
+bool PeerChannel::poll(int most) {
   if (!connection_) {
     return false;
   }
   Status broken;
-  bool any = connection_->poll(*this, broken);
+  bool any = connection_->poll(*this, broken, most);
   if (!broken.ok()) {
     fail(peerClosed_.ok() ? broken : peerClosed_);
     return true;

@@ -62,7 +62,7 @@ class PeerChannel final : public ConnectionEvents,
   // The peer's process has closed its end: what it sent before still counts.
   void peerClosed(const Status& why);
 
-  bool poll();
+  bool poll(int most = kMessagesPerPoll);
   bool claimCopy(CopyJob& job);
   void finishCopy(const CopyJob& job);
 

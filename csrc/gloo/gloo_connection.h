@@ -45,7 +45,7 @@ class GlooConnection final : public Connection {
       RemoteBuffer /*source*/,
       MemoryView /*destination*/) override {}
   void abandon(uint64_t /*pullId*/) override {}
-  bool poll(ConnectionEvents& events, Status& broken) override;
+  bool poll(ConnectionEvents& events, Status& broken, int most) override;
   bool claimCopy(CopyJob& /*job*/) override {
     return false;
   }
@@ -55,7 +55,7 @@ class GlooConnection final : public Connection {
     pump_->peerClosed();
   }
   bool drained() const override {
-    return pump_->drained();
+    return next_ == polled_.size() && pump_->drained();
   }
   void close() override {
     pump_->close();
@@ -63,7 +63,9 @@ class GlooConnection final : public Connection {
 
  private:
   const std::shared_ptr<GlooPump> pump_;
-  std::vector<Packet> polled_; // of poll() alone: keeps its capacity
+  // Taken from the pump; what comes before next_ has been given out.
+  std::vector<Packet> polled_;
+  size_t next_ = 0;
 };
 
 } // namespace dlslime::gloo

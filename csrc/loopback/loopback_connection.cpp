@@ -147,11 +147,14 @@ bool LoopbackConnection::pollPulls(ConnectionEvents& events) {
   return any;
 }
 
-bool LoopbackConnection::poll(ConnectionEvents& events, Status& broken) {
+bool LoopbackConnection::poll(
+    ConnectionEvents& events,
+    Status& broken,
+    int most) {
   bool any = pollPulls(events);
   Wire::Packet packet;
   // As many as there are now: handling one may send another to ourselves.
-  for (int i = 0; i < 64 && nextPacket(packet); ++i) {
+  for (int i = 0; i < most && nextPacket(packet); ++i) {
     any = true;
     if (faults_.breakAfter != 0 && ++delivered_ > faults_.breakAfter) {
       broken = Status(ErrorCode::kTransportFailed, "broken on purpose");

@@ -73,7 +73,7 @@ class LoopbackConnection final : public Connection {
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
-  bool poll(ConnectionEvents& events, Status& broken) override;
+  bool poll(ConnectionEvents& events, Status& broken, int most) override;
   bool claimCopy(CopyJob& job) override;
   void finishCopy(const CopyJob& job) override;
   void peerGone() override;

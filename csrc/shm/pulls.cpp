@@ -1,10 +1,26 @@
 #include "shm/pulls.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "shm/cma.h"
 
 namespace dlslime::shm {
+
+namespace {
+
+Status readError(const CopyJob& job) {
+  const auto process = "process " + std::to_string(job.pid);
+  if (job.error == ESRCH) { // before its socket tells us
+    return {ErrorCode::kPeerFailed, "the sender has ended (" + process + ")"};
+  }
+  return {
+      ErrorCode::kTransportFailed,
+      "cannot read the sender's memory (" + process +
+          "): " + errnoText(job.error)};
+}
+
+} // namespace
 
 void Pulls::start(
     uint64_t pullId,
@@ -151,10 +167,7 @@ void Pulls::finish(const CopyJob& job) {
   --pull->running;
   finishPiece(desks_[pull->desk], 0);
   if (job.error != 0 && pull->status.ok()) {
-    pull->status = Status(
-        ErrorCode::kTransportFailed,
-        "cannot read the sender's memory (process " + std::to_string(job.pid) +
-            "): " + errnoText(job.error));
+    pull->status = readError(job);
     closeDesk(desks_[pull->desk]);
   }
 }

@@ -8,8 +8,6 @@ constexpr uint64_t kAssistBit = 1ULL << 63;
 // Up to this size two copies through the ring, each by a core of its own, are
 // faster than process_vm_readv/writev by both ends (1 MiB: 72 against 94 us).
 constexpr size_t kMostStreamedBytes = 2 * 1024 * 1024;
-// Messages taken in one poll, so that a flood can't keep the lock for long.
-constexpr int kMessagesPerPoll = 64;
 } // namespace
 
 ShmConnection::ShmConnection(Ends ends, Access ownAccess)
@@ -80,7 +78,7 @@ void ShmConnection::abandon(uint64_t pullId) {
   pulls().abandon(pullId);
 }
 
-bool ShmConnection::poll(ConnectionEvents& events, Status& broken) {
+bool ShmConnection::poll(ConnectionEvents& events, Status& broken, int most) {
   bool any = pulls_ && pulls_->poll(events);
   if (pulls_ && pulls_->corrupted()) {
     broken = Status(
@@ -91,7 +89,7 @@ bool ShmConnection::poll(ConnectionEvents& events, Status& broken) {
   }
   MessageHeader header;
   ByteSpan payload;
-  for (int i = 0; i < kMessagesPerPoll; ++i) {
+  for (int i = 0; i < most; ++i) {
     const auto next = in_.peek(header, payload);
     if (next == RingConsumer::Next::kNone) {
       break;

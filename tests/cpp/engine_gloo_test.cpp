@@ -251,9 +251,8 @@ TEST_F(EngineGloo, CarrierThatCantBeMadeFailsBothEndsSoon) {
     });
     const auto send = world[0].send(1, 1, pattern(300000));
     const auto receive = world[1].receive(0, 1, 300000);
-    EXPECT_TRUE(world[0].wait(send, 4)) << "end " << failing << " has failed";
-    EXPECT_TRUE(world[1].wait(receive, 4))
-        << "end " << failing << " has failed";
+    EXPECT_TRUE(world[0].wait(send)) << "end " << failing << " has failed";
+    EXPECT_TRUE(world[1].wait(receive)) << "end " << failing << " has failed";
     bad->release();
   }
 }

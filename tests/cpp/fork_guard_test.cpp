@@ -61,13 +61,19 @@ TEST_F(ForkGuardTest, OnlyTheChildIsForked) {
 }
 
 TEST_F(ForkGuardTest, ForkingWhileOthersRegisterNeverHangsTheChild) {
-  std::atomic<bool> stop{false};
+  std::atomic<bool> stop{false}, running{false};
   std::thread busy([&] {
     while (!stop) {
       registerForkFd(first.get());
       unregisterForkFd(first.get());
+      running = true;
     }
   });
+  // A thread that is starting may hold locks of the address sanitizer, which
+  // does not guard them against fork.
+  while (!running) {
+    std::this_thread::yield();
+  }
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(
         inChild([&] {

@@ -46,7 +46,7 @@ class GlooConnectionTest : public ::testing::Test {
     Status broken;
     while (events.messages.size() < count && broken.ok() &&
            Clock::now() < deadline) {
-      if (!connection.poll(events, broken)) {
+      if (!connection.poll(events, broken, kMessagesPerPoll)) {
         std::this_thread::sleep_for(microseconds(200));
       }
     }

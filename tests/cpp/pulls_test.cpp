@@ -1,6 +1,7 @@
 #include "shm/pulls.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -162,6 +163,26 @@ TEST_F(PullsTest, UnreadableSenderFailsTheMessageWithTheReason) {
   EXPECT_NE(
       events.ended[0].second.message().find("errno 14"), std::string::npos)
       << events.ended[0].second.message();
+}
+
+// The system call may be the first to see that the sender was killed.
+TEST_F(PullsTest, SenderThatHasEndedIsAFailedPeer) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  Pulls of{desks, {static_cast<uint32_t>(child), true}};
+  Bytes destination(1 << 20);
+  of.start(1, 11, {16, 0}, {destination.data(), destination.size()});
+  CopyJob job;
+  while (of.claim(job)) {
+    run(job);
+    of.finish(job);
+  }
+  EXPECT_TRUE(of.poll(events));
+  ASSERT_EQ(events.ended.size(), 1U);
+  EXPECT_EQ(events.ended[0].second.code(), ErrorCode::kPeerFailed);
 }
 
 TEST_F(PullsTest, DeskForAnUnknownMessageIsRefusedByTheSender) {

@@ -57,7 +57,7 @@ class ScriptedConnection final : public Connection {
       pull.abandoned |= pull.id == pullId;
     }
   }
-  bool poll(ConnectionEvents& events, Status& broken) override {
+  bool poll(ConnectionEvents& events, Status& broken, int /*most*/) override {
     broken = breakWith;
     return onPoll ? onPoll(events) : false;
   }
