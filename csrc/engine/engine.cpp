@@ -121,6 +121,7 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
 }
 
 void Engine::send(Group& group, const OperationPtr& operation) {
+  progress_.noteLook();
   Section section(state_);
   group.send(operation);
   // No room: there may be some by now. And from time to time anyway: the peer
@@ -132,6 +133,7 @@ void Engine::send(Group& group, const OperationPtr& operation) {
 }
 
 void Engine::receive(Group& group, const OperationPtr& operation) {
+  progress_.noteLook();
   Section section(state_);
   group.receive(operation);
   if (!operation->done()) {

@@ -53,24 +53,24 @@ void Outbound::sendTensor(const OperationPtr& operation, Target target) {
   operation->half = this;
   ++target.counters->sentMessages;
   target.counters->sentBytes += length;
-  if (length > limits_.eagerBytes ||
-      outstanding_ + eagerCost(length) > limits_.unexpectedBytes) {
-    ++target.counters->rendezvousMessages;
-    announce(operation, header);
-    return;
-  }
-  ++target.counters->eagerMessages;
   header.type = MessageType::kEager;
-  outstanding_ += eagerCost(length);
   operation->stage = Operation::Stage::kQueued;
-  post({header, operation});
+  Queued entry{header, operation, target.counters};
+  if (length > limits_.eagerBytes && !failed_) {
+    announce(entry);
+  }
+  post(std::move(entry));
 }
 
-void Outbound::announce(const OperationPtr& operation, MessageHeader header) {
-  if (failed_) {
-    completions_.finish(operation, failure_);
-    return;
-  }
+bool Outbound::hasCredit(uint64_t length) const {
+  return outstanding_ + eagerCost(length) <= limits_.unexpectedBytes;
+}
+
+// Makes an eager message an announced one.
+void Outbound::announce(Queued& entry) {
+  auto operation = std::move(entry.eager);
+  ++entry.counters->rendezvousMessages;
+  auto& header = entry.header;
   header.type = MessageType::kAnnounce;
   header.id = exposures_.insert({});
   const auto remote = connection_.expose(header.id, operation->view());
@@ -78,12 +78,11 @@ void Outbound::announce(const OperationPtr& operation, MessageHeader header) {
   header.key = remote.key;
   operation->transferId = header.id;
   operation->stage = Operation::Stage::kAnnounced;
-  *exposures_.find(header.id) = {operation, header, false};
-  post({header, nullptr});
+  *exposures_.find(header.id) = {std::move(operation), header, false};
 }
 
 void Outbound::sendControl(const MessageHeader& header) {
-  post({header, nullptr});
+  post({header, nullptr, nullptr});
 }
 
 void Outbound::post(Queued entry) {
@@ -98,7 +97,12 @@ void Outbound::post(Queued entry) {
   }
 }
 
-bool Outbound::trySend(const Queued& entry) {
+bool Outbound::trySend(Queued& entry) {
+  // Decided when its turn comes, not when it is posted: by then a receiver
+  // that keeps up has returned the credit.
+  if (entry.eager && !hasCredit(entry.header.length)) {
+    announce(entry);
+  }
   MessageHeader header = entry.header;
   header.sequence = nextSequence_;
   ByteSpan payload;
@@ -111,7 +115,9 @@ bool Outbound::trySend(const Queued& entry) {
   }
   ++nextSequence_;
   if (entry.eager) {
-    completions_.finish(entry.eager, {});
+    ++entry.counters->eagerMessages;
+    outstanding_ += eagerCost(header.length);
+    completions_.finish(std::move(entry.eager), {});
   }
   return true;
 }
@@ -208,12 +214,11 @@ void Outbound::cancel(const OperationPtr& operation, const Status& why) {
     operation->cancelStatus = why;
     MessageHeader revoke = exposure->announce;
     revoke.type = MessageType::kRevoke;
-    post({revoke, nullptr});
+    post({revoke, nullptr, nullptr});
     return;
   }
   for (auto it = outbox_.begin(); it != outbox_.end(); ++it) {
     if (it->eager == operation) {
-      outstanding_ -= std::min(outstanding_, eagerCost(it->header.length));
       outbox_.erase(it);
       completions_.finish(operation, why);
       return;

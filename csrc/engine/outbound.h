@@ -51,6 +51,7 @@ class Outbound {
   struct Queued {
     MessageHeader header;
     OperationPtr eager; // its view is the payload; null for control messages
+    Counters* counters = nullptr; // of the eager operation's group
   };
   struct Exposure {
     OperationPtr operation;
@@ -63,9 +64,10 @@ class Outbound {
     uint64_t pullId; // the receiver's
     uint64_t offset;
   };
-  bool trySend(const Queued& entry);
+  bool trySend(Queued& entry);
   void post(Queued entry);
-  void announce(const OperationPtr& operation, MessageHeader header);
+  bool hasCredit(uint64_t length) const;
+  void announce(Queued& entry);
   OperationPtr forget(uint64_t id);
   bool flushStreams();
   bool streamPiece(Stream& stream);

@@ -82,9 +82,7 @@ bool Progress::spinWait(const Operation& operation, TimePoint deadline) {
   int idlePolls = 0;
   TimePoint end{};
   while (!operation.done()) {
-    activity_.store(
-        activity_.load(std::memory_order_relaxed) + 1,
-        std::memory_order_relaxed);
+    noteLook();
     if (source_.step()) {
       idlePolls = 0;
       continue;
@@ -192,6 +190,7 @@ void Progress::background() {
     sleeperTaken_ = true;
     lock.unlock();
     if (polled) {
+      source_.step();
       source_.onReady(sleeper_.wait(Clock::now())); // sockets: peers that died
     } else {
       serve();
@@ -203,15 +202,20 @@ void Progress::background() {
 }
 
 void Progress::serve() {
+  const auto seen = activity_.load(std::memory_order_relaxed);
+  const auto alone = [&] {
+    return waiters_.load() == 0 &&
+        activity_.load(std::memory_order_relaxed) == seen;
+  };
   serving_.store(true, std::memory_order_seq_cst);
-  while (!stopping_.load() && waiters_.load() == 0) {
+  while (!stopping_.load() && alone()) {
     const auto end = Clock::now() + kServeSpin;
     do {
-      while (source_.step() && waiters_.load(std::memory_order_relaxed) == 0) {
+      while (source_.step() && alone()) {
       }
       sched_yield();
-    } while (Clock::now() < end);
-    if (waiters_.load() == 0 && !stopping_.load()) {
+    } while (alone() && Clock::now() < end);
+    if (alone() && !stopping_.load()) {
       sleepOnce(never());
     }
   }

@@ -31,8 +31,9 @@ class ProgressSource {
 //    the descriptors, and serves everybody when it wakes;
 //  - further waiting threads sleep until their operation is done or the
 //    sleeping one leaves;
-//  - the background thread looks every millisecond while others poll, and
-//    takes over, asleep on the descriptors, when nobody has polled for one.
+//  - the background thread looks every millisecond while others look, because
+//    they wait or post, and takes over, asleep on the descriptors, when nobody
+//    has looked for one.
 class Progress {
  public:
   Progress(ProgressSource& source, Sleeper& sleeper, microseconds spin);
@@ -47,6 +48,13 @@ class Progress {
     if (asleep_.load(std::memory_order_acquire)) {
       sleeper_.kick();
     }
+  }
+  // The caller has looked for news by itself, and will again: the background
+  // thread need not.
+  void noteLook() {
+    activity_.store(
+        activity_.load(std::memory_order_relaxed) + 1,
+        std::memory_order_relaxed);
   }
   // Some operations are done: lets their waiters see. Any thread.
   void notifyDone();
@@ -67,7 +75,7 @@ class Progress {
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   std::atomic<int> waiters_{0};
-  std::atomic<uint64_t> activity_{0}; // steps by waiters; lossy
+  std::atomic<uint64_t> activity_{0}; // looks by other threads; lossy
   std::atomic<bool> serving_{false}; // the background thread has taken over
   std::atomic<bool> asleep_{false}; // some thread is, or is about to be, asleep
   std::atomic<bool> waiterAsleep_{false}; // and it waits for an operation
