@@ -129,7 +129,7 @@ def rate(plan: Plan) -> Iterator[Figure]:
 def blocks(plan: Plan) -> Iterator[Figure]:
     """2,048 blocks in one batch, as when a key-value cache moves."""
     for size in (16 << 10, 64 << 10):
-        samples = plan.job(parts.batches, size, 2048, max(3, plan.rounds // 2), 1)[0]
+        samples = plan.job(parts.batches, size, 2048, plan.rounds, 3)[0]
         name = f"2,048 x {size_name(size)}, one batch"
         yield _speed_up("blocks", name, samples, 1e3, "ms", BLOCKS_FACTOR)
 

@@ -90,6 +90,7 @@ std::vector<at::Tensor> P2PWork::result() {
 }
 
 bool P2PWork::wait(std::chrono::milliseconds timeout) {
+  handle_->engine->noteFetched();
   const auto limit = timeout == kNoTimeout ? handle_->timeout.load() : timeout;
   if (!operation_->done()) {
     refuseInForkedChild();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,16 @@ class Completions {
     settle(*operation, std::move(status));
     ended_.push_back({operation, false});
   }
+  // Bytes delivered since a caller last waited for something. Any thread.
+  uint64_t unfetchedBytes() const {
+    return unfetchedBytes_.load(std::memory_order_relaxed);
+  }
+  void noteDelivered(uint64_t bytes) {
+    unfetchedBytes_.store(unfetchedBytes() + bytes, std::memory_order_relaxed);
+  }
+  void noteFetched() {
+    unfetchedBytes_.store(0, std::memory_order_relaxed);
+  }
   bool empty() const {
     return ended_.empty();
   }
@@ -51,6 +62,7 @@ class Completions {
   }
 
   std::vector<Ended> ended_;
+  std::atomic<uint64_t> unfetchedBytes_{0}; // a hint: lossy
 };
 
 } // namespace dlslime

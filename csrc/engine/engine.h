@@ -48,6 +48,10 @@ class Engine final : public ProgressSource {
   void receive(Group& group, const OperationPtr& operation);
   // True once done; false at the deadline, with the operation still pending.
   bool wait(const Operation& operation, TimePoint deadline);
+  // The caller is about to read what has come.
+  void noteFetched() {
+    state_.completions.noteFetched();
+  }
   // One look for news, for callers that ask done() and never wait.
   bool poke() {
     return step();

@@ -60,6 +60,7 @@ class Inbound {
   void
   refuseTooLong(Group& group, OperationPtr receive, const Arrival& arrival);
   void returnCredit(uint64_t length);
+  void copyIn(std::byte* destination, ByteSpan payload);
   void sendFinish(uint64_t id, FinishStatus status, uint64_t capacity = 0);
 
   Connection& connection_;

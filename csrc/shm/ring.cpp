@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "shm/stream_copy.h"
+#include "core/stream_copy.h"
 
 namespace dlslime::shm {
 

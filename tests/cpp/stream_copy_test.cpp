@@ -1,4 +1,4 @@
-#include "shm/stream_copy.h"
+#include "core/stream_copy.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "world.h"
 
-namespace dlslime::shm {
+namespace dlslime {
 namespace {
 
 using ::dlslime::testing::pattern;
@@ -18,15 +18,16 @@ constexpr size_t kGuard = 256;
 
 class StreamCopyTest : public ::testing::Test {
  protected:
-  // Copies and looks at the bytes behind, which must stay.
-  void check(const std::byte* source, size_t size) {
-    const size_t padded = (size + kLine - 1) / kLine * kLine;
-    std::memset(destination.get(), 0xee, padded + kGuard);
-    streamCopy(destination.get(), source, size);
+  // Copies and looks at the bytes around, which must stay.
+  void check(const std::byte* source, size_t size, size_t offset = 0) {
+    std::byte* const to = memory.get() + kGuard + offset;
+    std::memset(to - kGuard, 0xee, size + 2 * kGuard);
+    streamCopy(to, source, size);
     publishStores();
-    ASSERT_EQ(std::memcmp(destination.get(), source, size), 0) << size;
-    for (size_t i = padded; i < padded + kGuard; ++i) {
-      ASSERT_EQ(destination.get()[i], std::byte{0xee}) << size << " at " << i;
+    ASSERT_TRUE(size == 0 || std::memcmp(to, source, size) == 0) << size;
+    for (size_t i = 0; i < kGuard; ++i) {
+      ASSERT_EQ(to[size + i], std::byte{0xee}) << size << " behind " << i;
+      ASSERT_EQ((to - kGuard)[i], std::byte{0xee}) << size << " before " << i;
     }
   }
 
@@ -35,7 +36,7 @@ class StreamCopyTest : public ::testing::Test {
       std::free(memory);
     }
   };
-  const std::unique_ptr<std::byte, Free> destination{
+  const std::unique_ptr<std::byte, Free> memory{
       static_cast<std::byte*>(std::aligned_alloc(kLine, 1 << 21))};
 };
 
@@ -58,10 +59,19 @@ TEST_F(StreamCopyTest, EveryAlignmentOfTheSourceArrives) {
   }
 }
 
+TEST_F(StreamCopyTest, EveryAlignmentOfTheDestinationArrives) {
+  for (size_t offset = 0; offset < kLine; ++offset) {
+    for (const size_t size : {1, 511, 512, 513, 575, 576, 1000, 4096}) {
+      const Bytes source = pattern(size, 9);
+      check(source.data(), size, offset);
+    }
+  }
+}
+
 TEST_F(StreamCopyTest, LargeCopyArrives) {
   const Bytes source = pattern((1 << 20) + 13);
   check(source.data(), source.size());
 }
 
 } // namespace
-} // namespace dlslime::shm
+} // namespace dlslime

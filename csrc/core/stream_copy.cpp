@@ -1,4 +1,7 @@
-#include "shm/stream_copy.h"
+#include "core/stream_copy.h"
+
+#include <algorithm>
+#include <cstdint>
 
 #include "core/memory.h"
 
@@ -6,7 +9,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace dlslime::shm {
+namespace dlslime {
 
 #if defined(__SSE2__)
 
@@ -21,6 +24,12 @@ void streamCopy(std::byte* destination, const std::byte* source, size_t size) {
     copyBytes(destination, source, size);
     return;
   }
+  const size_t past = reinterpret_cast<uintptr_t>(destination) % kLine;
+  const size_t head = past == 0 ? 0 : kLine - past;
+  copyBytes(destination, source, head);
+  destination += head;
+  source += head;
+  size -= head;
   const size_t whole = size / kLine * kLine;
   for (size_t at = 0; at < whole; at += kLine) {
     const auto* from = reinterpret_cast<const __m128i*>(source + at);
@@ -51,4 +60,4 @@ void publishStores() {}
 
 #endif
 
-} // namespace dlslime::shm
+} // namespace dlslime
