@@ -58,6 +58,8 @@ def build_engine(folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     sources = sorted((ROOT / "csrc").rglob("*.cpp"))
+    # Not part of the backend yet; its tests build it.
+    sources = [source for source in sources if source.parent.name != "rdma"]
     objects = [source.relative_to(ROOT).with_suffix(".o").as_posix() for source in sources]
     flags = " ".join([*ENGINE_FLAGS, *WARNINGS, f"-I{ROOT}/csrc", f"-I{ROOT}"])
     lines = [

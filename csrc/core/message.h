@@ -19,8 +19,8 @@ enum class MessageType : uint8_t {
   kFinish, // id, status; offset = the receiver's capacity if truncated
   kRevoke, // id: forget this announced message, unless you have matched it
   kCredit, // length = eager bytes that have left the receiver's memory
-  kTruncated, // group, tag, length, offset = capacity: an eager message was
-              // longer than the receive it met
+  kTruncated, // group, tag, length, id = its sequence, offset = capacity: an
+              // eager message was longer than the receive it met
 };
 constexpr auto kLastMessageType = MessageType::kTruncated;
 

@@ -7,6 +7,11 @@ void Operation::settle(Status status) {
   done_.store(true, std::memory_order_release);
 }
 
+void Operation::failLate(Status why) {
+  lateStatus_ = std::make_unique<const Status>(std::move(why));
+  late_.store(lateStatus_.get(), std::memory_order_release);
+}
+
 void Operation::runCallbacks() {
   std::vector<std::function<void()>> callbacks;
   {

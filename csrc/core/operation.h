@@ -65,7 +65,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   }
   // The next three only once done.
   const Status& status() const noexcept {
-    return status_;
+    const auto* const late = late_.load(std::memory_order_acquire);
+    return late != nullptr ? *late : status_;
   }
   int source() const noexcept {
     return source_;
@@ -91,6 +92,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void release() {
     releaseMemory();
   }
+  // A send that ended well was refused by its receiver afterwards: whoever
+  // asks from now on is told. At most once.
+  void failLate(Status why);
 
   Stage stage = Stage::kNew;
   uint64_t transferId = 0; // kAnnounced, kPulling: the channel's number for it
@@ -118,6 +122,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   const MemoryView view_;
   std::atomic<bool> done_{false};
   Status status_;
+  std::unique_ptr<const Status> lateStatus_; // set before late_
+  std::atomic<const Status*> late_{nullptr};
   int source_ = kAnySource;
   size_t bytes_ = 0;
   OperationPtr next_; // see OperationQueue

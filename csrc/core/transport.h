@@ -60,9 +60,9 @@ class Connection {
   // harms only itself.
   virtual RemoteBuffer expose(uint64_t id, MemoryView view) = 0;
   virtual void unexpose(uint64_t id) = 0;
-  // Whether a message of this many bytes should be pulled; otherwise its
-  // sender streams it in kData messages.
-  virtual bool canPull(size_t length) const = 0;
+  // Whether a message of this many bytes, exposed as `source`, should be
+  // pulled; otherwise its sender streams it in kData messages.
+  virtual bool canPull(RemoteBuffer source, size_t length) const = 0;
   // Fetches destination.size bytes of what the peer exposed as `peerId`; ends
   // with onPulled(pullId).
   virtual void pull(

@@ -89,6 +89,7 @@ void Inbound::onEager(
     arrival.source = source;
     arrival.tag = header.tag;
     arrival.length = payload.size();
+    arrival.id = header.sequence;
     arrival.channel = this;
     arrival.data = std::make_unique_for_overwrite<std::byte[]>(payload.size());
     copyBytes(arrival.data.get(), payload.data(), payload.size());
@@ -102,6 +103,7 @@ void Inbound::onEager(
     arrival.source = source;
     arrival.tag = header.tag;
     arrival.length = payload.size();
+    arrival.id = header.sequence;
     refuseTooLong(group, std::move(receive), arrival);
     return;
   }
@@ -184,6 +186,7 @@ void Inbound::refuseTooLong(
     notice.tag = arrival.tag;
     notice.length = arrival.length;
     notice.offset = capacity;
+    notice.id = arrival.id;
     out_.sendControl(notice);
   }
   auto status = truncated(*receive, arrival.source, arrival.length);
@@ -201,7 +204,8 @@ void Inbound::startPull(
     return;
   }
   Pull pull{receive, arrival.id, arrival.source, arrival.length};
-  pull.framed = !connection_.canPull(static_cast<size_t>(arrival.length));
+  pull.framed =
+      !connection_.canPull(arrival.remote, static_cast<size_t>(arrival.length));
   const bool framed = pull.framed;
   const auto pullId = pulls_.insert(std::move(pull));
   receive->stage = Operation::Stage::kPulling;

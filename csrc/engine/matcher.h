@@ -18,7 +18,7 @@ struct Arrival {
   uint64_t length = 0; // bytes of the whole message
   void* channel = nullptr; // the PeerChannel it came by
   bool announced = false; // false: `data` is the message
-  uint64_t id = 0; // announced: the sender's number for it
+  uint64_t id = 0; // the sender's number for it
   RemoteBuffer remote; // announced: where the sender has it
   std::unique_ptr<std::byte[]> data;
   uint64_t order = 0; // of arrival in the group; set by the Matcher

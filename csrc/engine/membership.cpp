@@ -140,6 +140,7 @@ void Membership::onAnswer(
   if (answer.type == MessageType::kJoined) {
     group->linkReady(rank, channel, static_cast<uint32_t>(answer.id));
   } else if (answer.type == MessageType::kTruncated) {
+    channel->out().onTruncated(answer);
     onTruncated(*group, answer);
   } else if (answer.type == MessageType::kLeave) {
     group->failLink(
@@ -154,8 +155,8 @@ void Membership::onAnswer(
   }
 }
 
-// The send has long ended well: an eager message is the route's from the
-// moment it is copied. All we can do is say it where the sender looks.
+// The send has ended well: an eager message is the route's from the moment it
+// is copied. Nobody may look at its operation any more, so say it in the log.
 void Membership::onTruncated(Group& group, const MessageHeader& notice) {
   logError(
       "a send of " + std::to_string(notice.length) + " bytes to rank " +

@@ -117,6 +117,7 @@ bool Outbound::trySend(Queued& entry) {
   if (entry.eager) {
     ++entry.counters->eagerMessages;
     outstanding_ += eagerCost(header.length);
+    recent_[header.sequence % kRecent] = {header.sequence, entry.eager};
     completions_.finish(std::move(entry.eager), {});
   }
   return true;
@@ -203,6 +204,17 @@ void Outbound::onRequest(const MessageHeader& header) {
 
 void Outbound::onCredit(const MessageHeader& header) {
   outstanding_ -= std::min(outstanding_, header.length);
+}
+
+void Outbound::onTruncated(const MessageHeader& header) {
+  const auto& recent = recent_[header.id % kRecent];
+  const auto operation = recent.operation.lock();
+  if (recent.sequence != header.id || !operation || !operation->status().ok()) {
+    return;
+  }
+  MessageHeader finish = header;
+  finish.status = FinishStatus::kTruncated;
+  operation->failLate(finishError(*operation, finish));
 }
 
 void Outbound::cancel(const OperationPtr& operation, const Status& why) {

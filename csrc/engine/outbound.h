@@ -42,6 +42,8 @@ class Outbound {
   void onFinish(const MessageHeader& header);
   void onRequest(const MessageHeader& header);
   void onCredit(const MessageHeader& header);
+  // kTruncated: an eager send of ours was refused after its end.
+  void onTruncated(const MessageHeader& header);
   // The connection is gone: everything ends with `why`, and its memory is
   // kept until releaseFailed(), when no copy of ours reads it any more.
   void fail(const Status& why);
@@ -64,6 +66,12 @@ class Outbound {
     uint64_t pullId; // the receiver's
     uint64_t offset;
   };
+  // An eager send that is over; forgotten when so many others have followed.
+  struct Recent {
+    uint64_t sequence = 0;
+    std::weak_ptr<Operation> operation;
+  };
+  static constexpr size_t kRecent = 256;
   bool trySend(Queued& entry);
   void post(Queued entry);
   bool hasCredit(uint64_t length) const;
@@ -83,6 +91,7 @@ class Outbound {
   std::deque<Queued> outbox_;
   Slab<Exposure> exposures_;
   std::deque<Stream> streams_;
+  std::vector<Recent> recent_{kRecent}; // by sequence number, modulo
 };
 
 // What an eager message may cost the receiver: its bytes and its bookkeeping.

@@ -36,7 +36,7 @@ class GlooConnection final : public Connection {
     return {};
   }
   void unexpose(uint64_t /*id*/) override {}
-  bool canPull(size_t /*length*/) const override {
+  bool canPull(RemoteBuffer /*source*/, size_t /*length*/) const override {
     return false;
   }
   void pull(

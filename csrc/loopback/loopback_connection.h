@@ -64,7 +64,7 @@ class LoopbackConnection final : public Connection {
   bool send(const MessageHeader& header, ByteSpan payload) override;
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
   void unexpose(uint64_t id) override;
-  bool canPull(size_t /*length*/) const override {
+  bool canPull(RemoteBuffer /*source*/, size_t /*length*/) const override {
     return !faults_.framed;
   }
   void pull(

@@ -27,7 +27,7 @@ Access ShmConnection::peerAccess() const {
   return layout().access[1 - side_].load(std::memory_order_acquire);
 }
 
-bool ShmConnection::canPull(size_t length) const {
+bool ShmConnection::canPull(RemoteBuffer /*source*/, size_t length) const {
   // A sender that sleeps or computes would have to be woken to stream.
   const bool stream = length <= kMostStreamedBytes && doorbell_.awake();
   return memoryReadable() && !stream;

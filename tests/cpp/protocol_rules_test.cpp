@@ -130,15 +130,20 @@ TEST_F(ProtocolRules, CreditComesBackForMessagesThatWereReceived) {
 class ProtocolMismatch : public ProtocolRules,
                          public ::testing::WithParamInterface<bool> {};
 
-TEST_P(ProtocolMismatch, LongAnnouncedMessageFailsBothEndsWithBothSizes) {
-  for (const bool receiveFirst : {false, true}) {
+// An eager send is over before: it fails belatedly, for whoever still looks.
+TEST_P(ProtocolMismatch, LongMessageFailsBothEndsWithBothSizes) {
+  for (const auto& [receiveFirst, length] :
+       {std::pair(false, 33333U),
+        {true, 33333U},
+        {false, 3333U},
+        {true, 3333U}}) {
     Pair pair(GetParam() ? framed() : Faults{});
     GuardedPtr got;
     if (receiveFirst) {
       got = receive(pair, 777);
       pair.settle();
     }
-    const auto sent = send(pair, 33333);
+    const auto sent = send(pair, length);
     pair.settle();
     if (!receiveFirst) {
       got = receive(pair, 777);
@@ -148,14 +153,34 @@ TEST_P(ProtocolMismatch, LongAnnouncedMessageFailsBothEndsWithBothSizes) {
       ASSERT_TRUE(operation->done());
       EXPECT_EQ(operation->status().code(), ErrorCode::kTruncated);
       const auto& text = operation->status().message();
-      EXPECT_NE(text.find("33333"), std::string::npos) << text;
+      EXPECT_NE(text.find(std::to_string(length)), std::string::npos) << text;
       EXPECT_NE(text.find("777"), std::string::npos) << text;
+      EXPECT_EQ(operation->ends(), 1);
+      EXPECT_EQ(operation->releases(), 1);
     }
     EXPECT_EQ(got->result(), Bytes(777));
     const auto next = receive(pair, 10);
     send(pair, 10);
     pair.settle();
     EXPECT_TRUE(next->done() && next->status().ok());
+  }
+}
+
+TEST_P(ProtocolMismatch, LateRefusalFindsItsOwnSendOnly) {
+  Pair pair(GetParam() ? framed() : Faults{});
+  pair.settle();
+  std::vector<GuardedPtr> sends;
+  for (int i = 0; i < 1000; ++i) {
+    sends.push_back(send(pair, i % 10 == 7 ? 100 : 10));
+  }
+  for (int i = 0; i < 1000; ++i) {
+    receive(pair, 10);
+    pair.settle(2);
+  }
+  // Those that are no longer remembered have only been logged.
+  for (size_t i = 0; i < sends.size(); ++i) {
+    const bool tooLong = i % 10 == 7;
+    ASSERT_EQ(sends[i]->status().ok(), !tooLong || i < 1000 - 256) << i;
   }
 }
 

@@ -151,10 +151,12 @@ def _too_long(rank: int, size: int, sent: int, room: int, posted: str) -> None:
         work = dist.isend(pattern(sent, 1), 1, tag=2)
         tell("sent")
         after = dist.isend(pattern(room, 2), 1, tag=2)
-        if sent > 100_000:  # a small send may have completed before anyone could tell
-            with pytest.raises(dist.DistBackendError) as caught:
-                work.wait()
-            _expect_both_sizes(str(caught.value), sent, room)
+        if sent < 100_000:  # complete when copied: fails when the news has come
+            dist.recv(blank(1), 1, tag=3)
+        with pytest.raises(dist.DistBackendError) as caught:
+            work.wait()
+        _expect_both_sizes(str(caught.value), sent, room)
+        assert work.exception() is not None
         after.wait()
     else:
         if posted == "after":
@@ -165,6 +167,8 @@ def _too_long(rank: int, size: int, sent: int, room: int, posted: str) -> None:
         with pytest.raises(dist.DistBackendError) as caught:
             work.wait()
         _expect_both_sizes(str(caught.value), sent, room)
+        if sent < 100_000:
+            dist.send(blank(1), 0, tag=3)
         expect(frame[:100], blank(100), "before the tensor")
         expect(frame[100 + room :], blank(100), "past the tensor's end")
         received = blank(room)

@@ -42,7 +42,7 @@ class ScriptedConnection final : public Connection {
   void unexpose(uint64_t id) override {
     std::erase(exposed, id);
   }
-  bool canPull(size_t /*length*/) const override {
+  bool canPull(RemoteBuffer /*source*/, size_t /*length*/) const override {
     return pulling;
   }
   void pull(

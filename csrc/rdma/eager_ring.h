@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace dlslime::rdma {
+
+// A ring of records in the receiver's memory that the sender writes by RDMA,
+// one immediate each. Records are whole units, so a ring of n units never holds
+// more than n of them: n posted receives are enough for ever.
+constexpr size_t kRingUnit = 1024;
+constexpr uint32_t kRingUnits = 1024;
+constexpr size_t kRingBytes = kRingUnit * kRingUnits;
+// A sixteenth, so that a few are on their way at any time.
+constexpr size_t kMostRecordBytes = kRingBytes / 16;
+
+constexpr uint32_t unitsOf(size_t bytes) {
+  return static_cast<uint32_t>((bytes + kRingUnit - 1) / kRingUnit);
+}
+
+// Positions count units since the beginning, modulo 2^31: what an immediate
+// holds beside the bit that tells a record from a credit.
+constexpr uint32_t kPositionMask = 0x7fffffff;
+constexpr uint32_t kCreditBit = 0x80000000;
+// Shortly before they wrap, so that every connection comes past it.
+constexpr uint32_t kFirstPosition = kPositionMask + 1 - 4 * kRingUnits;
+
+// The sender's view: where the next record goes, and whether there is room.
+class RingProducer {
+ public:
+  // The position of a record of so many bytes, skipping the ring's end where
+  // it does not fit; nothing if there is no room.
+  std::optional<uint32_t> reserve(size_t bytes) {
+    const uint32_t units = unitsOf(bytes);
+    const uint32_t place = head_ % kRingUnits;
+    const uint32_t skip = place + units > kRingUnits ? kRingUnits - place : 0;
+    if (used() + skip + units > kRingUnits) {
+      return std::nullopt;
+    }
+    const uint32_t position = (head_ + skip) & kPositionMask;
+    head_ = (position + units) & kPositionMask;
+    return position;
+  }
+  // The receiver has consumed everything before `position`. False: that can't
+  // be.
+  bool credit(uint32_t position) {
+    const uint32_t consumed = (position - tail_) & kPositionMask;
+    if (consumed > used()) {
+      return false;
+    }
+    tail_ = position;
+    return true;
+  }
+  uint32_t used() const {
+    return (head_ - tail_) & kPositionMask;
+  }
+
+ private:
+  uint32_t head_ = kFirstPosition, tail_ = kFirstPosition;
+};
+
+// The receiver's view.
+class RingConsumer {
+ public:
+  // Whether a record may begin at `position` now: where the last one ended, or
+  // at the ring's start if the end was skipped.
+  bool expects(uint32_t position) const {
+    const uint32_t skipped = (position - next_) & kPositionMask;
+    return skipped == 0 ||
+        (position % kRingUnits == 0 && skipped < kRingUnits &&
+         next_ % kRingUnits + skipped == kRingUnits);
+  }
+  void consume(uint32_t position, size_t bytes) {
+    next_ = (position + unitsOf(bytes)) & kPositionMask;
+  }
+  // The position to tell the sender when a quarter has been consumed since the
+  // last time.
+  std::optional<uint32_t> takeCredit() {
+    if (((next_ - told_) & kPositionMask) < kRingUnits / 4) {
+      return std::nullopt;
+    }
+    told_ = next_;
+    return next_;
+  }
+
+ private:
+  uint32_t next_ = kFirstPosition, told_ = kFirstPosition;
+};
+
+static_assert((uint64_t{kPositionMask} + 1) % kRingUnits == 0);
+
+} // namespace dlslime::rdma

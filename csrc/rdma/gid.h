@@ -1,0 +1,30 @@
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dlslime::rdma {
+
+enum class GidKind : uint8_t { kInfiniBand, kRoceV1, kRoceV2 };
+
+// One entry of a port's GID table.
+struct Gid {
+  uint32_t index = 0;
+  GidKind kind = GidKind::kRoceV2;
+  ibv_gid value{};
+};
+
+// The address under which peers reach the port. On Ethernet RoCE v2 alone is
+// routed and marked for congestion control, so v1 is never chosen: IPv4-mapped
+// first, global IPv6 next, link-local (one cable or VLAN) last. `forced` is an
+// index the user asked for (DLSLIME_GID_INDEX), or -1. Null: there is none.
+std::optional<Gid>
+chooseGid(const std::vector<Gid>& table, bool ethernet, int forced);
+
+// "10.9.0.1" for IPv4-mapped ones, else "fe80::1".
+std::string gidText(const ibv_gid& gid);
+
+} // namespace dlslime::rdma

@@ -1,0 +1,166 @@
+#include "rdma/handles.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <cerrno>
+
+#include "core/log.h"
+
+namespace dlslime::rdma {
+
+namespace {
+
+template <typename T>
+T* made(T* object, const std::string& what) {
+  if (object == nullptr) {
+    throwErrno(what, errno);
+  }
+  return object;
+}
+
+// Destructors can't throw. Resources that a NIC does not give back are worth
+// a line: they are leaks that only the kernel can end.
+void expectFreed(int error, const char* what) {
+  if (error != 0) {
+    logWarning(
+        std::string("a ") + what + " could not be freed: " + errnoText(error));
+  }
+}
+
+// "; the limit on locked memory is 64 KiB ...", where that may be the cause.
+std::string lockedMemoryHint(int error) {
+  rlimit limit{};
+  if ((error != ENOMEM && error != EAGAIN && error != EPERM) ||
+      getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
+      limit.rlim_cur == RLIM_INFINITY) {
+    return "";
+  }
+  return "; the limit on locked memory is " +
+      std::to_string(limit.rlim_cur / 1024) +
+      " KiB: raise it (ulimit -l unlimited, docker run --ulimit memlock=-1, "
+      "LimitMEMLOCK=infinity)";
+}
+
+} // namespace
+
+Context::Context(const Verbs& verbs, ibv_device* device)
+    : verbs_(verbs),
+      name_(verbs.get_device_name(device)),
+      context_(
+          made(verbs.open_device(device), "cannot open RDMA device " + name_)) {
+}
+
+Context::~Context() {
+  expectFreed(verbs_.close_device(context_), "device context");
+}
+
+ProtectionDomain::ProtectionDomain(ContextPtr context)
+    : context_(std::move(context)),
+      domain_(made(
+          context_->verbs().alloc_pd(context_->get()),
+          "cannot make a protection domain on " + context_->name())) {}
+
+ProtectionDomain::~ProtectionDomain() {
+  expectFreed(context_->verbs().dealloc_pd(domain_), "protection domain");
+}
+
+namespace {
+
+ibv_mr* registerMemory(ProtectionDomain& domain, void* address, size_t size) {
+  const auto& context = *domain.context();
+  auto* const region = context.verbs().reg_mr(
+      domain.get(),
+      address,
+      size,
+      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
+          IBV_ACCESS_REMOTE_WRITE);
+  if (region == nullptr) {
+    const int error = errno;
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "cannot register " + std::to_string(size) + " bytes with " +
+            context.name() + ": " + errnoText(error) + lockedMemoryHint(error));
+  }
+  return region;
+}
+
+} // namespace
+
+MemoryRegion::MemoryRegion(
+    ProtectionDomainPtr domain,
+    void* address,
+    size_t size)
+    : domain_(std::move(domain)),
+      region_(registerMemory(*domain_, address, size)) {}
+
+MemoryRegion::~MemoryRegion() {
+  expectFreed(domain_->context()->verbs().dereg_mr(region_), "memory region");
+}
+
+CompletionChannel::CompletionChannel(ContextPtr context)
+    : context_(std::move(context)),
+      channel_(made(
+          context_->verbs().create_comp_channel(context_->get()),
+          "cannot make a completion channel on " + context_->name())) {
+  const int flags = fcntl(channel_->fd, F_GETFL);
+  if (flags < 0 || fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    const int error = errno;
+    context_->verbs().destroy_comp_channel(channel_);
+    throwErrno("cannot make a completion channel non-blocking", error);
+  }
+}
+
+CompletionChannel::~CompletionChannel() {
+  expectFreed(
+      context_->verbs().destroy_comp_channel(channel_), "completion channel");
+}
+
+void CompletionChannel::drain() {
+  ibv_cq* queue = nullptr;
+  void* tag = nullptr;
+  while (context_->verbs().get_cq_event(channel_, &queue, &tag) == 0) {
+    context_->verbs().ack_cq_events(queue, 1);
+  }
+}
+
+CompletionQueue::CompletionQueue(
+    ContextPtr context,
+    std::shared_ptr<CompletionChannel> channel,
+    int entries)
+    : context_(std::move(context)),
+      channel_(std::move(channel)),
+      queue_(made(
+          context_->verbs().create_cq(
+              context_->get(),
+              entries,
+              nullptr,
+              channel_ ? channel_->get() : nullptr,
+              0),
+          "cannot make a completion queue of " + std::to_string(entries) +
+              " entries on " + context_->name())) {}
+
+CompletionQueue::~CompletionQueue() {
+  expectFreed(context_->verbs().destroy_cq(queue_), "completion queue");
+}
+
+int CompletionQueue::poll(ibv_wc* completions, int most) {
+  const int count = ibv_poll_cq(queue_, most, completions);
+  if (count < 0) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "polling a completion queue of " + context_->name() +
+            " failed: " + std::to_string(count));
+  }
+  return count;
+}
+
+void CompletionQueue::arm() {
+  const int error = ibv_req_notify_cq(queue_, 0);
+  if (error != 0) {
+    throwErrno(
+        "cannot ask for completion events of " + context_->name(), error);
+  }
+}
+
+} // namespace dlslime::rdma

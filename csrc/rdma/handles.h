@@ -1,0 +1,129 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "rdma/verbs.h"
+
+namespace dlslime::rdma {
+
+// Owners of verbs objects. Each keeps alive what it was made from, so they may
+// be dropped in any order.
+
+class Context {
+ public:
+  // Throws Error.
+  Context(const Verbs& verbs, ibv_device* device);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const Verbs& verbs() const {
+    return verbs_;
+  }
+  ibv_context* get() const {
+    return context_;
+  }
+  const std::string& name() const { // "mlx5_0"
+    return name_;
+  }
+
+ private:
+  const Verbs& verbs_;
+  const std::string name_;
+  ibv_context* const context_;
+};
+using ContextPtr = std::shared_ptr<Context>;
+
+class ProtectionDomain {
+ public:
+  explicit ProtectionDomain(ContextPtr context);
+  ~ProtectionDomain();
+  ProtectionDomain(const ProtectionDomain&) = delete;
+  ProtectionDomain& operator=(const ProtectionDomain&) = delete;
+
+  const ContextPtr& context() const {
+    return context_;
+  }
+  ibv_pd* get() const {
+    return domain_;
+  }
+
+ private:
+  const ContextPtr context_;
+  ibv_pd* const domain_;
+};
+using ProtectionDomainPtr = std::shared_ptr<ProtectionDomain>;
+
+class MemoryRegion {
+ public:
+  // Local and remote reads and writes. Throws Error whose text says what to do
+  // about a locked-memory limit.
+  MemoryRegion(ProtectionDomainPtr domain, void* address, size_t size);
+  ~MemoryRegion();
+  MemoryRegion(const MemoryRegion&) = delete;
+  MemoryRegion& operator=(const MemoryRegion&) = delete;
+
+  uint32_t localKey() const {
+    return region_->lkey;
+  }
+  uint32_t remoteKey() const {
+    return region_->rkey;
+  }
+
+ private:
+  const ProtectionDomainPtr domain_;
+  ibv_mr* const region_;
+};
+
+class CompletionChannel {
+ public:
+  explicit CompletionChannel(ContextPtr context); // its fd does not block
+  ~CompletionChannel();
+  CompletionChannel(const CompletionChannel&) = delete;
+  CompletionChannel& operator=(const CompletionChannel&) = delete;
+
+  const ContextPtr& context() const {
+    return context_;
+  }
+  ibv_comp_channel* get() const {
+    return channel_;
+  }
+  int fd() const {
+    return channel_->fd;
+  }
+  // Takes and acknowledges every event that is there.
+  void drain();
+
+ private:
+  const ContextPtr context_;
+  ibv_comp_channel* const channel_;
+};
+
+class CompletionQueue {
+ public:
+  // With room for `entries` completions, events on `channel` (may be null).
+  CompletionQueue(
+      ContextPtr context,
+      std::shared_ptr<CompletionChannel> channel,
+      int entries);
+  ~CompletionQueue();
+  CompletionQueue(const CompletionQueue&) = delete;
+  CompletionQueue& operator=(const CompletionQueue&) = delete;
+
+  ibv_cq* get() const {
+    return queue_;
+  }
+  // Takes up to `most` completions; throws Error if the queue is broken.
+  int poll(ibv_wc* completions, int most);
+  // The next completion raises an event.
+  void arm();
+
+ private:
+  const ContextPtr context_;
+  const std::shared_ptr<CompletionChannel> channel_;
+  ibv_cq* const queue_;
+};
+using CompletionQueuePtr = std::shared_ptr<CompletionQueue>;
+
+} // namespace dlslime::rdma

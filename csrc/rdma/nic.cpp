@@ -1,0 +1,256 @@
+#include "rdma/nic.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <sstream>
+
+#include "core/log.h"
+
+namespace dlslime::rdma {
+
+namespace {
+
+// Lanes and megabits per second and lane, as the InfiniBand specification
+// codes them in a port's attributes.
+uint64_t lanes(uint8_t width) {
+  switch (width) {
+    case 1:
+      return 1;
+    case 2:
+      return 4;
+    case 4:
+      return 8;
+    case 8:
+      return 12;
+    case 16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+uint64_t laneMegabits(uint8_t speed) {
+  switch (speed) {
+    case 1: // SDR
+      return 2500;
+    case 2: // DDR
+      return 5000;
+    case 4: // QDR
+    case 8: // FDR10
+      return 10000;
+    case 16: // FDR
+      return 14000;
+    case 32: // EDR
+      return 25000;
+    case 64: // HDR
+      return 50000;
+    case 128: // NDR
+      return 100000;
+    default:
+      return 2500;
+  }
+}
+
+int mtuBytes(ibv_mtu mtu) {
+  return 128 << static_cast<int>(mtu);
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) {
+    if (!part.empty()) {
+      parts.push_back(part);
+    }
+  }
+  return parts;
+}
+
+// "mlx5_0:2" as a name and a port; no port is 0.
+std::pair<std::string, int> nameAndPort(const std::string& entry) {
+  const auto colon = entry.find(':');
+  return colon == std::string::npos
+      ? std::pair(entry, 0)
+      : std::pair(entry.substr(0, colon), std::atoi(&entry[colon + 1]));
+}
+
+bool matches(
+    const std::string& entry,
+    const std::string& device,
+    uint8_t port,
+    const std::vector<std::string>& devices) {
+  const auto [name, wantedPort] = nameAndPort(entry);
+  if (wantedPort != 0 && wantedPort != port) {
+    return false;
+  }
+  const bool whole =
+      std::find(devices.begin(), devices.end(), name) != devices.end();
+  return whole ? device == name : device.rfind(name, 0) == 0;
+}
+
+class DeviceList {
+ public:
+  explicit DeviceList(const Verbs& verbs) : verbs_(verbs) {
+    list_ = verbs.get_device_list(&count_);
+    if (list_ == nullptr) {
+      throw Error(
+          ErrorCode::kUnavailable,
+          "RDMA devices can't be listed: " + errnoText(errno) +
+              " (is the kernel's ib_uverbs loaded?)");
+    }
+  }
+  ~DeviceList() {
+    verbs_.free_device_list(list_);
+  }
+  DeviceList(const DeviceList&) = delete;
+  DeviceList& operator=(const DeviceList&) = delete;
+  ibv_device** begin() const {
+    return list_;
+  }
+  ibv_device** end() const {
+    return list_ + count_;
+  }
+
+ private:
+  const Verbs& verbs_;
+  ibv_device** list_ = nullptr;
+  int count_ = 0;
+};
+
+} // namespace
+
+bool selects(
+    const std::string& wanted,
+    const std::string& device,
+    uint8_t port,
+    const std::vector<std::string>& devices) {
+  const bool excludes = !wanted.empty() && wanted.front() == '^';
+  const auto entries = split(excludes ? wanted.substr(1) : wanted, ',');
+  const bool named =
+      std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
+        return matches(entry, device, port, devices);
+      });
+  return entries.empty() || named != excludes;
+}
+
+Nic::Nic(ProtectionDomainPtr domain, uint8_t port, const NicOptions& options)
+    : domain_(std::move(domain)),
+      port_(port),
+      name_(domain_->context()->name() + ":" + std::to_string(port)) {
+  readLimits();
+  readPort(options);
+}
+
+void Nic::readLimits() {
+  ibv_device_attr device{};
+  const int error = context()->verbs().query_device(context()->get(), &device);
+  if (error != 0) {
+    throwErrno("cannot query RDMA device " + context()->name(), error);
+  }
+  limits_.maxQueuePairs = device.max_qp;
+  limits_.maxWorkRequests = device.max_qp_wr;
+  limits_.maxSegments = device.max_sge;
+  limits_.maxCompletions = device.max_cqe;
+  limits_.maxReadsIn = device.max_qp_rd_atom;
+  limits_.maxReadsOut = device.max_qp_init_rd_atom;
+  limits_.maxRegionBytes = device.max_mr_size;
+}
+
+void Nic::readPort(const NicOptions& options) {
+  ibv_port_attr port{};
+  const int error =
+      context()->verbs().query_port(context()->get(), port_, &port);
+  if (error != 0) {
+    throwErrno("cannot query port " + name_, error);
+  }
+  if (port.state != IBV_PORT_ACTIVE) {
+    throw Error(ErrorCode::kUnavailable, name_ + " is not active");
+  }
+  ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET;
+  lid_ = port.lid;
+  mtu_ = port.active_mtu;
+  limits_.maxMessageBytes = port.max_msg_sz;
+  bitsPerSecond_ =
+      lanes(port.active_width) * laneMegabits(port.active_speed) * 1'000'000;
+  const auto gid = chooseGid(
+      readGids(static_cast<uint32_t>(port.gid_tbl_len)),
+      ethernet_,
+      options.gidIndex);
+  if (!gid) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        name_ +
+            (options.gidIndex >= 0
+                 ? " has no GID at index " + std::to_string(options.gidIndex)
+                 : " has no usable GID (RoCE v2 needs an IP address on its "
+                   "network device)"));
+  }
+  gid_ = *gid;
+}
+
+std::vector<Gid> Nic::readGids(uint32_t count) const {
+  std::vector<Gid> table;
+  for (uint32_t index = 0; index < count; ++index) {
+    ibv_gid_entry entry{};
+    const int error = context()->verbs().query_gid_ex(
+        context()->get(), port_, index, &entry, 0, sizeof(entry));
+    if (error != 0) {
+      continue; // ENODATA: this entry is empty
+    }
+    const auto kind = entry.gid_type == IBV_GID_TYPE_ROCE_V2
+        ? GidKind::kRoceV2
+        : (entry.gid_type == IBV_GID_TYPE_ROCE_V1 ? GidKind::kRoceV1
+                                                  : GidKind::kInfiniBand);
+    table.push_back({index, kind, entry.gid});
+  }
+  return table;
+}
+
+std::string Nic::describe() const {
+  return name_ + ", " + (ethernet_ ? "Ethernet" : "InfiniBand") + ", GID " +
+      std::to_string(gid_.index) + " (" + gidText(gid_.value) + "), " +
+      std::to_string(bitsPerSecond_ / 1'000'000'000) + " Gb/s, MTU " +
+      std::to_string(mtuBytes(mtu_));
+}
+
+NicList openNics(const Verbs& verbs, const NicOptions& options) {
+  NicList found;
+  const DeviceList devices(verbs);
+  std::vector<std::string> names;
+  for (auto* const device : devices) {
+    names.emplace_back(verbs.get_device_name(device));
+  }
+  for (auto* const device : devices) {
+    const std::string name = verbs.get_device_name(device);
+    try {
+      const auto context = std::make_shared<Context>(verbs, device);
+      ibv_device_attr attributes{};
+      if (verbs.query_device(context->get(), &attributes) != 0) {
+        continue;
+      }
+      ProtectionDomainPtr domain;
+      for (int port = 1; port <= attributes.phys_port_cnt; ++port) {
+        const auto number = static_cast<uint8_t>(port);
+        if (!selects(options.wanted, name, number, names)) {
+          found.rejected.push_back(
+              name + ":" + std::to_string(port) +
+              " is not in DLSLIME_NICS=" + options.wanted);
+          continue;
+        }
+        if (!domain) {
+          domain = std::make_shared<ProtectionDomain>(context);
+        }
+        try {
+          found.nics.push_back(std::make_shared<Nic>(domain, number, options));
+        } catch (const Error& error) {
+          found.rejected.emplace_back(error.what());
+        }
+      }
+    } catch (const Error& error) {
+      found.rejected.emplace_back(error.what());
+    }
+  }
+  return found;
+}
+
+} // namespace dlslime::rdma

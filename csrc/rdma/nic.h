@@ -1,0 +1,105 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rdma/gid.h"
+#include "rdma/handles.h"
+
+namespace dlslime::rdma {
+
+// Which ports are used, and how; from DLSLIME_NICS and friends.
+struct NicOptions {
+  // DLSLIME_NICS: "mlx5_0,mlx5_1:2": names, or prefixes where they match no
+  // whole name, each with a port or all; "^mlx5_bond" excludes instead.
+  // Empty: every active port.
+  std::string wanted;
+  int gidIndex = -1; // DLSLIME_GID_INDEX
+};
+
+// Limits of a device, read from it.
+struct NicLimits {
+  int maxQueuePairs = 0;
+  int maxWorkRequests = 0; // per queue
+  int maxSegments = 0; // scatter/gather entries per work request
+  int maxCompletions = 0; // per completion queue
+  int maxReadsIn = 0; // RDMA reads outstanding as the target, per queue pair
+  int maxReadsOut = 0; // as the initiator
+  uint64_t maxRegionBytes = 0;
+  uint64_t maxMessageBytes = 0;
+};
+
+// One active port of one RDMA device: what queue pairs are made on.
+class Nic {
+ public:
+  // Throws Error: the port is down, has no usable GID, ...
+  Nic(ProtectionDomainPtr domain, uint8_t port, const NicOptions& options);
+
+  const std::string& name() const { // "mlx5_0:1"
+    return name_;
+  }
+  const ProtectionDomainPtr& domain() const {
+    return domain_;
+  }
+  const ContextPtr& context() const {
+    return domain_->context();
+  }
+  uint8_t port() const {
+    return port_;
+  }
+  const NicLimits& limits() const {
+    return limits_;
+  }
+  bool ethernet() const {
+    return ethernet_;
+  }
+  uint16_t lid() const {
+    return lid_;
+  }
+  ibv_mtu mtu() const {
+    return mtu_;
+  }
+  const Gid& gid() const {
+    return gid_;
+  }
+  uint64_t bitsPerSecond() const {
+    return bitsPerSecond_;
+  }
+  // "mlx5_0:1, Ethernet, GID 3 (10.0.0.1), 400 Gb/s, MTU 4096"
+  std::string describe() const;
+
+ private:
+  void readLimits();
+  void readPort(const NicOptions& options);
+  std::vector<Gid> readGids(uint32_t count) const;
+
+  const ProtectionDomainPtr domain_;
+  const uint8_t port_;
+  const std::string name_;
+  NicLimits limits_;
+  bool ethernet_ = true;
+  uint16_t lid_ = 0;
+  ibv_mtu mtu_ = IBV_MTU_1024;
+  Gid gid_;
+  uint64_t bitsPerSecond_ = 0;
+};
+using NicPtr = std::shared_ptr<Nic>;
+
+// What was found, and why the rest is not used.
+struct NicList {
+  std::vector<NicPtr> nics;
+  std::vector<std::string> rejected; // "mlx5_1:1 is down"
+};
+// Opens every port that `options` asks for. Throws Error{kUnavailable} if the
+// devices can't be listed, or `wanted` names none of them.
+NicList openNics(const Verbs& verbs, const NicOptions& options);
+
+// Whether DLSLIME_NICS=`wanted` selects this port among `devices`.
+bool selects(
+    const std::string& wanted,
+    const std::string& device,
+    uint8_t port,
+    const std::vector<std::string>& devices);
+
+} // namespace dlslime::rdma

@@ -1,0 +1,74 @@
+#pragma once
+
+#include "core/bytes.h"
+#include "rdma/handles.h"
+#include "rdma/nic.h"
+#include "rdma/options.h"
+
+namespace dlslime::rdma {
+
+// What the other end must know to connect to a queue pair.
+struct QueuePairAddress {
+  uint32_t number = 0;
+  uint32_t packetSequence = 0; // the first one it will send, 24 bits
+  uint16_t lid = 0;
+  ibv_mtu mtu = IBV_MTU_1024;
+  bool ethernet = true;
+  uint8_t maxReadsIn = 1; // RDMA reads it serves at a time
+  ibv_gid gid{};
+
+  void write(ByteWriter& writer) const;
+  // Throws Error{kPeerFailed} if a value can't be.
+  static QueuePairAddress read(ByteReader& reader);
+};
+
+struct QueueDepths {
+  uint32_t sends = 0;
+  uint32_t receives = 0;
+  uint32_t inlineBytes = 0; // as much of it as the device has
+};
+
+// A reliable connection's end: RESET -> INIT when made, -> RTR -> RTS by
+// connect(). Not thread-safe.
+class QueuePair {
+ public:
+  QueuePair(
+      NicPtr nic,
+      CompletionQueuePtr completions,
+      QueueDepths depths,
+      const RdmaOptions& options);
+  ~QueuePair();
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+
+  const NicPtr& nic() const {
+    return nic_;
+  }
+  QueuePairAddress address() const;
+  uint32_t inlineBytes() const {
+    return inlineBytes_;
+  }
+  // Throws Error.
+  void connect(const QueuePairAddress& peer);
+  // Ends all requests, with flush errors; afterwards the device touches no
+  // memory for this queue pair. Idempotent.
+  void toError() noexcept;
+  // All of the list, or the number of requests that were not taken with the
+  // errno in `error`.
+  bool postSend(ibv_send_wr* list, int& error);
+  bool postReceives(uint32_t count);
+
+ private:
+  void modify(ibv_qp_attr& attributes, int mask, const char* step);
+  void toInit();
+  ibv_qp_attr pathTo(const QueuePairAddress& peer) const;
+
+  const NicPtr nic_;
+  const CompletionQueuePtr completions_;
+  const RdmaOptions options_;
+  const uint32_t packetSequence_;
+  uint32_t inlineBytes_ = 0;
+  ibv_qp* pair_ = nullptr;
+};
+
+} // namespace dlslime::rdma

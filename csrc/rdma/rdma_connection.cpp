@@ -1,0 +1,379 @@
+#include "rdma/rdma_connection.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "core/clock.h"
+#include "core/log.h"
+
+namespace dlslime::rdma {
+
+namespace {
+
+// Beside a full ring of records: a credit for each quarter, the initiator's
+// greeting, and receives of credits that are not posted again yet.
+constexpr uint32_t kSpareReceives = 64;
+constexpr uint32_t kReceives = kRingUnits + kSpareReceives;
+constexpr uint32_t kSends = 512;
+// Small messages in one store to the NIC, without a fetch of the mirror.
+constexpr uint32_t kInlineBytes = 256;
+// Received immediates after which receives are posted again, in one call.
+constexpr uint32_t kReceiveLump = 32;
+// Up to here two copies through the ring beat registering memory.
+constexpr size_t kMostStreamedBytes = 128 * 1024;
+constexpr milliseconds kDrainTime{1000};
+constexpr size_t kPage = 4096;
+constexpr int kPollBatch = 32;
+
+std::byte* allocate() {
+  auto* const memory = std::aligned_alloc(kPage, 2 * kRingBytes);
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
+  std::memset(memory, 0, 2 * kRingBytes);
+  return static_cast<std::byte*>(memory);
+}
+
+} // namespace
+
+Bytes EndAddress::encode() const {
+  ByteWriter writer;
+  pair.write(writer);
+  writer.number(ring);
+  writer.number(ringKey);
+  writer.number(kRingUnits);
+  return writer.take();
+}
+
+EndAddress EndAddress::decode(ByteSpan bytes) {
+  ByteReader reader(bytes);
+  EndAddress address;
+  address.pair = QueuePairAddress::read(reader);
+  address.ring = reader.number<uint64_t>();
+  address.ringKey = reader.number<uint32_t>();
+  const auto units = reader.number<uint32_t>();
+  if (!reader.atEnd() || units != kRingUnits) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "the peer's RDMA address is malformed (" +
+            std::to_string(bytes.size()) + " bytes, a ring of " +
+            std::to_string(units) + " units)");
+  }
+  return address;
+}
+
+void RingMemory::Free::operator()(std::byte* memory) const {
+  std::free(memory);
+}
+
+RingMemory::RingMemory(const ProtectionDomainPtr& domain)
+    : memory_(allocate()),
+      region_(std::make_unique<MemoryRegion>(
+          domain,
+          memory_.get(),
+          2 * kRingBytes)) {}
+
+int RdmaConnection::mostCompletions() {
+  return static_cast<int>(kSends + kReceives);
+}
+
+RdmaConnection::RdmaConnection(
+    NicPtr nic,
+    CompletionQueuePtr completions,
+    const RdmaOptions& options)
+    : nic_(std::move(nic)),
+      completions_(std::move(completions)),
+      memory_(nic_->domain()),
+      pair_(nic_, completions_, {kSends, kReceives, kInlineBytes}, options),
+      queue_(pair_, kSends),
+      pulls_(queue_) {
+  if (!pair_.postReceives(kReceives)) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "receives could not be posted on " + nic_->name());
+  }
+}
+
+RdmaConnection::~RdmaConnection() {
+  pair_.toError(); // before the memory goes
+}
+
+EndAddress RdmaConnection::address() const {
+  return {
+      pair_.address(),
+      reinterpret_cast<uint64_t>(memory_.ring()),
+      memory_.region().remoteKey()};
+}
+
+void RdmaConnection::connect(const EndAddress& peer, bool initiator) {
+  peer_ = peer;
+  pair_.connect(peer.pair);
+  if (initiator) {
+    peerReady_ = true;
+    postCredit(kFirstPosition); // the greeting
+  }
+}
+
+void RdmaConnection::breakWith(const std::string& what) {
+  if (broken_.ok()) {
+    broken_ = Status(
+        ErrorCode::kTransportFailed, "RDMA by " + nic_->name() + ": " + what);
+    pair_.toError(); // so that nothing touches memory for much longer
+  }
+}
+
+bool RdmaConnection::postRecord(uint32_t position, size_t bytes) {
+  const size_t offset = position % kRingUnits * kRingUnit;
+  ibv_sge segment{};
+  segment.addr = reinterpret_cast<uint64_t>(memory_.mirror() + offset);
+  segment.length = static_cast<uint32_t>(bytes);
+  segment.lkey = memory_.region().localKey();
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.sg_list = &segment;
+  request.num_sge = 1;
+  request.imm_data = htobe32(position);
+  request.send_flags = bytes <= pair_.inlineBytes() ? IBV_SEND_INLINE : 0;
+  request.wr.rdma.remote_addr = peer_.ring + offset;
+  request.wr.rdma.rkey = peer_.ringKey;
+  int error = 0;
+  if (!queue_.post(request, RequestKind::kMessage, 0, error)) {
+    breakWith("a write could not be posted: " + errnoText(error));
+    return false;
+  }
+  return true;
+}
+
+bool RdmaConnection::postCredit(uint32_t position) {
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM; // of nothing
+  request.imm_data = htobe32(position | kCreditBit);
+  int error = 0;
+  if (!queue_.post(request, RequestKind::kMessage, 0, error)) {
+    breakWith("a credit could not be posted: " + errnoText(error));
+    return false;
+  }
+  return true;
+}
+
+bool RdmaConnection::send(const MessageHeader& header, ByteSpan payload) {
+  if (!broken_.ok() || !peerReady_ || !queue_.room()) {
+    return false;
+  }
+  const size_t bytes = sizeof(header) + payload.size();
+  const auto position = out_.reserve(bytes);
+  if (!position) {
+    return false;
+  }
+  std::byte* const record =
+      memory_.mirror() + *position % kRingUnits * kRingUnit;
+  MessageHeader stamped = header;
+  stamped.payloadSize = static_cast<uint32_t>(payload.size());
+  std::memcpy(record, &stamped, sizeof(stamped));
+  copyBytes(record + sizeof(stamped), payload.data(), payload.size());
+  return postRecord(*position, bytes);
+}
+
+RemoteBuffer RdmaConnection::expose(uint64_t id, MemoryView view) {
+  if (view.size <= kMostStreamedBytes) {
+    return {};
+  }
+  try {
+    auto region =
+        std::make_unique<MemoryRegion>(nic_->domain(), view.data, view.size);
+    const RemoteBuffer buffer{
+        reinterpret_cast<uint64_t>(view.data), region->remoteKey()};
+    exposed_[id] = std::move(region);
+    return buffer;
+  } catch (const Error& error) {
+    // No key: the peer asks for a stream.
+    logWarning(
+        std::string(error.what()) +
+        "; the message is copied through the eager ring, which is slower");
+    return {};
+  }
+}
+
+void RdmaConnection::unexpose(uint64_t id) {
+  exposed_.erase(id);
+}
+
+bool RdmaConnection::canPull(RemoteBuffer source, size_t length) const {
+  return source.key != 0 && length > kMostStreamedBytes;
+}
+
+void RdmaConnection::pull(
+    uint64_t pullId,
+    uint64_t /*peerId*/,
+    RemoteBuffer source,
+    MemoryView destination) {
+  try {
+    pulls_.start(
+        pullId,
+        source,
+        destination,
+        std::make_shared<MemoryRegion>(
+            nic_->domain(), destination.data, destination.size));
+  } catch (const Error& error) {
+    pulls_.refuse(pullId, error.status());
+    return;
+  }
+  const auto status = pulls_.post();
+  if (!status.ok()) {
+    breakWith(status.message());
+  }
+}
+
+void RdmaConnection::abandon(uint64_t pullId) {
+  pulls_.abandon(
+      pullId, Status(ErrorCode::kCancelled, "the transfer was given up"));
+}
+
+void RdmaConnection::peerClosed() {
+  // Requests that nobody answers would be tried for seconds.
+  pair_.toError();
+}
+
+void RdmaConnection::peerGone() {
+  pulls_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
+}
+
+bool RdmaConnection::poll(ConnectionEvents& events, Status& broken, int most) {
+  std::array<ibv_wc, kPollBatch> completions{};
+  bool any = false;
+  try {
+    for (int taken = 0; taken < most;) {
+      const int count = completions_->poll(
+          completions.data(), std::min(kPollBatch, most - taken));
+      for (int i = 0; i < count; ++i) {
+        onCompletion(completions[static_cast<size_t>(i)], events);
+      }
+      returnCredit();
+      taken += count;
+      any |= count > 0;
+      if (count < kPollBatch) {
+        break;
+      }
+    }
+  } catch (const Error& error) {
+    breakWith(error.what());
+  }
+  giveBackReceives(kReceiveLump);
+  if (broken_.ok()) {
+    const auto status = pulls_.post();
+    if (!status.ok()) {
+      breakWith(status.message());
+    }
+  }
+  any |= pulls_.report(events);
+  broken = broken_;
+  return any;
+}
+
+void RdmaConnection::giveBackReceives(uint32_t least) {
+  if (takenReceives_ < least || !broken_.ok()) {
+    return;
+  }
+  if (!pair_.postReceives(takenReceives_)) {
+    breakWith("receives could not be posted");
+    return;
+  }
+  takenReceives_ = 0;
+}
+
+void RdmaConnection::onCompletion(
+    const ibv_wc& completion,
+    ConnectionEvents& events) {
+  const bool received = completion.status == IBV_WC_SUCCESS &&
+      (completion.opcode & IBV_WC_RECV) != 0;
+  if (received) {
+    ++takenReceives_;
+    onImmediate(be32toh(completion.imm_data), events);
+    return;
+  }
+  const auto id = queue_.completed(completion.wr_id);
+  Status status;
+  if (completion.status != IBV_WC_SUCCESS) {
+    status = Status(
+        ErrorCode::kTransportFailed,
+        describeCompletion(completion.status, completion.vendor_err));
+    breakWith(status.message());
+  }
+  if (id.kind == RequestKind::kRead) {
+    pulls_.completed(id.number, status);
+  }
+}
+
+void RdmaConnection::onImmediate(uint32_t immediate, ConnectionEvents& events) {
+  peerReady_ = true;
+  if ((immediate & kCreditBit) == 0) {
+    onRecord(immediate, events);
+    return;
+  }
+  if (!out_.credit(immediate & kPositionMask)) {
+    breakWith(
+        "the peer returned credit for what was never sent (position " +
+        std::to_string(immediate & kPositionMask) + ")");
+  }
+}
+
+void RdmaConnection::onRecord(uint32_t position, ConnectionEvents& events) {
+  if (!broken_.ok()) {
+    return;
+  }
+  const size_t offset = position % kRingUnits * kRingUnit;
+  MessageHeader header; // a private copy: the peer can write the ring any time
+  std::memcpy(&header, memory_.ring() + offset, sizeof(header));
+  const size_t bytes = sizeof(header) + size_t{header.payloadSize};
+  if (!in_.expects(position) || header.payloadSize > maxPayload() ||
+      offset + bytes > kRingBytes) {
+    breakWith(
+        "the peer wrote a record of " + std::to_string(header.payloadSize) +
+        " bytes at position " + std::to_string(position) +
+        " of its ring, which can't be");
+    return;
+  }
+  events.onMessage(
+      header, {memory_.ring() + offset + sizeof(header), header.payloadSize});
+  in_.consume(position, bytes);
+}
+
+void RdmaConnection::returnCredit() {
+  if (!broken_.ok() || !queue_.room()) {
+    return; // the next poll tries again
+  }
+  if (const auto credit = in_.takeCredit()) {
+    giveBackReceives(1); // before the credit lets the peer use them
+    if (broken_.ok()) {
+      postCredit(*credit);
+    }
+  }
+}
+
+void RdmaConnection::close() {
+  // What was posted still goes out; its memory is ours until then.
+  const auto deadline = deadlineAfter(kDrainTime);
+  int error = 0;
+  ibv_send_wr last{};
+  last.opcode = IBV_WR_RDMA_WRITE;
+  if (!broken_.ok() || !peerReady_ || !queue_.room() ||
+      !queue_.post(last, RequestKind::kFlush, 0, error)) {
+    return;
+  }
+  ibv_wc completion{};
+  while (!queue_.idle() && Clock::now() < deadline) {
+    if (completions_->poll(&completion, 1) == 0) {
+      std::this_thread::sleep_for(microseconds(50));
+    } else if (completion.status != IBV_WC_SUCCESS) {
+      return;
+    } else if ((completion.opcode & IBV_WC_RECV) == 0) {
+      queue_.completed(completion.wr_id);
+    }
+  }
+}
+
+} // namespace dlslime::rdma

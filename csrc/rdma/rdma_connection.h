@@ -1,0 +1,122 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "core/transport.h"
+#include "rdma/eager_ring.h"
+#include "rdma/queue_pair.h"
+#include "rdma/read_pulls.h"
+#include "rdma/send_queue.h"
+
+namespace dlslime::rdma {
+
+// What one end of a connection tells the other before they connect.
+struct EndAddress {
+  QueuePairAddress pair;
+  uint64_t ring = 0; // address of its eager ring
+  uint32_t ringKey = 0;
+
+  Bytes encode() const;
+  static EndAddress decode(ByteSpan bytes); // throws Error
+};
+
+// Memory of one connection that NICs read and write: the ring that the peer
+// fills, and the mirror that our messages to the peer's ring are sent from.
+class RingMemory {
+ public:
+  explicit RingMemory(const ProtectionDomainPtr& domain);
+
+  std::byte* ring() const {
+    return memory_.get();
+  }
+  std::byte* mirror() const {
+    return memory_.get() + kRingBytes;
+  }
+  const MemoryRegion& region() const {
+    return *region_;
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  const std::unique_ptr<std::byte, Free> memory_;
+  const std::unique_ptr<MemoryRegion> region_;
+};
+
+// One reliable connection between two processes (docs/protocol.md, "RDMA").
+// Made in two steps, as the handshake goes: first an address to tell the peer,
+// then connect() with the peer's.
+class RdmaConnection final : public Connection {
+ public:
+  RdmaConnection(
+      NicPtr nic,
+      CompletionQueuePtr completions,
+      const RdmaOptions& options);
+  ~RdmaConnection() override;
+
+  EndAddress address() const;
+  // `initiator` speaks first: the other end's queue pair is ready before its
+  // own, so what that one sent at once would be lost and sent again late.
+  // Throws Error.
+  void connect(const EndAddress& peer, bool initiator);
+
+  std::string_view route() const override {
+    return "rdma";
+  }
+  std::string_view copyName() const override {
+    return "read";
+  }
+  size_t maxPayload() const override {
+    return kMostRecordBytes - sizeof(MessageHeader);
+  }
+  bool send(const MessageHeader& header, ByteSpan payload) override;
+  RemoteBuffer expose(uint64_t id, MemoryView view) override;
+  void unexpose(uint64_t id) override;
+  bool canPull(RemoteBuffer source, size_t length) const override;
+  void pull(
+      uint64_t pullId,
+      uint64_t peerId,
+      RemoteBuffer source,
+      MemoryView destination) override;
+  void abandon(uint64_t pullId) override;
+  bool poll(ConnectionEvents& events, Status& broken, int most) override;
+  bool claimCopy(CopyJob& /*job*/) override {
+    return false;
+  }
+  void finishCopy(const CopyJob& /*job*/) override {}
+  void peerGone() override;
+  void peerClosed() override;
+  void close() override;
+
+  // Completions that fit: every request of both queues.
+  static int mostCompletions();
+
+ private:
+  void onCompletion(const ibv_wc& completion, ConnectionEvents& events);
+  void onImmediate(uint32_t immediate, ConnectionEvents& events);
+  void onRecord(uint32_t position, ConnectionEvents& events);
+  bool postRecord(uint32_t position, size_t bytes);
+  bool postCredit(uint32_t position);
+  void returnCredit();
+  void giveBackReceives(uint32_t least);
+  void breakWith(const std::string& what);
+
+  const NicPtr nic_;
+  const CompletionQueuePtr completions_;
+  const RingMemory memory_;
+  QueuePair pair_;
+  SendQueue queue_;
+  ReadPulls pulls_;
+  EndAddress peer_;
+  RingProducer out_;
+  RingConsumer in_;
+  bool peerReady_ = false; // it has said something
+  uint32_t takenReceives_ = 0; // to be posted again
+  Status broken_;
+  std::map<uint64_t, std::unique_ptr<MemoryRegion>> exposed_;
+};
+
+} // namespace dlslime::rdma

@@ -1,0 +1,400 @@
+// The verbs of a FakeFabric: making objects, posting and polling.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "fakes/fake_verbs_objects.h"
+
+namespace dlslime::testing {
+
+// The calls that verbs.h and rdma/verbs.h make. Static members of a friend, so
+// that they reach the fabric's state.
+struct FakeCalls {
+  using Qp = FakeFabric::Qp;
+  using Cq = FakeFabric::Cq;
+  using Context = FakeFabric::Context;
+
+  static Qp& of(ibv_qp* qp) {
+    return *reinterpret_cast<Qp*>(qp);
+  }
+  static Cq& of(ibv_cq* cq) {
+    return *reinterpret_cast<Cq*>(cq);
+  }
+  static Context& of(ibv_context* context) {
+    return *reinterpret_cast<Context*>(context);
+  }
+  static std::unique_lock<std::mutex> lock() {
+    return std::unique_lock<std::mutex>(FakeFabric::current->mutex_);
+  }
+  template <typename T>
+  static T* fresh(const char* kind, T* object) {
+    const auto held = lock();
+    ++FakeFabric::current->live_[kind];
+    return object;
+  }
+  static int gone(const char* kind) {
+    const auto held = lock();
+    --FakeFabric::current->live_[kind];
+    return 0;
+  }
+
+  static ibv_device** listDevices(int* count) {
+    auto** const list =
+        new ibv_device*[FakeFabric::current->handles_.size() + 1]();
+    for (size_t i = 0; i < FakeFabric::current->handles_.size(); ++i) {
+      list[i] = FakeFabric::current->handles_[i].get();
+    }
+    *count = static_cast<int>(FakeFabric::current->handles_.size());
+    return list;
+  }
+  static void freeList(ibv_device** list) {
+    delete[] list;
+  }
+  static const char* name(ibv_device* device) {
+    return device->name;
+  }
+  static ibv_context* open(ibv_device* device) {
+    for (const auto& known : FakeFabric::current->devices_) {
+      if (known.name == device->name && known.opens) {
+        auto* const context = new Context;
+        context->device = &known;
+        context->base.device = device;
+        context->base.ops.post_send = postSend;
+        context->base.ops.post_recv = postReceive;
+        context->base.ops.poll_cq = poll;
+        context->base.ops.req_notify_cq = arm;
+        return &fresh("context", context)->base;
+      }
+    }
+    errno = EACCES;
+    return nullptr;
+  }
+  static int close(ibv_context* context) {
+    delete &of(context);
+    return gone("context");
+  }
+  static int queryDevice(ibv_context* context, ibv_device_attr* out) {
+    const auto& device = *of(context).device;
+    out->phys_port_cnt = static_cast<uint8_t>(device.ports.size());
+    out->max_qp = 1000;
+    out->max_qp_wr = device.maxSendRequests;
+    out->max_sge = 4;
+    out->max_cqe = device.maxCompletions;
+    out->max_qp_rd_atom = 16;
+    out->max_qp_init_rd_atom = 16;
+    out->max_mr_size = ~0ULL;
+    return 0;
+  }
+  static int
+  queryPort(ibv_context* context, uint8_t number, ibv_port_attr* out) {
+    const auto& ports = of(context).device->ports;
+    if (number == 0 || number > ports.size()) {
+      return EINVAL;
+    }
+    const auto& port = ports[number - 1U];
+    out->state = port.state;
+    out->active_mtu = port.mtu;
+    out->lid = port.lid;
+    out->link_layer =
+        port.ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND;
+    out->gid_tbl_len = static_cast<int>(port.gids.size()) + 2;
+    out->max_msg_sz = 1U << 31;
+    out->active_width = 2; // 4 lanes
+    out->active_speed = 64; // HDR
+    return 0;
+  }
+  static int queryGid(
+      ibv_context* context,
+      uint32_t port,
+      uint32_t index,
+      ibv_gid_entry* entry,
+      uint32_t /*flags*/,
+      size_t /*size*/) {
+    const auto& gids = of(context).device->ports.at(port - 1).gids;
+    if (index >= gids.size()) {
+      return ENODATA;
+    }
+    entry->gid = gids[index].value;
+    entry->gid_index = index;
+    entry->port_num = port;
+    entry->gid_type = gids[index].type;
+    return 0;
+  }
+  static ibv_pd* allocateDomain(ibv_context* context) {
+    auto* const domain = new ibv_pd{};
+    domain->context = context;
+    return fresh("pd", domain);
+  }
+  static int freeDomain(ibv_pd* domain) {
+    delete domain;
+    return gone("pd");
+  }
+  static ibv_mr*
+  registerRegion(ibv_pd* domain, void* address, size_t size, int /*access*/) {
+    const auto held = lock();
+    if (FakeFabric::current->registrationError_ != 0) {
+      errno = FakeFabric::current->registrationError_;
+      return nullptr;
+    }
+    auto* const region = new ibv_mr{};
+    region->context = domain->context;
+    region->pd = domain;
+    region->addr = address;
+    region->length = size;
+    region->lkey = region->rkey = FakeFabric::current->nextNumber_++;
+    FakeFabric::current->regions_[region->lkey] = {
+        reinterpret_cast<uintptr_t>(address), size, domain};
+    ++FakeFabric::current->live_["mr"];
+    return region;
+  }
+  static int deregister(ibv_mr* region) {
+    const auto held = lock();
+    FakeFabric::current->regions_.erase(region->lkey);
+    --FakeFabric::current->live_["mr"];
+    delete region;
+    return 0;
+  }
+  static ibv_comp_channel* makeChannel(ibv_context* context) {
+    auto* const channel = new ibv_comp_channel{};
+    channel->context = context;
+    channel->fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+    return fresh("channel", channel);
+  }
+  static int destroyChannel(ibv_comp_channel* channel) {
+    ::close(channel->fd);
+    delete channel;
+    return gone("channel");
+  }
+  static ibv_cq* makeCq(
+      ibv_context* context,
+      int entries,
+      void* tag,
+      ibv_comp_channel* channel,
+      int /*vector*/) {
+    if (entries > of(context).device->maxCompletions) {
+      errno = EINVAL;
+      return nullptr;
+    }
+    auto* const cq = new Cq;
+    cq->base.context = context;
+    cq->base.cq_context = tag;
+    cq->base.channel = channel;
+    cq->capacity = static_cast<size_t>(entries);
+    return &fresh("cq", cq)->base;
+  }
+  static int destroyCq(ibv_cq* cq) {
+    delete &of(cq);
+    return gone("cq");
+  }
+  static int getEvent(ibv_comp_channel* channel, ibv_cq** cq, void** tag) {
+    uint64_t one = 0;
+    if (read(channel->fd, &one, sizeof(one)) != sizeof(one)) {
+      return -1;
+    }
+    *cq = nullptr; // nobody here asks whose it was
+    *tag = nullptr;
+    return 0;
+  }
+  static void acknowledge(ibv_cq* /*cq*/, unsigned int /*count*/) {}
+
+  static ibv_qp* makeQp(ibv_pd* domain, ibv_qp_init_attr* wanted) {
+    const auto& device = *of(domain->context).device;
+    const auto& cap = wanted->cap;
+    if (cap.max_send_wr > static_cast<uint32_t>(device.maxSendRequests) ||
+        cap.max_inline_data > device.maxInline ||
+        wanted->qp_type != IBV_QPT_RC) {
+      errno = EINVAL;
+      return nullptr;
+    }
+    const auto held = lock();
+    auto made = std::make_unique<Qp>();
+    made->base.context = domain->context;
+    made->base.pd = domain;
+    made->base.qp_num = FakeFabric::current->nextNumber_++;
+    made->base.state = IBV_QPS_RESET;
+    made->base.send_cq = wanted->send_cq;
+    made->base.recv_cq = wanted->recv_cq;
+    made->limits = cap;
+    made->sendCq = &of(wanted->send_cq);
+    made->receiveCq = &of(wanted->recv_cq);
+    auto* const base = &made->base;
+    FakeFabric::current->qps_[base->qp_num] = std::move(made);
+    ++FakeFabric::current->live_["qp"];
+    return base;
+  }
+  // What the kernel demands of each step.
+  static int required(ibv_qp_state from, ibv_qp_state to) {
+    if (from == IBV_QPS_RESET && to == IBV_QPS_INIT) {
+      return IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    }
+    if (from == IBV_QPS_INIT && to == IBV_QPS_RTR) {
+      return IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    }
+    if (from == IBV_QPS_RTR && to == IBV_QPS_RTS) {
+      return IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+          IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+    }
+    return to == IBV_QPS_ERR || to == IBV_QPS_RESET ? 0 : -1;
+  }
+  static int modify(ibv_qp* base, ibv_qp_attr* attributes, int mask) {
+    const auto held = lock();
+    auto& qp = of(base);
+    const int needed = required(base->state, attributes->qp_state);
+    if ((mask & IBV_QP_STATE) == 0 || needed < 0 || (mask & needed) != needed) {
+      return EINVAL;
+    }
+    if (attributes->qp_state == IBV_QPS_RTR) {
+      qp.attributes.dest_qp_num = attributes->dest_qp_num;
+    }
+    if (attributes->qp_state == IBV_QPS_RTS) {
+      qp.attributes.rnr_retry = attributes->rnr_retry;
+    }
+    base->state = attributes->qp_state;
+    if (base->state == IBV_QPS_ERR) {
+      FakeFabric::current->flush(qp);
+    }
+    return 0;
+  }
+  static int destroyQp(ibv_qp* qp) {
+    const auto held = lock();
+    // Completions that wait may still name it.
+    for (auto* const cq : {of(qp).sendCq, of(qp).receiveCq}) {
+      std::erase_if(
+          cq->entries, [&](const auto& e) { return e.retiring == &of(qp); });
+    }
+    FakeFabric::current->qps_.erase(qp->qp_num);
+    --FakeFabric::current->live_["qp"];
+    return 0;
+  }
+  static int forkInit() {
+    return 0;
+  }
+
+  static int postSend(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad) {
+    const auto held = lock();
+    auto& fabric = *FakeFabric::current;
+    auto& qp = of(base);
+    int left = -1;
+    if (fabric.failingPosts_ > 0) {
+      --fabric.failingPosts_;
+      left = fabric.postTaken_;
+    }
+    int error = 0;
+    for (; list != nullptr; list = list->next) {
+      if (left-- == 0) {
+        error = fabric.postError_;
+      } else if (base->state < IBV_QPS_RTS) {
+        error = EINVAL;
+      } else if (qp.posted - qp.retired >= qp.limits.max_send_wr) {
+        error = ENOMEM;
+      } else {
+        error = take(qp, *list);
+      }
+      if (error != 0) {
+        *bad = list;
+        break;
+      }
+    }
+    fabric.progress(qp);
+    return error;
+  }
+  static int take(Qp& qp, const ibv_send_wr& wr) {
+    if (wr.num_sge > static_cast<int>(qp.limits.max_send_sge)) {
+      return EINVAL;
+    }
+    FakeFabric::Request request;
+    request.request = wr;
+    request.segments.assign(wr.sg_list, wr.sg_list + wr.num_sge);
+    if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
+      for (const auto& segment : request.segments) {
+        const auto* const from =
+            reinterpret_cast<const std::byte*>(segment.addr);
+        request.inlined.insert(
+            request.inlined.end(), from, from + segment.length);
+      }
+      if (request.inlined.size() > qp.limits.max_inline_data) {
+        return EINVAL;
+      }
+    }
+    request.index = ++qp.posted;
+    request.delay = FakeFabric::current->delay_;
+    qp.sends.push_back(std::move(request));
+    return 0;
+  }
+  static int postReceive(ibv_qp* base, ibv_recv_wr* list, ibv_recv_wr** bad) {
+    const auto held = lock();
+    auto& qp = of(base);
+    for (; list != nullptr; list = list->next) {
+      if (qp.receives.size() >= qp.limits.max_recv_wr) {
+        *bad = list;
+        return ENOMEM;
+      }
+      qp.receives.push_back(list->wr_id);
+    }
+    if (base->state == IBV_QPS_ERR) {
+      FakeFabric::current->flush(qp);
+    }
+    return 0;
+  }
+  static int poll(ibv_cq* base, int most, ibv_wc* out) {
+    const auto held = lock();
+    for (auto& [number, qp] : FakeFabric::current->qps_) {
+      for (auto& request : qp->sends) {
+        request.delay -= request.delay > 0;
+      }
+      FakeFabric::current->progress(*qp);
+    }
+    auto& cq = of(base);
+    int count = 0;
+    for (; count < most && !cq.entries.empty(); ++count) {
+      const auto& entry = cq.entries.front();
+      out[count] = entry.completion;
+      if (entry.retiring != nullptr) {
+        entry.retiring->retired =
+            std::max(entry.retiring->retired, entry.retires);
+      }
+      cq.entries.pop_front();
+    }
+    return count;
+  }
+  static int arm(ibv_cq* base, int /*solicited*/) {
+    const auto held = lock();
+    of(base).armed = true;
+    return 0;
+  }
+};
+
+const rdma::Verbs& FakeFabric::verbs() {
+  static const rdma::Verbs verbs = [] {
+    rdma::Verbs calls{};
+    calls.get_device_list = FakeCalls::listDevices;
+    calls.free_device_list = FakeCalls::freeList;
+    calls.get_device_name = FakeCalls::name;
+    calls.open_device = FakeCalls::open;
+    calls.close_device = FakeCalls::close;
+    calls.query_device = FakeCalls::queryDevice;
+    calls.query_port = FakeCalls::queryPort;
+    calls.query_gid_ex = FakeCalls::queryGid;
+    calls.alloc_pd = FakeCalls::allocateDomain;
+    calls.dealloc_pd = FakeCalls::freeDomain;
+    calls.reg_mr = FakeCalls::registerRegion;
+    calls.dereg_mr = FakeCalls::deregister;
+    calls.create_comp_channel = FakeCalls::makeChannel;
+    calls.destroy_comp_channel = FakeCalls::destroyChannel;
+    calls.create_cq = FakeCalls::makeCq;
+    calls.destroy_cq = FakeCalls::destroyCq;
+    calls.get_cq_event = FakeCalls::getEvent;
+    calls.ack_cq_events = FakeCalls::acknowledge;
+    calls.create_qp = FakeCalls::makeQp;
+    calls.modify_qp = FakeCalls::modify;
+    calls.destroy_qp = FakeCalls::destroyQp;
+    calls.fork_init = FakeCalls::forkInit;
+    return calls;
+  }();
+  return verbs;
+}
+
+} // namespace dlslime::testing

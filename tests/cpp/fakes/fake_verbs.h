@@ -1,0 +1,108 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "rdma/verbs.h"
+
+namespace dlslime::testing {
+
+struct FakeGid {
+  ibv_gid_type type = IBV_GID_TYPE_ROCE_V2;
+  ibv_gid value{};
+};
+ibv_gid ipv4Gid(uint8_t a, uint8_t b, uint8_t c, uint8_t d);
+
+struct FakePort {
+  ibv_port_state state = IBV_PORT_ACTIVE;
+  bool ethernet = true;
+  uint16_t lid = 0;
+  ibv_mtu mtu = IBV_MTU_4096;
+  std::vector<FakeGid> gids{{IBV_GID_TYPE_ROCE_V2, ipv4Gid(10, 9, 0, 1)}};
+};
+
+struct FakeDevice {
+  std::string name = "fake0";
+  std::vector<FakePort> ports{FakePort{}};
+  int maxSendRequests = 1024;
+  int maxCompletions = 65536;
+  uint32_t maxInline = 220;
+  bool opens = true;
+};
+
+// A network of RDMA NICs in memory, with the verbs to use them: queue pairs
+// that go through their states, keys that are checked, receives that are
+// consumed, completion queues that overflow, and faults on order. Transfers
+// happen inside post_send and poll_cq; any thread.
+class FakeFabric {
+ public:
+  explicit FakeFabric(std::vector<FakeDevice> devices = {FakeDevice{}});
+  ~FakeFabric();
+  FakeFabric(const FakeFabric&) = delete;
+  FakeFabric& operator=(const FakeFabric&) = delete;
+
+  // One fabric at a time has verbs: get_device_list knows no argument.
+  static const rdma::Verbs& verbs();
+
+  // --- Faults -----------------------------------------------------------
+  // Nothing passes this device's ports until it is mended: requests end with
+  // retry-exceeded.
+  void cut(const std::string& device, bool down = true);
+  // The next `count` calls of post_send fail with `error` after they have
+  // taken `taken` requests of their list.
+  void failPosts(int count, int error, int taken = 0);
+  // Registrations fail with this errno; 0: they work.
+  void failRegistrations(int error);
+  // Requests wait until poll_cq has been called this often.
+  void delay(int polls);
+
+  // --- What a test may look at ------------------------------------------
+  // Objects that have not been destroyed, by kind: "mr", "qp", ...
+  std::map<std::string, int> live();
+  bool overflowed(); // some completion queue did
+  uint64_t requests(ibv_wr_opcode opcode); // carried out
+
+  struct Qp;
+  struct Cq;
+  struct Context;
+
+ private:
+  friend struct FakeCalls;
+  static FakeFabric* current;
+  struct Request;
+  struct Region {
+    uintptr_t address;
+    size_t size;
+    ibv_pd* domain;
+  };
+  void progress(Qp& qp);
+  void execute(Qp& qp, Request& request, Qp* target);
+  ibv_wc_status transfer(Qp& qp, Request& request, Qp& target);
+  bool gather(const Qp& qp, Request& request, std::vector<std::byte>& bytes);
+  bool scatter(const Qp& qp, Request& request, const std::byte* bytes);
+  const Region* regionOf(uint32_t key, ibv_pd* domain, uintptr_t at, size_t n);
+  void complete(Cq& cq, const ibv_wc& completion, uint64_t retires, Qp* qp);
+  void fail(Qp& qp, const Request& request, ibv_wc_status status);
+  void flush(Qp& qp);
+  bool isCut(const Qp& qp) const;
+
+  std::mutex mutex_;
+  std::vector<FakeDevice> devices_;
+  std::vector<std::unique_ptr<ibv_device>> handles_;
+  std::map<std::string, int> live_;
+  std::map<std::string, bool> cut_;
+  std::map<uint32_t, std::unique_ptr<Qp>> qps_;
+  std::map<uint32_t, Region> regions_;
+  std::map<int, uint64_t> requests_;
+  uint32_t nextNumber_ = 17;
+  int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;
+  int registrationError_ = 0;
+  int delay_ = 0;
+  bool overflowed_ = false;
+};
+
+} // namespace dlslime::testing

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "fakes/fake_verbs.h"
+
+namespace dlslime::testing {
+
+// What the verbs' opaque pointers point to: each begins with its public part.
+struct FakeFabric::Context {
+  ibv_context base{};
+  const FakeDevice* device = nullptr;
+};
+
+struct FakeFabric::Cq {
+  ibv_cq base{};
+  struct Entry {
+    ibv_wc completion;
+    Qp* retiring; // whose send queue gets shorter when this is polled
+    uint64_t retires;
+  };
+  std::deque<Entry> entries;
+  size_t capacity = 0;
+  bool armed = false;
+};
+
+struct FakeFabric::Request {
+  ibv_send_wr request{};
+  std::vector<ibv_sge> segments;
+  std::vector<std::byte> inlined;
+  uint64_t index = 0;
+  int delay = 0;
+};
+
+struct FakeFabric::Qp {
+  ibv_qp base{};
+  ibv_qp_cap limits{};
+  Cq* sendCq = nullptr;
+  Cq* receiveCq = nullptr;
+  ibv_qp_attr attributes{};
+  std::deque<Request> sends;
+  std::deque<uint64_t> receives; // wr_id
+  uint64_t posted = 0; // sends, ever
+  uint64_t retired = 0; // of those, known to be over by polling
+};
+
+} // namespace dlslime::testing

@@ -1,0 +1,337 @@
+// Two processes' halves of the protocol over RDMA on a FakeFabric.
+#include "rdma/rdma_connection.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <random>
+
+#include "fakes/endpoint.h"
+#include "fakes/fake_verbs.h"
+#include "fakes/guarded_operation.h"
+#include "fakes/log_capture.h"
+#include "rdma/rdma_transport.h"
+#include "world.h"
+
+namespace dlslime::testing {
+namespace {
+
+constexpr Outbound::Limits kLimits{16 * 1024, 4 * 1024 * 1024};
+
+// Two hosts with a NIC each.
+class RdmaTest : public ::testing::Test {
+ protected:
+  RdmaTest() {
+    for (const int end : {0, 1}) {
+      ends_[end] = std::make_unique<Endpoint>(kLimits);
+      groups_[end] = ends_[end]->join(end, 2);
+    }
+  }
+  ~RdmaTest() override {
+    tearDown();
+    EXPECT_TRUE(fabric.live().empty()) << "something was not freed";
+    EXPECT_FALSE(fabric.overflowed()) << "a completion queue was too small";
+  }
+  void tearDown() {
+    for (const int end : {0, 1}) {
+      groups_[end].reset();
+      ends_[end].reset();
+    }
+    for (auto& transport : transports_) {
+      transport.reset();
+    }
+  }
+  void connect() {
+    for (const int end : {0, 1}) {
+      rdma::RdmaOptions options;
+      options.nics.wanted = end == 0 ? "left" : "right";
+      transports_[end] =
+          std::make_unique<rdma::RdmaTransport>(FakeFabric::verbs(), options);
+    }
+    Transport::Context context;
+    context.nonce = "n";
+    Offer answer;
+    Offer offer = transports_[0]->offer(context);
+    auto second = transports_[1]->accept(context, std::move(offer), answer);
+    auto first = transports_[0]->finish(context, std::move(answer));
+    ends_[0]->connect(std::move(first));
+    ends_[1]->connect(std::move(second));
+    for (const int end : {0, 1}) {
+      ends_[end]->reach(
+          *groups_[end],
+          1 - end,
+          ends_[end]->channels[0],
+          groups_[1 - end]->id());
+    }
+  }
+  // Until nothing happens for a while; a broken connection always says that
+  // something has.
+  void settle() {
+    for (int quiet = 0, i = 0; quiet < 20 && i < 100000; ++i) {
+      const bool first = ends_[0]->poll();
+      const bool second = ends_[1]->poll();
+      quiet = first || second ? 0 : quiet + 1;
+    }
+  }
+  GuardedPtr send(int from, size_t size, uint32_t tag = 0) {
+    auto operation = GuardedOperation::send(
+        1 - from, tag, pattern(size, static_cast<unsigned>(size + tag)));
+    ends_[from]->send(*groups_[from], operation);
+    return operation;
+  }
+  GuardedPtr receive(int at, size_t size, uint32_t tag = 0) {
+    auto operation = GuardedOperation::receive(1 - at, tag, size);
+    ends_[at]->receive(*groups_[at], operation);
+    return operation;
+  }
+  PeerChannel& channel(int end) {
+    return *ends_[end]->channels[0];
+  }
+
+  static FakeDevice named(const char* name, uint8_t address) {
+    FakeDevice device;
+    device.name = name;
+    device.ports[0].gids[0].value = ipv4Gid(10, 9, 0, address);
+    return device;
+  }
+  LogCapture log;
+  FakeFabric fabric{{named("left", 1), named("right", 2)}};
+  std::unique_ptr<rdma::RdmaTransport> transports_[2];
+  std::unique_ptr<Endpoint> ends_[2];
+  std::shared_ptr<Group> groups_[2];
+};
+
+TEST_F(RdmaTest, MessagesOfEverySizeArriveBothWays) {
+  connect();
+  EXPECT_EQ(channel(0).route(), "rdma");
+  for (const size_t size :
+       {0, 1, 200, 1000, 16384, 16385, 65536, 131072, 131073, 5 << 20}) {
+    for (const int from : {0, 1}) {
+      const auto got = receive(1 - from, size);
+      const auto sent = send(from, size);
+      settle();
+      ASSERT_TRUE(sent->done() && sent->status().ok()) << size;
+      ASSERT_TRUE(got->done() && got->status().ok()) << size;
+      ASSERT_EQ(got->bytes(), size);
+      ASSERT_EQ(got->result(), sent->result()) << size;
+    }
+  }
+  EXPECT_GT(fabric.requests(IBV_WR_RDMA_READ), 0U);
+}
+
+TEST_F(RdmaTest, FloodInBothDirectionsNeedsNoMoreReceivesThanArePosted) {
+  connect();
+  settle();
+  std::vector<std::pair<GuardedPtr, GuardedPtr>> all;
+  for (int i = 0; i < 5000; ++i) {
+    for (const int from : {0, 1}) {
+      auto sent = send(from, static_cast<size_t>(i % 3 == 0 ? 9000 : 8));
+      all.emplace_back(std::move(sent), receive(1 - from, 9000));
+    }
+  }
+  settle();
+  for (const auto& [sent, got] : all) {
+    ASSERT_TRUE(sent->done() && sent->status().ok());
+    ASSERT_TRUE(got->done() && got->status().ok());
+  }
+}
+
+TEST_F(RdmaTest, RandomTrafficArrivesInOrder) {
+  for (const int delay : {0, 1, 5}) {
+    fabric.delay(delay);
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      SCOPED_TRACE(
+          ::testing::Message() << "seed " << seed << " delay " << delay);
+      std::mt19937_64 random(seed);
+      if (ends_[0]->channels.empty()) {
+        connect();
+      }
+      std::vector<GuardedPtr> sends[2][3], receives[2][3];
+      for (int i = 0; i < 400; ++i) {
+        const int from = static_cast<int>(random() % 2);
+        const auto tag = static_cast<uint32_t>(random() % 3);
+        const size_t size =
+            random() % 8 == 0 ? random() % 400000 : random() % 20000;
+        sends[from][tag].push_back(send(from, size, tag));
+        const auto other = static_cast<uint32_t>(random() % 3);
+        receives[from][other].push_back(receive(1 - from, 400000, other));
+        ends_[static_cast<int>(random() % 2)]->poll();
+      }
+      for (const int from : {0, 1}) {
+        for (uint32_t tag = 0; tag < 3; ++tag) {
+          while (receives[from][tag].size() < sends[from][tag].size()) {
+            receives[from][tag].push_back(receive(1 - from, 400000, tag));
+          }
+          while (sends[from][tag].size() < receives[from][tag].size()) {
+            sends[from][tag].push_back(send(from, 100, tag));
+          }
+        }
+      }
+      settle();
+      for (const int from : {0, 1}) {
+        for (uint32_t tag = 0; tag < 3; ++tag) {
+          for (size_t i = 0; i < sends[from][tag].size(); ++i) {
+            const auto& got = receives[from][tag][i];
+            ASSERT_TRUE(got->done() && got->status().ok());
+            const auto& sent = sends[from][tag][i]->result();
+            ASSERT_EQ(got->bytes(), sent.size());
+            ASSERT_TRUE(
+                std::equal(sent.begin(), sent.end(), got->result().begin()));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(RdmaTest, CutCableFailsEverythingWithNicAndStatus) {
+  connect();
+  settle();
+  const auto pulled = receive(1, 3 << 20);
+  const auto sent = send(0, 3 << 20);
+  fabric.cut("left");
+  const auto small = send(0, 8);
+  settle();
+  ends_[1]->channels[0]->peerClosed(
+      Status(ErrorCode::kPeerFailed, "its process has ended"));
+  settle();
+  for (const auto& operation : {pulled, sent}) {
+    ASSERT_TRUE(operation->done()) << operation->describe();
+    EXPECT_FALSE(operation->status().ok());
+    EXPECT_EQ(operation->releases(), 1) << operation->describe();
+  }
+  EXPECT_NE(
+      sent->status().message().find("left:1: IBV_WC_RETRY_EXC_ERR"),
+      std::string::npos)
+      << sent->status().message();
+  EXPECT_TRUE(channel(0).idle());
+  EXPECT_TRUE(channel(1).idle());
+}
+
+TEST_F(RdmaTest, PostThatTheDeviceRefusesBreaksTheConnectionOnly) {
+  connect();
+  settle();
+  fabric.failPosts(1, ENOMEM);
+  const auto sent = send(0, 3 << 20); // announced by a message
+  settle();
+  ASSERT_TRUE(sent->done());
+  EXPECT_EQ(sent->status().code(), ErrorCode::kTransportFailed);
+  EXPECT_NE(sent->status().message().find("errno 12"), std::string::npos)
+      << sent->status().message();
+}
+
+TEST_F(RdmaTest, MemoryThatCantBeRegisteredIsStreamed) {
+  connect();
+  settle();
+  fabric.failRegistrations(ENOMEM);
+  const auto got = receive(1, 1 << 20);
+  const auto sent = send(0, 1 << 20);
+  settle();
+  ASSERT_TRUE(got->done() && got->status().ok()) << got->status().message();
+  EXPECT_EQ(got->result(), sent->result());
+  EXPECT_EQ(fabric.requests(IBV_WR_RDMA_READ), 0U);
+  EXPECT_GE(log.count("cannot register 1048576 bytes with left"), 1U);
+}
+
+TEST_F(RdmaTest, ReceiverThatCantRegisterFailsTheMessageAtBothEnds) {
+  connect();
+  settle();
+  const auto sent = send(0, 1 << 20);
+  fabric.failRegistrations(ENOMEM);
+  const auto got = receive(1, 1 << 20);
+  settle();
+  ASSERT_TRUE(got->done() && sent->done());
+  EXPECT_NE(got->status().message().find("cannot register"), std::string::npos);
+  EXPECT_FALSE(sent->status().ok());
+  fabric.failRegistrations(0);
+  const auto next = receive(1, 1 << 20);
+  send(0, 1 << 20);
+  settle();
+  EXPECT_TRUE(next->done() && next->status().ok()) << "the pair works on";
+}
+
+TEST_F(RdmaTest, CancelledReceiveEndsWhenTheNicIsDone) {
+  connect();
+  settle();
+  fabric.delay(10);
+  const auto got = receive(1, 8 << 20);
+  const auto sent = send(0, 8 << 20);
+  for (int i = 0; i < 30; ++i) {
+    ends_[0]->poll();
+    ends_[1]->poll();
+  }
+  ends_[1]->cancel(*groups_[1], got, Status(ErrorCode::kTimeout, "taken back"));
+  fabric.delay(0);
+  settle();
+  ASSERT_TRUE(got->done());
+  EXPECT_EQ(got->status().code(), ErrorCode::kTimeout);
+  EXPECT_EQ(got->releases(), 1);
+  ASSERT_TRUE(sent->done());
+  const auto next = receive(1, 100);
+  send(0, 100);
+  settle();
+  EXPECT_TRUE(next->done() && next->status().ok());
+}
+
+TEST_F(RdmaTest, MalformedAddressesAreRefused) {
+  connect();
+  Transport::Context context;
+  context.nonce = "m";
+  const auto good = transports_[0]->offer(context).blob;
+  std::mt19937_64 random(3);
+  Offer answer;
+  for (size_t size = 0; size < good.size(); ++size) {
+    const Bytes cut(good.begin(), good.begin() + static_cast<ptrdiff_t>(size));
+    EXPECT_THROW(transports_[1]->accept(context, {cut, {}}, answer), Error);
+  }
+  for (int i = 0; i < 500; ++i) {
+    Bytes bad = good;
+    bad[random() % bad.size()] = static_cast<std::byte>(random());
+    try {
+      transports_[1]->accept(context, {bad, {}}, answer);
+    } catch (const Error&) {
+    }
+  }
+  EXPECT_THROW(
+      transports_[0]->finish({nullptr, "unknown", true, {}}, {good, {}}),
+      Error);
+  transports_[0]->withdraw(context);
+}
+
+TEST_F(RdmaTest, SleepingEndIsWokenByACompletion) {
+  connect();
+  settle();
+  transports_[1]->beginSleep();
+  settle();
+  transports_[1]->drainWakeFds();
+  transports_[1]->beginSleep();
+  send(0, 8);
+  ends_[0]->poll();
+  pollfd ready{transports_[1]->wakeFds().at(0), POLLIN, 0};
+  EXPECT_EQ(::poll(&ready, 1, 0), 1);
+  transports_[1]->drainWakeFds();
+  EXPECT_EQ(::poll(&ready, 1, 0), 0);
+}
+
+TEST_F(RdmaTest, CloseLetsWhatWasSentArrive) {
+  connect();
+  settle();
+  for (int i = 0; i < 100; ++i) {
+    send(0, 5000);
+  }
+  fabric.delay(3);
+  const auto last = send(0, 5000);
+  EXPECT_TRUE(last->done());
+  channel(0).fail(Status(ErrorCode::kCancelled, "this end stops"));
+  const auto connection = channel(0).takeConnection();
+  connection->close();
+  for (int i = 0; i < 101; ++i) {
+    const auto got = receive(1, 5000);
+    ends_[1]->poll();
+    ASSERT_TRUE(got->done() && got->status().ok()) << i;
+  }
+}
+
+} // namespace
+} // namespace dlslime::testing
