@@ -82,6 +82,12 @@ class Connection {
   virtual bool claimCopy(CopyJob& job) = 0;
   virtual void finishCopy(const CopyJob& job) = 0;
 
+  // The peer is copying the last pieces of a transfer: it ends within some
+  // hundred microseconds, sooner than a sleeper wakes.
+  virtual bool endsSoon() const {
+    return false;
+  }
+
   // The peer process has ended or let go of the connection: it writes no more,
   // so abandoned pulls need not wait for it.
   virtual void peerGone() = 0;

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace dlslime {
@@ -33,6 +34,12 @@ bool ChannelTable::poll(int most) {
     any |= entries_[i].channel->poll(most);
   }
   return any;
+}
+
+bool ChannelTable::endsSoon() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return entry.channel->endsSoon();
+  });
 }
 
 std::shared_ptr<PeerChannel> ChannelTable::claimCopy(CopyJob& job) {

@@ -34,6 +34,8 @@ class ChannelTable {
       std::optional<ControlSocket> socket);
 
   bool poll(int most);
+  // See Connection::endsSoon().
+  bool endsSoon() const;
   // Copy work of any channel; finish it on the channel that is returned.
   std::shared_ptr<PeerChannel> claimCopy(CopyJob& job);
   // A control socket has something to say: almost always that it has ended.

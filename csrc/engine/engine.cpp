@@ -195,6 +195,11 @@ bool Engine::step() {
   return any || channel != nullptr;
 }
 
+bool Engine::endsSoon() {
+  const Section section(state_, std::try_to_lock);
+  return section && state_.channels.endsSoon();
+}
+
 void Engine::runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel) {
   for (int i = 0;; ++i) {
     job.error = job.run(job);

@@ -83,6 +83,7 @@ class Engine final : public ProgressSource {
   }
 
   bool step() override;
+  bool endsSoon() override;
   bool beginSleep() override;
   void endSleep() override;
   void onReady(const std::vector<uint64_t>& tokens) override;

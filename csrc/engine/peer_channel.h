@@ -63,6 +63,9 @@ class PeerChannel final : public ConnectionEvents,
   void peerClosed(const Status& why);
 
   bool poll(int most = kMessagesPerPoll);
+  bool endsSoon() const {
+    return connection_ && connection_->endsSoon();
+  }
   bool claimCopy(CopyJob& job);
   void finishCopy(const CopyJob& job);
 

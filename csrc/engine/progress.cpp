@@ -18,6 +18,9 @@ namespace {
 constexpr int kPollsBeforeYield = 16;
 // With one CPU for all threads nothing can come while we poll.
 constexpr int kPollsOnOneCpu = 1;
+// A transfer whose last pieces the peer copies is waited for awake, but no
+// longer: its process may have been stopped.
+constexpr milliseconds kMostSpin{1};
 constexpr milliseconds kTick{1};
 // How long the background thread goes on polling after it was woken.
 constexpr microseconds kServeSpin{20};
@@ -80,7 +83,7 @@ bool Progress::wait(const Operation& operation, TimePoint deadline) {
 
 bool Progress::spinWait(const Operation& operation, TimePoint deadline) {
   int idlePolls = 0;
-  TimePoint end{};
+  TimePoint end{}, last{};
   while (!operation.done()) {
     noteLook();
     if (source_.step()) {
@@ -94,9 +97,13 @@ bool Progress::spinWait(const Operation& operation, TimePoint deadline) {
     const auto now = Clock::now();
     if (idlePolls == pollsBeforeYield_) {
       end = std::min(now + spin_, deadline);
+      last = std::min(now + kMostSpin, deadline);
     }
     if (now >= end) {
-      return operation.done();
+      if (spin_.count() == 0 || now >= last || !source_.endsSoon()) {
+        return operation.done();
+      }
+      end = std::min(now + spin_, last);
     }
     sched_yield();
   }

@@ -19,6 +19,10 @@ class ProgressSource {
   // One look at everything; returns at once if another thread is looking.
   // True if anything happened.
   virtual bool step() = 0;
+  // Something will happen sooner than a sleeper wakes.
+  virtual bool endsSoon() {
+    return false;
+  }
   // Peers must ring from now on. Looks once more; false if that found
   // something, then there is no sleeping.
   virtual bool beginSleep() = 0;
@@ -27,8 +31,9 @@ class ProgressSource {
 };
 
 // Who drives the engine, when (docs/architecture.md, "Progress"):
-//  - a thread in wait() polls; after Config::spin without news it sleeps on
-//    the descriptors, and serves everybody when it wakes;
+//  - a thread in wait() polls; after Config::spin without news, and nothing
+//    that ends soon, it sleeps on the descriptors, and serves everybody when it
+//    wakes;
 //  - further waiting threads sleep until their operation is done or the
 //    sleeping one leaves;
 //  - the background thread looks every millisecond while others look, because

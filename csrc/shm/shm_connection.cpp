@@ -133,6 +133,21 @@ void ShmConnection::finishCopy(const CopyJob& job) {
   doorbell_.ring(); // the receiver may have gone to sleep over our piece
 }
 
+bool ShmConnection::endsSoon() const {
+  if (gone_) {
+    return false;
+  }
+  for (const auto& side : layout().desk) {
+    for (const auto& desk : side) {
+      const auto state = deskState(desk);
+      if (state.taken == state.total && state.done < state.total) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 void ShmConnection::peerGone() {
   gone_ = true;
   if (pulls_) {

@@ -50,6 +50,7 @@ class ShmConnection final : public Connection {
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
   bool claimCopy(CopyJob& job) override;
   void finishCopy(const CopyJob& job) override;
+  bool endsSoon() const override;
   void peerGone() override;
 
  private:

@@ -24,10 +24,14 @@ class ScriptedSource final : public ProgressSource {
     ++sleeps;
     return true;
   }
+  bool endsSoon() override {
+    return onEndsSoon && onEndsSoon();
+  }
   void endSleep() override {}
   void onReady(const std::vector<uint64_t>& /*tokens*/) override {}
 
   std::function<void()> onBeginSleep;
+  std::function<bool()> onEndsSoon;
   std::atomic<int> steps{0}, sleeps{0};
 };
 
@@ -81,6 +85,36 @@ TEST_F(ProgressTest, WaitWithAPassedDeadlineStillLooksOnce) {
   const int before = source.steps;
   EXPECT_FALSE(progress.wait(*operation, Clock::now() - milliseconds(1)));
   EXPECT_GT(source.steps, before);
+}
+
+// No thread but the caller's: nothing else sleeps.
+TEST(ProgressSpin, WaiterStaysAwakeForWhatEndsSoon) {
+  ScriptedSource source;
+  Sleeper sleeper;
+  Progress progress(source, sleeper, microseconds(1));
+  const auto operation = makeSend(0, 0, {});
+  int asked = 0;
+  source.onEndsSoon = [&] {
+    if (++asked == 5) {
+      operation->settle({});
+    }
+    return true;
+  };
+  EXPECT_TRUE(progress.wait(*operation, deadlineAfter(milliseconds(10000))));
+  EXPECT_EQ(asked, 5);
+  EXPECT_EQ(source.sleeps, 0);
+}
+
+TEST(ProgressSpin, WaiterSleepsWhenWhatShouldEndSoonDoesNot) {
+  ScriptedSource source;
+  Sleeper sleeper;
+  Progress progress(source, sleeper, microseconds(1));
+  const auto operation = makeSend(0, 0, {});
+  source.onEndsSoon = [] { return true; };
+  source.onBeginSleep = [&] { operation->settle({}); };
+  const auto start = Clock::now();
+  EXPECT_TRUE(progress.wait(*operation, start + milliseconds(10000)));
+  EXPECT_EQ(source.sleeps, 1);
 }
 
 TEST_F(
