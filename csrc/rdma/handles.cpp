@@ -46,30 +46,29 @@ std::string lockedMemoryHint(int error) {
 
 Context::Context(const Verbs& verbs, ibv_device* device)
     : verbs_(verbs),
-      name_(verbs.get_device_name(device)),
+      name_(verbs.getDeviceName(device)),
       context_(
-          made(verbs.open_device(device), "cannot open RDMA device " + name_)) {
-}
+          made(verbs.openDevice(device), "cannot open RDMA device " + name_)) {}
 
 Context::~Context() {
-  expectFreed(verbs_.close_device(context_), "device context");
+  expectFreed(verbs_.closeDevice(context_), "device context");
 }
 
 ProtectionDomain::ProtectionDomain(ContextPtr context)
     : context_(std::move(context)),
       domain_(made(
-          context_->verbs().alloc_pd(context_->get()),
+          context_->verbs().allocPd(context_->get()),
           "cannot make a protection domain on " + context_->name())) {}
 
 ProtectionDomain::~ProtectionDomain() {
-  expectFreed(context_->verbs().dealloc_pd(domain_), "protection domain");
+  expectFreed(context_->verbs().deallocPd(domain_), "protection domain");
 }
 
 namespace {
 
 ibv_mr* registerMemory(ProtectionDomain& domain, void* address, size_t size) {
   const auto& context = *domain.context();
-  auto* const region = context.verbs().reg_mr(
+  auto* const region = context.verbs().regMr(
       domain.get(),
       address,
       size,
@@ -95,32 +94,32 @@ MemoryRegion::MemoryRegion(
       region_(registerMemory(*domain_, address, size)) {}
 
 MemoryRegion::~MemoryRegion() {
-  expectFreed(domain_->context()->verbs().dereg_mr(region_), "memory region");
+  expectFreed(domain_->context()->verbs().deregMr(region_), "memory region");
 }
 
 CompletionChannel::CompletionChannel(ContextPtr context)
     : context_(std::move(context)),
       channel_(made(
-          context_->verbs().create_comp_channel(context_->get()),
+          context_->verbs().createCompChannel(context_->get()),
           "cannot make a completion channel on " + context_->name())) {
   const int flags = fcntl(channel_->fd, F_GETFL);
   if (flags < 0 || fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
     const int error = errno;
-    context_->verbs().destroy_comp_channel(channel_);
+    context_->verbs().destroyCompChannel(channel_);
     throwErrno("cannot make a completion channel non-blocking", error);
   }
 }
 
 CompletionChannel::~CompletionChannel() {
   expectFreed(
-      context_->verbs().destroy_comp_channel(channel_), "completion channel");
+      context_->verbs().destroyCompChannel(channel_), "completion channel");
 }
 
 void CompletionChannel::drain() {
   ibv_cq* queue = nullptr;
   void* tag = nullptr;
-  while (context_->verbs().get_cq_event(channel_, &queue, &tag) == 0) {
-    context_->verbs().ack_cq_events(queue, 1);
+  while (context_->verbs().getCqEvent(channel_, &queue, &tag) == 0) {
+    context_->verbs().ackCqEvents(queue, 1);
   }
 }
 
@@ -131,7 +130,7 @@ CompletionQueue::CompletionQueue(
     : context_(std::move(context)),
       channel_(std::move(channel)),
       queue_(made(
-          context_->verbs().create_cq(
+          context_->verbs().createCq(
               context_->get(),
               entries,
               nullptr,
@@ -141,7 +140,7 @@ CompletionQueue::CompletionQueue(
               " entries on " + context_->name())) {}
 
 CompletionQueue::~CompletionQueue() {
-  expectFreed(context_->verbs().destroy_cq(queue_), "completion queue");
+  expectFreed(context_->verbs().destroyCq(queue_), "completion queue");
 }
 
 int CompletionQueue::poll(ibv_wc* completions, int most) {

@@ -91,7 +91,7 @@ bool matches(
 class DeviceList {
  public:
   explicit DeviceList(const Verbs& verbs) : verbs_(verbs) {
-    list_ = verbs.get_device_list(&count_);
+    list_ = verbs.getDeviceList(&count_);
     if (list_ == nullptr) {
       throw Error(
           ErrorCode::kUnavailable,
@@ -100,7 +100,7 @@ class DeviceList {
     }
   }
   ~DeviceList() {
-    verbs_.free_device_list(list_);
+    verbs_.freeDeviceList(list_);
   }
   DeviceList(const DeviceList&) = delete;
   DeviceList& operator=(const DeviceList&) = delete;
@@ -143,7 +143,7 @@ Nic::Nic(ProtectionDomainPtr domain, uint8_t port, const NicOptions& options)
 
 void Nic::readLimits() {
   ibv_device_attr device{};
-  const int error = context()->verbs().query_device(context()->get(), &device);
+  const int error = context()->verbs().queryDevice(context()->get(), &device);
   if (error != 0) {
     throwErrno("cannot query RDMA device " + context()->name(), error);
   }
@@ -159,7 +159,7 @@ void Nic::readLimits() {
 void Nic::readPort(const NicOptions& options) {
   ibv_port_attr port{};
   const int error =
-      context()->verbs().query_port(context()->get(), port_, &port);
+      context()->verbs().queryPort(context()->get(), port_, &port);
   if (error != 0) {
     throwErrno("cannot query port " + name_, error);
   }
@@ -192,7 +192,7 @@ std::vector<Gid> Nic::readGids(uint32_t count) const {
   std::vector<Gid> table;
   for (uint32_t index = 0; index < count; ++index) {
     ibv_gid_entry entry{};
-    const int error = context()->verbs().query_gid_ex(
+    const int error = context()->verbs().queryGidEx(
         context()->get(), port_, index, &entry, 0, sizeof(entry));
     if (error != 0) {
       continue; // ENODATA: this entry is empty
@@ -218,14 +218,14 @@ NicList openNics(const Verbs& verbs, const NicOptions& options) {
   const DeviceList devices(verbs);
   std::vector<std::string> names;
   for (auto* const device : devices) {
-    names.emplace_back(verbs.get_device_name(device));
+    names.emplace_back(verbs.getDeviceName(device));
   }
   for (auto* const device : devices) {
-    const std::string name = verbs.get_device_name(device);
+    const std::string name = verbs.getDeviceName(device);
     try {
       const auto context = std::make_shared<Context>(verbs, device);
       ibv_device_attr attributes{};
-      if (verbs.query_device(context->get(), &attributes) != 0) {
+      if (verbs.queryDevice(context->get(), &attributes) != 0) {
         continue;
       }
       ProtectionDomainPtr domain;

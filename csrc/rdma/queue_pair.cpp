@@ -81,7 +81,7 @@ QueuePair::QueuePair(
   const auto& verbs = nic_->context()->verbs();
   for (auto bytes = depths.inlineBytes; pair_ == nullptr; bytes /= 2) {
     attributes.cap.max_inline_data = bytes;
-    pair_ = verbs.create_qp(nic_->domain()->get(), &attributes);
+    pair_ = verbs.createQp(nic_->domain()->get(), &attributes);
     if (pair_ == nullptr && bytes == 0) {
       throwErrno(
           "cannot make a queue pair of " + std::to_string(depths.sends) +
@@ -94,13 +94,13 @@ QueuePair::QueuePair(
   try {
     toInit();
   } catch (const Error&) {
-    verbs.destroy_qp(pair_);
+    verbs.destroyQp(pair_);
     throw;
   }
 }
 
 QueuePair::~QueuePair() {
-  const int error = nic_->context()->verbs().destroy_qp(pair_);
+  const int error = nic_->context()->verbs().destroyQp(pair_);
   if (error != 0) {
     logWarning("a queue pair could not be freed: " + errnoText(error));
   }
@@ -119,7 +119,7 @@ QueuePairAddress QueuePair::address() const {
 }
 
 void QueuePair::modify(ibv_qp_attr& attributes, int mask, const char* step) {
-  const int error = nic_->context()->verbs().modify_qp(
+  const int error = nic_->context()->verbs().modifyQp(
       pair_, &attributes, mask | IBV_QP_STATE);
   if (error != 0) {
     throwErrno(
@@ -194,7 +194,7 @@ void QueuePair::toError() noexcept {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
   // An error here means that the device is gone: then nothing is touched.
-  nic_->context()->verbs().modify_qp(pair_, &attributes, IBV_QP_STATE);
+  nic_->context()->verbs().modifyQp(pair_, &attributes, IBV_QP_STATE);
 }
 
 bool QueuePair::postSend(ibv_send_wr* list, int& error) {

@@ -6,7 +6,7 @@ namespace dlslime::rdma {
 
 RdmaTransport::RdmaTransport(const Verbs& verbs, const RdmaOptions& options)
     : options_(options) {
-  verbs.fork_init(); // before the first registration; an error: nothing to do
+  verbs.forkInit(); // before the first registration; an error: nothing to do
   auto found = openNics(verbs, options.nics);
   if (found.nics.empty()) {
     std::string reasons;

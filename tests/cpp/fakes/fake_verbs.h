@@ -45,7 +45,7 @@ class FakeFabric {
   FakeFabric(const FakeFabric&) = delete;
   FakeFabric& operator=(const FakeFabric&) = delete;
 
-  // One fabric at a time has verbs: get_device_list knows no argument.
+  // One fabric at a time has verbs: getDeviceList knows no argument.
   static const rdma::Verbs& verbs();
 
   // --- Faults -----------------------------------------------------------
