@@ -140,7 +140,7 @@ TEST_F(RdmaTest, FloodInBothDirectionsNeedsNoMoreReceivesThanArePosted) {
 TEST_F(RdmaTest, RandomTrafficArrivesInOrder) {
   for (const int delay : {0, 1, 5}) {
     fabric.delay(delay);
-    for (uint64_t seed = 1; seed <= 5; ++seed) {
+    for (uint64_t seed = 1; seed <= 2; ++seed) {
       SCOPED_TRACE(
           ::testing::Message() << "seed " << seed << " delay " << delay);
       std::mt19937_64 random(seed);
@@ -148,7 +148,7 @@ TEST_F(RdmaTest, RandomTrafficArrivesInOrder) {
         connect();
       }
       std::vector<GuardedPtr> sends[2][3], receives[2][3];
-      for (int i = 0; i < 400; ++i) {
+      for (int i = 0; i < 120; ++i) {
         const int from = static_cast<int>(random() % 2);
         const auto tag = static_cast<uint32_t>(random() % 3);
         const size_t size =
