@@ -8,10 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from dlslime_backend._build import TORCH_VERSION
-from dlslime_backend._load import extension
-
-_TORCH_MINOR = int(TORCH_VERSION.split(".")[1])
+from dlslime_backend._load import extension, torch_minor
 
 # A pair's Gloo group waits this long for the other end to come, and then never gives up: it has no
 # time-out of its own to speak of, because a quiet pair is not a broken one.
@@ -53,7 +50,7 @@ def _make_collectives(options: Any, current: Any, device: str, nonce: str) -> An
             ) from error
         group.options.global_ranks_in_group = options.global_ranks_in_group
         group.options.group_name = options.group_id
-        if _TORCH_MINOR < 14:  # from there on groups number their collectives themselves
+        if torch_minor() < (2, 14):  # from there on groups number their collectives themselves
             group._set_sequence_number_for_group()
         return group
     if device == "cuda":

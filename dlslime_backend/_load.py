@@ -7,8 +7,10 @@ from types import ModuleType
 import torch
 
 
-def _minor(version: str) -> str:
-    return ".".join(version.split("+")[0].split(".")[:2])
+def torch_minor(version: str = torch.__version__) -> tuple[int, int]:
+    """Return (2, 13) for "2.13.0+cpu"."""
+    major, minor = version.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
 
 
 @functools.cache
@@ -21,7 +23,7 @@ def extension() -> ModuleType:
     """
     from dlslime_backend._build import TORCH_VERSION
 
-    if _minor(TORCH_VERSION) != _minor(torch.__version__):
+    if torch_minor(TORCH_VERSION) != torch_minor():
         raise ImportError(
             f"dlslime_backend was built for torch {TORCH_VERSION}, but torch {torch.__version__} "
             "is installed, and a build belongs to one torch minor. Rebuild it here: "

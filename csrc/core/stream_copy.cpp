@@ -1,6 +1,5 @@
 #include "core/stream_copy.h"
 
-#include <algorithm>
 #include <cstdint>
 
 #include "core/memory.h"

@@ -75,12 +75,14 @@ class Connection {
   virtual void abandon(uint64_t pullId) = 0;
 
   // Takes up to `most` of the messages that have arrived. True if anything
-  // happened; a status that is not ok means the connection is broken and will
-  // not be polled again.
+  // happened; a status that is not ok means the connection is broken: it is
+  // polled on until its pulls have ended, and nothing is sent any more.
   virtual bool poll(ConnectionEvents& events, Status& broken, int most) = 0;
   // Copy work that this or the peer's pulls offer. False: none now.
-  virtual bool claimCopy(CopyJob& job) = 0;
-  virtual void finishCopy(const CopyJob& job) = 0;
+  virtual bool claimCopy(CopyJob& /*job*/) {
+    return false;
+  }
+  virtual void finishCopy(const CopyJob& /*job*/) {}
 
   // The peer is copying the last pieces of a transfer: it ends within some
   // hundred microseconds, sooner than a sleeper wakes.
@@ -88,10 +90,11 @@ class Connection {
     return false;
   }
 
-  // The peer process has ended or let go of the connection: it writes no more,
-  // so abandoned pulls need not wait for it.
-  virtual void peerGone() = 0;
-  // The peer has closed its end: nobody will read what is sent.
+  // The connection has failed: the peer does nothing for its pulls any more, so
+  // they end without it.
+  virtual void endPulls() = 0;
+  // The peer has closed its end: nobody will read what is sent, but what it
+  // sent before may still be polled.
   virtual void peerClosed() {}
   // After that: poll() has seen all that it sent.
   virtual bool drained() const {

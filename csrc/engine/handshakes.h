@@ -45,6 +45,9 @@ class Handshakes {
   void expire();
 
  private:
+  // A peer answers in microseconds unless it is starved of CPU.
+  static constexpr milliseconds kHandshakeTime{10000};
+
   struct Attempt {
     Request request;
     RouteChoice choice;
@@ -64,6 +67,7 @@ class Handshakes {
   bool settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
   void giveUp(const ChannelKey& key, Status why);
 
+  // handshake_guests.cpp
   void acceptGuests();
   bool onGuest(Guest& guest); // true: finished with it
   Welcome answer(Guest& guest, ControlSocket::Frame frame, Hello hello);

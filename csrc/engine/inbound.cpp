@@ -293,7 +293,7 @@ void Inbound::cancel(const OperationPtr& receive, const Status& why) {
 }
 
 void Inbound::fail(const Status& why) {
-  connection_.peerGone();
+  connection_.endPulls();
   for (const auto id : pulls_.ids()) {
     Pull* const pull = pulls_.find(id);
     if (pull->receive->cancelStatus.ok()) {

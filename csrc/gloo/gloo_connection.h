@@ -46,11 +46,7 @@ class GlooConnection final : public Connection {
       MemoryView /*destination*/) override {}
   void abandon(uint64_t /*pullId*/) override {}
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
-  bool claimCopy(CopyJob& /*job*/) override {
-    return false;
-  }
-  void finishCopy(const CopyJob& /*job*/) override {}
-  void peerGone() override {}
+  void endPulls() override {}
   void peerClosed() override {
     pump_->peerClosed();
   }

@@ -104,7 +104,7 @@ void LoopbackConnection::abandon(uint64_t pullId) {
   }
 }
 
-void LoopbackConnection::peerGone() {
+void LoopbackConnection::endPulls() {
   for (auto& pull : pulls_) {
     pull.stopped = givenUp();
   }

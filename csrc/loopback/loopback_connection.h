@@ -76,7 +76,7 @@ class LoopbackConnection final : public Connection {
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
   bool claimCopy(CopyJob& job) override;
   void finishCopy(const CopyJob& job) override;
-  void peerGone() override;
+  void endPulls() override;
 
  private:
   struct Pull {

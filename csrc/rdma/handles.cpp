@@ -42,6 +42,24 @@ std::string lockedMemoryHint(int error) {
       "LimitMEMLOCK=infinity)";
 }
 
+ibv_mr* registerMemory(ProtectionDomain& domain, void* address, size_t size) {
+  const auto& context = *domain.context();
+  auto* const region = context.verbs().regMr(
+      domain.get(),
+      address,
+      size,
+      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
+          IBV_ACCESS_REMOTE_WRITE);
+  if (region == nullptr) {
+    const int error = errno;
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "cannot register " + std::to_string(size) + " bytes with " +
+            context.name() + ": " + errnoText(error) + lockedMemoryHint(error));
+  }
+  return region;
+}
+
 } // namespace
 
 Context::Context(const Verbs& verbs, ibv_device* device)
@@ -63,28 +81,6 @@ ProtectionDomain::ProtectionDomain(ContextPtr context)
 ProtectionDomain::~ProtectionDomain() {
   expectFreed(context_->verbs().deallocPd(domain_), "protection domain");
 }
-
-namespace {
-
-ibv_mr* registerMemory(ProtectionDomain& domain, void* address, size_t size) {
-  const auto& context = *domain.context();
-  auto* const region = context.verbs().regMr(
-      domain.get(),
-      address,
-      size,
-      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
-          IBV_ACCESS_REMOTE_WRITE);
-  if (region == nullptr) {
-    const int error = errno;
-    throw Error(
-        ErrorCode::kTransportFailed,
-        "cannot register " + std::to_string(size) + " bytes with " +
-            context.name() + ": " + errnoText(error) + lockedMemoryHint(error));
-  }
-  return region;
-}
-
-} // namespace
 
 MemoryRegion::MemoryRegion(
     ProtectionDomainPtr domain,

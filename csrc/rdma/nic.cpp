@@ -147,13 +147,10 @@ void Nic::readLimits() {
   if (error != 0) {
     throwErrno("cannot query RDMA device " + context()->name(), error);
   }
-  limits_.maxQueuePairs = device.max_qp;
   limits_.maxWorkRequests = device.max_qp_wr;
-  limits_.maxSegments = device.max_sge;
   limits_.maxCompletions = device.max_cqe;
   limits_.maxReadsIn = device.max_qp_rd_atom;
   limits_.maxReadsOut = device.max_qp_init_rd_atom;
-  limits_.maxRegionBytes = device.max_mr_size;
 }
 
 void Nic::readPort(const NicOptions& options) {
@@ -169,7 +166,6 @@ void Nic::readPort(const NicOptions& options) {
   ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET;
   lid_ = port.lid;
   mtu_ = port.active_mtu;
-  limits_.maxMessageBytes = port.max_msg_sz;
   bitsPerSecond_ =
       lanes(port.active_width) * laneMegabits(port.active_speed) * 1'000'000;
   const auto gid = chooseGid(
@@ -213,6 +209,45 @@ std::string Nic::describe() const {
       std::to_string(mtuBytes(mtu_));
 }
 
+namespace {
+
+int portsOf(const Context& context) {
+  ibv_device_attr attributes{};
+  const int error = context.verbs().queryDevice(context.get(), &attributes);
+  if (error != 0) {
+    throwErrno("cannot query RDMA device " + context.name(), error);
+  }
+  return attributes.phys_port_cnt;
+}
+
+void openPorts(
+    const Verbs& verbs,
+    ibv_device* device,
+    const std::vector<std::string>& devices,
+    const NicOptions& options,
+    NicList& found) {
+  const auto domain = std::make_shared<ProtectionDomain>(
+      std::make_shared<Context>(verbs, device));
+  const auto& name = domain->context()->name();
+  const int ports = portsOf(*domain->context());
+  for (int port = 1; port <= ports; ++port) {
+    const auto number = static_cast<uint8_t>(port);
+    if (!selects(options.wanted, name, number, devices)) {
+      found.rejected.push_back(
+          name + ":" + std::to_string(port) +
+          " is not in DLSLIME_NICS=" + options.wanted);
+      continue;
+    }
+    try {
+      found.nics.push_back(std::make_shared<Nic>(domain, number, options));
+    } catch (const Error& error) {
+      found.rejected.emplace_back(error.what());
+    }
+  }
+}
+
+} // namespace
+
 NicList openNics(const Verbs& verbs, const NicOptions& options) {
   NicList found;
   const DeviceList devices(verbs);
@@ -221,31 +256,8 @@ NicList openNics(const Verbs& verbs, const NicOptions& options) {
     names.emplace_back(verbs.getDeviceName(device));
   }
   for (auto* const device : devices) {
-    const std::string name = verbs.getDeviceName(device);
     try {
-      const auto context = std::make_shared<Context>(verbs, device);
-      ibv_device_attr attributes{};
-      if (verbs.queryDevice(context->get(), &attributes) != 0) {
-        continue;
-      }
-      ProtectionDomainPtr domain;
-      for (int port = 1; port <= attributes.phys_port_cnt; ++port) {
-        const auto number = static_cast<uint8_t>(port);
-        if (!selects(options.wanted, name, number, names)) {
-          found.rejected.push_back(
-              name + ":" + std::to_string(port) +
-              " is not in DLSLIME_NICS=" + options.wanted);
-          continue;
-        }
-        if (!domain) {
-          domain = std::make_shared<ProtectionDomain>(context);
-        }
-        try {
-          found.nics.push_back(std::make_shared<Nic>(domain, number, options));
-        } catch (const Error& error) {
-          found.rejected.emplace_back(error.what());
-        }
-      }
+      openPorts(verbs, device, names, options, found);
     } catch (const Error& error) {
       found.rejected.emplace_back(error.what());
     }

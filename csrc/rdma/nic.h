@@ -20,14 +20,10 @@ struct NicOptions {
 
 // Limits of a device, read from it.
 struct NicLimits {
-  int maxQueuePairs = 0;
   int maxWorkRequests = 0; // per queue
-  int maxSegments = 0; // scatter/gather entries per work request
   int maxCompletions = 0; // per completion queue
   int maxReadsIn = 0; // RDMA reads outstanding as the target, per queue pair
   int maxReadsOut = 0; // as the initiator
-  uint64_t maxRegionBytes = 0;
-  uint64_t maxMessageBytes = 0;
 };
 
 // One active port of one RDMA device: what queue pairs are made on.
@@ -92,7 +88,7 @@ struct NicList {
   std::vector<std::string> rejected; // "mlx5_1:1 is down"
 };
 // Opens every port that `options` asks for. Throws Error{kUnavailable} if the
-// devices can't be listed, or `wanted` names none of them.
+// devices can't be listed.
 NicList openNics(const Verbs& verbs, const NicOptions& options);
 
 // Whether DLSLIME_NICS=`wanted` selects this port among `devices`.

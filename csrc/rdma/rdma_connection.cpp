@@ -238,7 +238,7 @@ void RdmaConnection::peerClosed() {
   pair_.toError();
 }
 
-void RdmaConnection::peerGone() {
+void RdmaConnection::endPulls() {
   pulls_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
 }
 

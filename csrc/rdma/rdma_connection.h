@@ -83,11 +83,7 @@ class RdmaConnection final : public Connection {
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
-  bool claimCopy(CopyJob& /*job*/) override {
-    return false;
-  }
-  void finishCopy(const CopyJob& /*job*/) override {}
-  void peerGone() override;
+  void endPulls() override;
   void peerClosed() override;
   void close() override;
 

@@ -40,7 +40,7 @@ std::unique_ptr<RdmaConnection> RdmaTransport::makeConnection() {
 Offer RdmaTransport::offer(const Context& context) {
   auto connection = makeConnection();
   Offer offer{connection->address().encode(), {}};
-  offered_[context.nonce] = std::move(connection);
+  offered_.put(context.nonce, std::move(connection));
   return offer;
 }
 
@@ -56,19 +56,13 @@ RdmaTransport::accept(const Context& /*context*/, Offer offer, Offer& answer) {
 std::unique_ptr<Connection> RdmaTransport::finish(
     const Context& context,
     Offer answer) {
-  const auto found = offered_.find(context.nonce);
-  if (found == offered_.end()) {
-    throw Error(
-        ErrorCode::kPeerFailed, "an answer to an offer that was never made");
-  }
-  auto connection = std::move(found->second);
-  offered_.erase(found);
+  auto connection = offered_.take(context.nonce);
   connection->connect(EndAddress::decode(answer.blob), true);
   return connection;
 }
 
 void RdmaTransport::withdraw(const Context& context) {
-  offered_.erase(context.nonce);
+  offered_.drop(context.nonce);
 }
 
 std::vector<int> RdmaTransport::wakeFds() const {

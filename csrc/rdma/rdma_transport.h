@@ -1,11 +1,11 @@
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "core/offered.h"
 #include "core/transport.h"
 #include "rdma/rdma_connection.h"
 
@@ -47,8 +47,7 @@ class RdmaTransport final : public Transport {
   const RdmaOptions options_;
   std::vector<NicPtr> nics_;
   std::vector<std::shared_ptr<CompletionChannel>> channels_; // one per NIC
-  // Of the wire-up thread alone: offered, not answered yet.
-  std::map<std::string, std::unique_ptr<RdmaConnection>> offered_;
+  Offered<std::unique_ptr<RdmaConnection>> offered_;
   std::mutex mutex_;
   std::vector<std::weak_ptr<CompletionQueue>> queues_; // guarded by mutex_
 };

@@ -31,10 +31,6 @@ class SendQueue {
   post(ibv_send_wr& request, RequestKind kind, uint32_t number, int& error);
   // A completion of this queue, whatever its status.
   RequestId completed(uint64_t workRequestId);
-  // Nothing that was posted is without a completion to come or come.
-  bool allSignalled() const {
-    return unsignalled_ == 0;
-  }
   // Everything that was posted has completed.
   bool idle() const {
     return unsignalled_ == 0 && pending_ == 0;

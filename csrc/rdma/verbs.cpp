@@ -34,8 +34,6 @@ Verbs load() {
   bind(library, "ibv_get_device_name", verbs.getDeviceName);
   bind(library, "ibv_open_device", verbs.openDevice);
   bind(library, "ibv_close_device", verbs.closeDevice);
-  bind(library, "ibv_get_async_event", verbs.getAsyncEvent);
-  bind(library, "ibv_ack_async_event", verbs.ackAsyncEvent);
   bind(library, "ibv_query_device", verbs.queryDevice);
   bind(library, "ibv_query_port", verbs.queryPort);
   bind(library, "_ibv_query_gid_ex", verbs.queryGidEx);

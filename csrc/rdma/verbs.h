@@ -17,8 +17,6 @@ struct Verbs {
   const char* (*getDeviceName)(ibv_device* device);
   ibv_context* (*openDevice)(ibv_device* device);
   int (*closeDevice)(ibv_context* context);
-  int (*getAsyncEvent)(ibv_context* context, ibv_async_event* event);
-  void (*ackAsyncEvent)(ibv_async_event* event);
   int (*queryDevice)(ibv_context* context, ibv_device_attr* attributes);
   // Fills the fields that every version of libibverbs has: zero it before.
   int (*queryPort)(ibv_context* context, uint8_t port, ibv_port_attr* out);

@@ -58,7 +58,7 @@ void Pulls::openDesks() {
         pull.peerId,
         reinterpret_cast<uint64_t>(pull.destination.data),
         pull.destination.size);
-    if (gone_) {
+    if (ended_) {
       closeDesk(desks_[pull.desk]);
     }
   }
@@ -84,8 +84,8 @@ void Pulls::abandon(uint64_t pullId) {
   }
 }
 
-void Pulls::peerGone() {
-  gone_ = true;
+void Pulls::endAll() {
+  ended_ = true;
   for (auto& pull : pulls_) {
     abandon(pull.pullId);
   }
@@ -95,7 +95,7 @@ bool Pulls::ended(const Pull& pull) const {
   if (pull.running != 0) {
     return false;
   }
-  if (pull.desk < 0 || gone_) {
+  if (pull.desk < 0 || ended_) {
     return pull.abandoned;
   }
   const auto state = deskState(desks_[pull.desk]);
@@ -129,7 +129,7 @@ bool Pulls::poll(ConnectionEvents& events) {
 }
 
 bool Pulls::claim(CopyJob& job) {
-  if (!peer_.readable || gone_ || corrupted_) {
+  if (!peer_.readable || ended_ || corrupted_) {
     return false;
   }
   for (auto& pull : pulls_) {
@@ -143,7 +143,7 @@ bool Pulls::claim(CopyJob& job) {
     if (*piece >= pull.total) {
       // Only our own numbers bound what we write; the shared ones may lie.
       corrupted_ = true;
-      peerGone(); // whatever its counters say, nothing is waited for
+      endAll(); // whatever its counters say, nothing is waited for
       return false;
     }
     const size_t offset = *piece * pull.piece;

@@ -24,7 +24,7 @@ class Pulls {
       RemoteBuffer source,
       MemoryView destination);
   void abandon(uint64_t pullId);
-  void peerGone();
+  void endAll();
   // Reports what has ended. True if something has.
   bool poll(ConnectionEvents& events);
   bool claim(CopyJob& job);
@@ -53,7 +53,7 @@ class Pulls {
 
   CopyDesk* const desks_;
   const Peer peer_;
-  bool gone_ = false;
+  bool ended_ = false;
   bool corrupted_ = false;
   bool deskUsed_[kDesks] = {};
   std::deque<Pull> pulls_;

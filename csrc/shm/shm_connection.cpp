@@ -115,7 +115,7 @@ bool ShmConnection::claimCopy(CopyJob& job) {
   if (pulls_ && pulls_->claim(job)) {
     return true;
   }
-  if (ownAccess_ == Access::kGranted && !gone_ && assists_.claim(job)) {
+  if (ownAccess_ == Access::kGranted && !ended_ && assists_.claim(job)) {
     job.token |= kAssistBit;
     return true;
   }
@@ -134,7 +134,7 @@ void ShmConnection::finishCopy(const CopyJob& job) {
 }
 
 bool ShmConnection::endsSoon() const {
-  if (gone_) {
+  if (ended_) {
     return false;
   }
   for (const auto& side : layout().desk) {
@@ -148,10 +148,10 @@ bool ShmConnection::endsSoon() const {
   return false;
 }
 
-void ShmConnection::peerGone() {
-  gone_ = true;
+void ShmConnection::endPulls() {
+  ended_ = true;
   if (pulls_) {
-    pulls_->peerGone();
+    pulls_->endAll();
   }
 }
 

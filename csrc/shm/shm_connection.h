@@ -51,7 +51,7 @@ class ShmConnection final : public Connection {
   bool claimCopy(CopyJob& job) override;
   void finishCopy(const CopyJob& job) override;
   bool endsSoon() const override;
-  void peerGone() override;
+  void endPulls() override;
 
  private:
   Layout& layout() const {
@@ -75,7 +75,7 @@ class ShmConnection final : public Connection {
   RingConsumer in_;
   Assists assists_;
   std::unique_ptr<Pulls> pulls_; // made at the first pull: it needs both words
-  bool gone_ = false;
+  bool ended_ = false;
 };
 
 } // namespace dlslime::shm

@@ -53,9 +53,9 @@ Offer ShmTransport::half(bool withSegment, const std::string& nonce) {
   offer.fds.push_back(doorbell_.duplicatePage());
   offer.fds.push_back(doorbell_.duplicateEvent());
   if (withSegment) {
-    const auto made = offered_.emplace(
-        nonce, Segment::create(segmentBytes(config_.ringBytes)));
-    offer.fds.push_back(made.first->second.duplicateFd());
+    const auto& made =
+        offered_.put(nonce, Segment::create(segmentBytes(config_.ringBytes)));
+    offer.fds.push_back(made.duplicateFd());
   }
   return offer;
 }
@@ -122,13 +122,7 @@ ShmTransport::accept(const Context& context, Offer offer, Offer& answer) {
 std::unique_ptr<Connection> ShmTransport::finish(
     const Context& context,
     Offer answer) {
-  const auto found = offered_.find(context.nonce);
-  if (found == offered_.end()) {
-    throw Error(
-        ErrorCode::kPeerFailed, "an answer to an offer that was never made");
-  }
-  Segment segment = std::move(found->second);
-  offered_.erase(found);
+  Segment segment = offered_.take(context.nonce);
   return connect(parse(std::move(answer), false), std::move(segment), 0);
 }
 

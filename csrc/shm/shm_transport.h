@@ -1,9 +1,9 @@
 #pragma once
 
-#include <map>
 #include <memory>
 
 #include "core/config.h"
+#include "core/offered.h"
 #include "core/transport.h"
 #include "shm/cma.h"
 #include "shm/doorbell.h"
@@ -28,7 +28,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<Connection> finish(const Context& context, Offer answer)
       override;
   void withdraw(const Context& context) override {
-    offered_.erase(context.nonce);
+    offered_.drop(context.nonce);
   }
   std::vector<int> wakeFds() const override {
     return {doorbell_.fd()};
@@ -53,8 +53,7 @@ class ShmTransport final : public Transport {
   const Config config_;
   Doorbell doorbell_;
   std::unique_ptr<uint64_t> probeValue_;
-  // Segments of connections that we have offered and not finished, by nonce.
-  std::map<std::string, Segment> offered_;
+  Offered<Segment> offered_;
 };
 
 } // namespace dlslime::shm

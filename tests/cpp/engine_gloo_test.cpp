@@ -266,9 +266,7 @@ TEST_F(EngineGloo, EngineEndsThoughThePeerNeverMakesItsCarrier) {
     Cluster world(2, without(), by(carriers));
     const auto send = world[0].send(1, 1, pattern(300000));
     const auto receive = world[1].receive(0, 1, 300000);
-    while (carriers->making() < 2) {
-      std::this_thread::sleep_for(milliseconds(1));
-    }
+    EXPECT_TRUE(eventually([&] { return carriers->making() == 2; }));
   }
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
 }

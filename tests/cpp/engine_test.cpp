@@ -112,11 +112,7 @@ TEST(EngineTest, OperationsCompleteWithoutAnybodyWaiting) {
   World world(2);
   const auto receive = world[1].receive(0, 1, 1 << 22);
   const auto send = world[0].send(1, 1, pattern(1 << 22));
-  for (int i = 0; i < 5000 && !(receive->done() && send->done()); ++i) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  ASSERT_TRUE(receive->done());
-  ASSERT_TRUE(send->done());
+  ASSERT_TRUE(eventually([&] { return receive->done() && send->done(); }));
   EXPECT_EQ(receive->buffer(), send->buffer());
 }
 

@@ -185,10 +185,7 @@ TEST_P(EngineWait, CallbackRunsWithoutAnybodyWaiting) {
     receive->onDone([&] { ++calls; });
     const auto send = world[0].send(1, 1, pattern(size));
     send->onDone([&] { ++calls; });
-    for (int i = 0; i < 10000 && calls != 2; ++i) {
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-    EXPECT_EQ(calls, 2);
+    EXPECT_TRUE(eventually([&] { return calls == 2; }));
   }
 }
 
@@ -206,10 +203,7 @@ TEST_P(EngineWait, CallbackMayPostTheNextOperation) {
   for (int i = 0; i < 50; ++i) {
     world[0].send(1, 1, pattern(8));
   }
-  for (int i = 0; i < 10000 && left > 0; ++i) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  EXPECT_EQ(left, 0);
+  EXPECT_TRUE(eventually([&] { return left == 0; }));
 }
 
 TEST_P(EngineWait, PollingWithoutWaitingCompletesEverything) {

@@ -13,6 +13,7 @@ namespace dlslime::gloo {
 namespace {
 
 using ::dlslime::testing::CarrierFaults;
+using ::dlslime::testing::eventually;
 using ::dlslime::testing::MemoryCarriers;
 using ::dlslime::testing::pattern;
 
@@ -97,10 +98,7 @@ TEST_F(GlooConnectionTest, FullQueueRefusesAndWakesWhenThereIsRoom) {
   const auto second = connect(1);
   EXPECT_TRUE(pollFor(*second, sent).ok());
   EXPECT_EQ(events.messages.size(), sent);
-  for (int i = 0; i < 2000 && wakes == before; ++i) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  EXPECT_GT(wakes, before);
+  EXPECT_TRUE(eventually([&] { return wakes > before; }));
   EXPECT_TRUE(first->send(header(sent), payload));
 }
 
@@ -172,9 +170,7 @@ TEST_F(GlooConnectionTest, CloseDoesNotWaitForAPeerThatNeverComes) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
   const int woken = wakes;
   carriers->release(); // the thread left behind finds itself closed
-  while (carriers->making() != 0) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  EXPECT_TRUE(eventually([&] { return carriers->making() == 0; }));
   EXPECT_EQ(wakes, woken);
   EXPECT_EQ(carriers->live(), 0);
 }

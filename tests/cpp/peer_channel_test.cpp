@@ -96,6 +96,30 @@ TEST_F(PeerChannelTest, FailureKeepsAReceiveWhoseMemoryIsStillWritten) {
   EXPECT_TRUE(channel->idle());
 }
 
+// By the time a queued message leaves, the receiver may have returned what the
+// messages before it took.
+TEST_F(PeerChannelTest, QueuedMessageIsAnnouncedOnlyIfItsTurnFindsNoCredit) {
+  const size_t size = 16 * 1024;
+  while (countSent(MessageType::kAnnounce) == 0) {
+    endpoint.send(*group, GuardedOperation::send(1, 0, pattern(size)));
+  }
+  const uint64_t eager = countSent(MessageType::kEager);
+  connection->full = true;
+  // Its turn is now, and there is no credit; the next one's is later.
+  endpoint.send(*group, GuardedOperation::send(1, 0, pattern(size)));
+  const auto queued = GuardedOperation::send(1, 0, pattern(size));
+  endpoint.send(*group, queued);
+  auto credit = message(MessageType::kCredit, 0);
+  credit.length = eager * eagerCost(size);
+  deliver(credit);
+  EXPECT_FALSE(queued->done());
+  connection->full = false;
+  endpoint.poll();
+  EXPECT_TRUE(queued->done());
+  EXPECT_EQ(countSent(MessageType::kEager), eager + 1);
+  EXPECT_EQ(countSent(MessageType::kAnnounce), 2U);
+}
+
 TEST_F(PeerChannelTest, PostsAfterFailureEndAtOnce) {
   channel->fail(kBroken);
   const auto send = GuardedOperation::send(1, 0, pattern(100));

@@ -103,11 +103,8 @@ const ChildRole kEnder("ender", [](const auto& arguments) {
 
 // Release and callbacks come one after the other, on an engine's thread.
 void waitForEnd(const GuardedOperation& operation) {
-  const auto deadline = deadlineAfter(milliseconds(10000));
-  while ((operation.releases() == 0 || operation.ends() == 0) &&
-         Clock::now() < deadline) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  EXPECT_TRUE(eventually(
+      [&] { return operation.releases() > 0 && operation.ends() > 0; }));
 }
 
 class ProcessTest : public ::testing::TestWithParam<bool> {

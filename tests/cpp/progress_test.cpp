@@ -55,10 +55,7 @@ class ProgressTest : public ::testing::Test {
     std::this_thread::sleep_for(milliseconds(20));
   }
   static bool soon(const std::atomic<int>& counter, int value) {
-    for (int i = 0; i < 3000 && counter != value; ++i) {
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-    return counter == value;
+    return eventually([&] { return counter == value; });
   }
 
   ScriptedSource source;
@@ -189,10 +186,7 @@ TEST_F(ProgressTest, FollowersTakeOverWhenTheSleepingWaiterTimesOut) {
   // kick makes it look, like news from a peer would.
   const int before = source.steps;
   sleeper.kick();
-  for (int i = 0; i < 2000 && source.steps == before; ++i) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  EXPECT_GT(source.steps, before);
+  EXPECT_TRUE(eventually([&] { return source.steps > before; }));
   complete(*second);
   sleeper.kick();
   EXPECT_TRUE(soon(returned, 1));
@@ -210,10 +204,7 @@ TEST_F(ProgressTest, WakeMakesTheSleepingThreadLook) {
   untilAsleep();
   const int before = source.steps;
   progress.wake();
-  for (int i = 0; i < 2000 && source.steps == before; ++i) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  EXPECT_GT(source.steps, before);
+  EXPECT_TRUE(eventually([&] { return source.steps > before; }));
 }
 
 TEST_F(ProgressTest, StopJoinsWhileTheBackgroundThreadSleeps) {

@@ -146,7 +146,7 @@ TEST_F(PullsTest, DeadPeerEndsPullsOnceOurOwnCopiesHaveEnded) {
   ASSERT_TRUE(assists.claim(theirs)); // and then it was killed
   CopyJob ours;
   ASSERT_TRUE(pulls.claim(ours));
-  pulls.peerGone();
+  pulls.endAll();
   EXPECT_FALSE(pulls.poll(events));
   pulls.finish(ours);
   EXPECT_TRUE(pulls.poll(events));

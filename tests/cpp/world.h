@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/operation.h"
@@ -67,6 +68,19 @@ inline Bytes pattern(size_t size, unsigned seed = 1) {
     bytes[i] = static_cast<std::byte>((i * 31 + i / 251 + seed * 7) & 0xff);
   }
   return bytes;
+}
+
+// Far more time than anything here takes: a hang fails the test, slowness not.
+template <typename Condition>
+bool eventually(const Condition& condition, int seconds = 30) {
+  const auto deadline = deadlineAfter(milliseconds(seconds * 1000));
+  while (!condition()) {
+    if (Clock::now() >= deadline) {
+      return false;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return true;
 }
 
 inline BufferPtr makeSend(int peer, uint32_t tag, Bytes bytes) {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import BACKEND
+from harness import BACKEND, dlslime_only
 from programs.torchrun import torchrun
 
 LAUNCHER = Path(__file__).parent / "programs" / "launch.py"
@@ -156,16 +156,9 @@ def cases() -> list:
     for ranks, environment, programs in PLAN:
         for program in programs:
             marks = []
-            if program in POLLING:
-                marks.append(
-                    pytest.mark.skipif(
-                        BACKEND == "gloo", reason="gloo completes nothing that is not waited on"
-                    )
-                )
-            if environment in ("staged", "gloo_route"):
-                marks.append(
-                    pytest.mark.skipif(BACKEND != "dlslime", reason="sets a choice of dlslime's")
-                )
+            # Gloo completes nothing that is not waited on, and has no routes to choose from.
+            if program in POLLING or environment in ("staged", "gloo_route"):
+                marks.append(dlslime_only)
             launch = Launch(ranks, environment)
             name = f"{ranks}-{environment}-{program}"
             parameters.append(pytest.param(launch, program, id=name, marks=marks))

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import BACKEND
+from harness import BACKEND, dlslime_only
 from programs.torchrun import torchrun
 
 PROGRAM = Path(__file__).parent / "programs" / "elastic.py"
 
-pytestmark = pytest.mark.skipif(
-    BACKEND == "gloo", reason="gloo connects to the addresses of the last life, and fails by chance"
-)
+# Gloo connects to the addresses of the last life, and fails by chance.
+pytestmark = dlslime_only
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ import pytest
 import torch
 
 from harness import BACKEND
+from programs import torch_probe
 from programs import torch_suite_cases as cases
 
 RUNNER = Path(__file__).parent / "programs" / "torch_suite_runner.py"
-TORCH_MINOR = tuple(map(int, torch.__version__.split(".")[:2]))
 # The first record comes once torch is imported; the runner ends a test that hangs after 60 s.
 RECORD_SECONDS = 90
 
@@ -115,13 +115,12 @@ def runners(
 
 def parameters() -> list:
     """Returns one test parameter for each of torch's tests in each run."""
+    denied = {} if BACKEND == "gloo" else torch_probe.denials()
     listed = []
     for label, run, names in PLAN:
         for name in names:
-            marks = []
-            if name in cases.EXCLUDED:
-                excluded = BACKEND != "gloo" and TORCH_MINOR < (2, 14)
-                marks.append(pytest.mark.skipif(excluded, reason=cases.EXCLUDED[name]))
+            why = denied.get(cases.DENIABLE.get(name, ""), "")
+            marks = [pytest.mark.skipif(True, reason=why)] if why else []
             listed.append(pytest.param(run, name, id=f"{label}-{name}", marks=marks))
     return listed
 

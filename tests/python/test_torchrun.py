@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import BACKEND
+from harness import BACKEND, dlslime_only
 
 JOB = """
 import os, sys, torch, torch.distributed as dist
@@ -71,9 +71,8 @@ def test_torchrun_job(tmp_path: Path, size: int) -> None:
     assert sorted(done.stdout.splitlines()) == [f"rank {r} done" for r in range(size)]
 
 
+@dlslime_only  # Gloo meets its own stale keys
 def test_torchrun_restart_with_the_first_attempts_keys_in_the_store(tmp_path: Path) -> None:
-    if BACKEND == "gloo":
-        pytest.skip("Gloo meets its own stale keys")
     script = tmp_path / "job.py"
     script.write_text(JOB.replace("{crash}", CRASH))
     done = torchrun(script, 2, "--max-restarts", "2")

@@ -16,15 +16,6 @@ struct FakeCalls {
   using Cq = FakeFabric::Cq;
   using Context = FakeFabric::Context;
 
-  static Qp& of(ibv_qp* qp) {
-    return *reinterpret_cast<Qp*>(qp);
-  }
-  static Cq& of(ibv_cq* cq) {
-    return *reinterpret_cast<Cq*>(cq);
-  }
-  static Context& of(ibv_context* context) {
-    return *reinterpret_cast<Context*>(context);
-  }
   static std::unique_lock<std::mutex> lock() {
     return std::unique_lock<std::mutex>(FakeFabric::current->mutex_);
   }

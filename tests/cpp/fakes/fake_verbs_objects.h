@@ -45,4 +45,14 @@ struct FakeFabric::Qp {
   uint64_t retired = 0; // of those, known to be over by polling
 };
 
+inline FakeFabric::Qp& of(ibv_qp* qp) {
+  return *reinterpret_cast<FakeFabric::Qp*>(qp);
+}
+inline FakeFabric::Cq& of(ibv_cq* cq) {
+  return *reinterpret_cast<FakeFabric::Cq*>(cq);
+}
+inline FakeFabric::Context& of(ibv_context* context) {
+  return *reinterpret_cast<FakeFabric::Context*>(context);
+}
+
 } // namespace dlslime::testing

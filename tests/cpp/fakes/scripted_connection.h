@@ -72,12 +72,12 @@ class ScriptedConnection final : public Connection {
   void finishCopy(const CopyJob& job) override {
     finished.push_back(job);
   }
-  void peerGone() override {
-    gone = true;
+  void endPulls() override {
+    ended = true;
   }
 
   size_t mostPayload = 64 * 1024;
-  bool full = false, pulling = false, gone = false;
+  bool full = false, pulling = false, ended = false;
   Status breakWith;
   std::vector<MessageHeader> sent;
   std::vector<uint64_t> exposed;

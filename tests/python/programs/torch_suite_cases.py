@@ -4,7 +4,7 @@
 at 3 ranks passes 112 and skips 173: 133 want GPUs or NCCL, 12 MPI (of which 8 pass here, see
 ALL_TO_ALL), 7 want 4 ranks (of which 3 do without GPUs, see FOUR_RANKS), and the rest are switched
 off by torch itself. The lists below are those that gloo passes; a dlslime run must pass them too,
-but for EXCLUDED.
+but for DENIABLE.
 """
 
 from __future__ import annotations
@@ -94,10 +94,7 @@ FOUR_RANKS = _names("""
 """)
 
 # Name to why a dlslime run can't pass it, up to torch 2.13 (later ones don't look at the name).
-EXCLUDED = {
-    name: "dist.monitored_barrier refuses every backend whose name is not gloo"
-    for name in GROUPS
-    if name.startswith("test_monitored_barrier")
-} | {
-    "test_ddp_logging_data_cpu": "DDP's logger calls every third-party backend 'custom'",
-}
+# Tests of features that some torches deny third-party backends; programs/torch_probe.py asks.
+DENIABLE = {
+    name: "monitored_barrier" for name in GROUPS if name.startswith("test_monitored_barrier")
+} | {"test_ddp_logging_data_cpu": "ddp_logger"}
