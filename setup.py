@@ -50,6 +50,18 @@ def compiler() -> str:
     return f"ccache {command}" if shutil.which("ccache") else command
 
 
+def have_verbs() -> bool:
+    """Tell whether the compiler finds rdma-core's header; the library is opened at run time."""
+    return (
+        subprocess.run(
+            [*compiler().split(), "-x", "c++", "-E", "-include", "infiniband/verbs.h", os.devnull],
+            capture_output=True,
+            check=False,
+        ).returncode
+        == 0
+    )
+
+
 def build_engine(folder: Path) -> Path:
     """Compile csrc/ into a static library below `folder` and return its path.
 
@@ -57,9 +69,10 @@ def build_engine(folder: Path) -> Path:
     depends on torch (a compiler cache finds its objects again for the next torch).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # csrc/rdma is not part of the backend yet; its tests build it.
-    found = (ROOT / "csrc").rglob("*.cpp")
-    sources = sorted(source for source in found if source.parent.name != "rdma")
+    sources = sorted((ROOT / "csrc").rglob("*.cpp"))
+    if not have_verbs():
+        print("dlslime-backend: infiniband/verbs.h is not found: building without RDMA")
+        sources = [source for source in sources if source.parent.name != "rdma"]
     objects = [source.relative_to(ROOT).with_suffix(".o").as_posix() for source in sources]
     flags = " ".join([*ENGINE_FLAGS, *WARNINGS, f"-I{ROOT}/csrc", f"-I{ROOT}"])
     lines = [

@@ -18,6 +18,7 @@ const Words<RoutePolicy>& routeWords() {
   static const auto* words = new Words<RoutePolicy>{
       {"auto", RoutePolicy::kAuto},
       {"shm", RoutePolicy::kShm},
+      {"rdma", RoutePolicy::kRdma},
       {"gloo", RoutePolicy::kGloo}};
   return *words;
 }
@@ -72,6 +73,52 @@ void readNumber(const char* name, size_t least, size_t most, size_t& value) {
   value = number;
 }
 
+// The first of the variables that is set, or nothing.
+std::string readText(const char* name, const char* instead) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') {
+    text = std::getenv(instead);
+  }
+  return text == nullptr ? "" : text;
+}
+
+void readSmall(const char* name, const char* instead, int most, int& value) {
+  const char* const own = std::getenv(name);
+  const bool ours = own != nullptr && *own != '\0';
+  auto number = static_cast<size_t>(value);
+  readNumber(ours ? name : instead, 0, static_cast<size_t>(most), number);
+  value = static_cast<int>(number);
+}
+
+RdmaConfig readRdma() {
+  RdmaConfig rdma;
+  // NCCL's is 1 to switch InfiniBand off.
+  const Words<bool> disabled{{"0", true}, {"1", false}};
+  const Words<bool> autoOff{{"auto", true}, {"off", false}};
+  readWord("NCCL_IB_DISABLE", disabled, rdma.enabled);
+  readWord("DLSLIME_RDMA", autoOff, rdma.enabled);
+  rdma.nics = readText("DLSLIME_NICS", "NCCL_IB_HCA");
+  const std::string index = readText("DLSLIME_GID_INDEX", "NCCL_IB_GID_INDEX");
+  if (index != "-1") { // NCCL's default, and ours
+    readSmall("DLSLIME_GID_INDEX", "NCCL_IB_GID_INDEX", 1023, rdma.gidIndex);
+  }
+  readSmall("DLSLIME_IB_SL", "NCCL_IB_SL", 15, rdma.serviceLevel);
+  readSmall("DLSLIME_IB_TC", "NCCL_IB_TC", 255, rdma.trafficClass);
+  readSmall("DLSLIME_IB_PKEY", "NCCL_IB_PKEY", 65535, rdma.pkeyIndex);
+  readSmall("DLSLIME_IB_TIMEOUT", "NCCL_IB_TIMEOUT", 31, rdma.timeout);
+  readSmall("DLSLIME_IB_RETRY_CNT", "NCCL_IB_RETRY_CNT", 7, rdma.retryCount);
+  return rdma;
+}
+
+std::string readInterfaces() {
+  auto text = readText("DLSLIME_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME");
+  if (text.empty()) {
+    text = readText("GLOO_SOCKET_IFNAME", "");
+    text = text.empty() ? text : "=" + text; // Gloo wants whole names
+  }
+  return text;
+}
+
 } // namespace
 
 std::string routePolicyName(RoutePolicy policy) {
@@ -113,6 +160,9 @@ Config Config::fromEnvironment() {
   }
   readWord("DLSLIME_LOG", levels, config.logLevel);
   readWord("DLSLIME_FALLBACK", fallbackWords(), config.fallback);
+  config.rdma = readRdma();
+  config.hostId = readText("DLSLIME_HOSTID", "NCCL_HOSTID");
+  config.interfaces = readInterfaces();
   readNumber("DLSLIME_EAGER_LIMIT", 0, 1 << 20, config.eagerLimitBytes);
   readNumber("DLSLIME_RING_BYTES", 1 << 14, 1 << 30, config.ringBytes);
   config.ringBytes = (config.ringBytes + kPage - 1) / kPage * kPage;

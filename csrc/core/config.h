@@ -8,7 +8,8 @@
 
 namespace dlslime {
 
-enum class RoutePolicy : uint8_t { kAuto, kShm, kGloo };
+enum class RoutePolicy : uint8_t { kAuto, kShm, kGloo, kRdma };
+constexpr auto kLastRoutePolicy = RoutePolicy::kRdma;
 enum class FallbackPolicy : uint8_t { kWarn, kAllow, kForbid };
 
 std::string routePolicyName(RoutePolicy policy);
@@ -16,11 +17,31 @@ std::string routePolicyName(RoutePolicy policy);
 RoutePolicy parseRoutePolicy(const std::string& text);
 FallbackPolicy parseFallbackPolicy(const std::string& text);
 
+// How RDMA devices are chosen and queue pairs set up. The numbers are those of
+// the InfiniBand specification. Where a variable is not set, NCCL's of the
+// same meaning counts: NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_SL, ...
+struct RdmaConfig {
+  // DLSLIME_RDMA=auto|off
+  bool enabled = true;
+  // DLSLIME_NICS: "mlx5_0,mlx5_1:2": names, or prefixes where they match no
+  // whole name, each with a port or all; "=mlx5_1" takes no prefixes;
+  // "^mlx5_bond" excludes instead. Empty: every active port.
+  std::string nics;
+  int gidIndex = -1; // DLSLIME_GID_INDEX; -1: the best one
+  int serviceLevel = 0; // DLSLIME_IB_SL
+  int trafficClass = 0; // DLSLIME_IB_TC: DSCP and ECN bits of RoCE v2
+  int pkeyIndex = 0; // DLSLIME_IB_PKEY
+  // DLSLIME_IB_TIMEOUT: an unanswered packet is sent again after
+  // 4.096 us * 2^timeout, here 0.54 s, ...
+  int timeout = 17;
+  int retryCount = 7; // DLSLIME_IB_RETRY_CNT: ... this many times.
+};
+
 // Every setting of a process, read once when its engine starts. Each comes
 // from the environment variable named beside it; docs/configuration.md is the
 // table for users.
 struct Config {
-  // DLSLIME_ROUTE=auto|shm|gloo: which routes a pair may take.
+  // DLSLIME_ROUTE=auto|shm|rdma|gloo: which routes a pair may take.
   RoutePolicy route = RoutePolicy::kAuto;
   // DLSLIME_FALLBACK=warn|allow|forbid: what taking Gloo for want of better
   // means.
@@ -31,6 +52,13 @@ struct Config {
   // DLSLIME_CMA=auto|off: off streams through shared memory where
   // process_vm_readv would do.
   bool crossMemoryAttach = true;
+  RdmaConfig rdma;
+  // DLSLIME_HOSTID: processes share memory only where it is the same; empty:
+  // the machine's boot number. As NCCL_HOSTID, its default.
+  std::string hostId;
+  // DLSLIME_SOCKET_IFNAME: the interfaces by which other hosts connect, as
+  // NCCL_SOCKET_IFNAME, its default, or GLOO_SOCKET_IFNAME, the next one.
+  std::string interfaces;
   // DLSLIME_EAGER_LIMIT, bytes: up to this size a message is copied into the
   // peer's ring at once. Measured with benchmarks/limit: written past the
   // cache, two copies through the ring take 5.0 us for 64 KiB of fresh data,

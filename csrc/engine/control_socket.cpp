@@ -1,7 +1,7 @@
 #include "engine/control_socket.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 
 #include <array>
 #include <cerrno>
@@ -10,8 +10,8 @@
 
 #include "core/bytes.h"
 #include "core/fork_guard.h"
-#include "core/random.h"
 #include "core/status.h"
+#include "engine/net_address.h"
 
 namespace dlslime {
 
@@ -19,37 +19,78 @@ namespace {
 
 constexpr uint32_t kMostFrameBytes = 64 * 1024;
 constexpr size_t kMostFds = 8;
-constexpr int kBacklog = 1024;
 
-struct Address {
-  sockaddr_un name{};
-  socklen_t size = 0;
-};
+// A host that has lost its power or its cable says nothing: after 10 s of
+// silence it is asked three times, five seconds apart.
+constexpr int kKeepIdleSeconds = 10;
+constexpr int kKeepIntervalSeconds = 5;
+constexpr int kKeepProbes = 3;
+constexpr int kUserTimeoutMs = 25000; // the same for what was sent
 
-Address abstractAddress(const std::string& name) {
-  Address address;
-  address.name.sun_family = AF_UNIX;
-  if (name.size() + 1 > sizeof(address.name.sun_path)) {
-    throw Error(ErrorCode::kPeerFailed, "the peer's socket name is too long");
-  }
-  std::memcpy(address.name.sun_path + 1, name.data(), name.size());
-  address.size =
-      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
-
-UniqueFd makeSocket() {
-  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+UniqueFd makeSocket(int family) {
+  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) {
-    throwErrno("cannot create a unix socket", errno);
+    throwErrno("cannot create a socket", errno);
   }
   return fd;
 }
 
+// A socket without it works, too, until the network fails.
+void trySetting(int fd, int level, int option, int value) {
+  [[maybe_unused]] const int error =
+      setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+bool isUnix(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof(domain);
+  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+      domain == AF_UNIX;
+}
+
+// Attaches descriptors to a message.
+class DescriptorCargo {
+ public:
+  DescriptorCargo(msghdr& message, const std::vector<UniqueFd>& fds) {
+    message.msg_control = control_.data();
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    for (size_t i = 0; i < fds.size(); ++i) {
+      const int fd = fds[i].get();
+      std::memcpy(CMSG_DATA(header) + i * sizeof(int), &fd, sizeof(int));
+    }
+  }
+
+ private:
+  alignas(
+      cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)> control_{};
+};
+
 } // namespace
+
+UnixAddress::UnixAddress(const std::string& name) {
+  name_.sun_family = AF_UNIX;
+  if (name.size() + 1 > sizeof(name_.sun_path)) {
+    throw Error(ErrorCode::kPeerFailed, "the peer's socket name is too long");
+  }
+  std::memcpy(name_.sun_path + 1, name.data(), name.size());
+  size_ =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
 
 ControlSocket::ControlSocket(UniqueFd fd) : fd_(std::move(fd)) {
   registerForkFd(fd_.get());
+  if (!isUnix(fd_.get())) {
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    trySetting(fd_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  }
 }
 
 ControlSocket& ControlSocket::operator=(ControlSocket&& other) noexcept {
@@ -69,17 +110,35 @@ ControlSocket::~ControlSocket() {
 }
 
 ControlSocket ControlSocket::connectTo(const std::string& abstractName) {
-  UniqueFd fd = makeSocket();
-  const auto address = abstractAddress(abstractName);
-  if (connect(
-          fd.get(),
-          reinterpret_cast<const sockaddr*>(&address.name),
-          address.size) != 0) {
+  const UnixAddress address(abstractName);
+  ControlSocket made(makeSocket(AF_UNIX));
+  if (connect(made.fd(), address.get(), address.size()) != 0) {
     throw Error(
         ErrorCode::kPeerFailed,
         "nobody answers on its socket: " + errnoText(errno));
   }
-  return ControlSocket(std::move(fd));
+  return made;
+}
+
+ControlSocket ControlSocket::startConnecting(const std::string& address) {
+  const auto to = NetAddress::parse(address);
+  ControlSocket made(makeSocket(to.name.ss_family));
+  if (connect(
+          made.fd(), reinterpret_cast<const sockaddr*>(&to.name), to.size) !=
+          0 &&
+      errno != EINPROGRESS) {
+    throw Error(ErrorCode::kPeerFailed, errnoText(errno));
+  }
+  return made;
+}
+
+void ControlSocket::finishConnecting() {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) {
+    throw Error(ErrorCode::kPeerFailed, errnoText(error));
+  }
 }
 
 ControlSocket::Credentials ControlSocket::credentials() const {
@@ -91,29 +150,32 @@ ControlSocket::Credentials ControlSocket::credentials() const {
   return {static_cast<uint32_t>(peer.pid), static_cast<uint32_t>(peer.uid)};
 }
 
+std::string ControlSocket::peerText() const {
+  if (isUnix(fd_.get())) {
+    const auto peer = credentials();
+    return "process " + std::to_string(peer.pid) + " of uid " +
+        std::to_string(peer.uid);
+  }
+  NetAddress peer;
+  peer.size = sizeof(peer.name);
+  const int error = getpeername(
+      fd_.get(), reinterpret_cast<sockaddr*>(&peer.name), &peer.size);
+  return error == 0 ? peer.text() : "a process that is gone";
+}
+
 void ControlSocket::sendFrame(
     ByteSpan bytes,
     const std::vector<UniqueFd>& fds) {
   ByteWriter writer;
   writer.blob(bytes);
   const Bytes frame = writer.take();
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)>
-      control{};
   iovec part{const_cast<std::byte*>(frame.data()), frame.size()};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
+  std::optional<DescriptorCargo> cargo;
   if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-    for (size_t i = 0; i < fds.size(); ++i) {
-      const int fd = fds[i].get();
-      std::memcpy(CMSG_DATA(header) + i * sizeof(int), &fd, sizeof(int));
-    }
+    cargo.emplace(message, fds);
   }
   const auto sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
   if (sent != static_cast<ssize_t>(frame.size())) {
@@ -183,32 +245,6 @@ std::optional<ControlSocket::Frame> ControlSocket::receiveFrame() {
   frame.fds = std::move(receivedFds_);
   receivedFds_.clear();
   return frame;
-}
-
-Listener::Listener() : name_("dlslime-" + hex(randomBytes(8))) {
-  fd_ = makeSocket();
-  const auto address = abstractAddress(name_);
-  if (bind(
-          fd_.get(),
-          reinterpret_cast<const sockaddr*>(&address.name),
-          address.size) != 0 ||
-      listen(fd_.get(), kBacklog) != 0) {
-    throwErrno("cannot listen on a unix socket", errno);
-  }
-  registerForkFd(fd_.get());
-}
-
-Listener::~Listener() {
-  unregisterForkFd(fd_.get());
-}
-
-std::optional<ControlSocket> Listener::accept() {
-  UniqueFd fd(
-      accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!fd) {
-    return std::nullopt;
-  }
-  return ControlSocket(std::move(fd));
 }
 
 } // namespace dlslime

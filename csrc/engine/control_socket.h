@@ -1,5 +1,8 @@
 #pragma once
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,9 +12,28 @@
 
 namespace dlslime {
 
-// The unix socket between two processes: two handshake frames with
-// descriptors, then silence, until its end tells that the peer has gone.
-// Never blocks. Closed in forked children (fork_guard.h).
+// The name of an abstract unix socket.
+class UnixAddress {
+ public:
+  explicit UnixAddress(const std::string& name); // throws Error: too long
+
+  const sockaddr* get() const {
+    return reinterpret_cast<const sockaddr*>(&name_);
+  }
+  socklen_t size() const {
+    return size_;
+  }
+
+ private:
+  sockaddr_un name_{};
+  socklen_t size_ = 0;
+};
+
+// The socket between two processes, a unix one on one host, else TCP: two
+// handshake frames, with descriptors on a unix one, then silence, until its
+// end tells that the peer has gone; over TCP a host that is gone without a
+// word is noticed after half a minute. Never blocks. Closed in forked children
+// (fork_guard.h).
 class ControlSocket {
  public:
   struct Frame {
@@ -20,6 +42,10 @@ class ControlSocket {
   };
   // Throws Error if nobody listens there.
   static ControlSocket connectTo(const std::string& abstractName);
+  // Begins to connect to "10.9.0.1:4711". Throws Error if that can't be.
+  static ControlSocket startConnecting(const std::string& address);
+  // Once the socket is writable: throws Error if nobody listens there.
+  void finishConnecting();
 
   explicit ControlSocket(UniqueFd fd);
   ControlSocket(ControlSocket&&) = default;
@@ -35,11 +61,13 @@ class ControlSocket {
   // A whole frame, or nothing yet. Throws Error if the socket has ended or
   // the peer sends what no frame may be.
   std::optional<Frame> receiveFrame();
-  // "process 12 (uid 0)": who is at the other end, as the kernel knows it.
+  // Who is at the other end, as the kernel knows it.
   struct Credentials {
     uint32_t pid, uid;
   };
-  Credentials credentials() const;
+  Credentials credentials() const; // of a unix socket
+  // "process 12 of uid 0", or "10.9.0.2:4711".
+  std::string peerText() const;
 
  private:
   void receiveSome();
@@ -47,25 +75,6 @@ class ControlSocket {
   UniqueFd fd_;
   Bytes received_;
   std::vector<UniqueFd> receivedFds_;
-};
-
-// Listens on an abstract unix socket with a random name: nothing in the file
-// system, gone with the process.
-class Listener {
- public:
-  Listener(); // throws Error
-  ~Listener();
-  const std::string& name() const {
-    return name_;
-  }
-  int fd() const {
-    return fd_.get();
-  }
-  std::optional<ControlSocket> accept();
-
- private:
-  std::string name_;
-  UniqueFd fd_;
 };
 
 } // namespace dlslime

@@ -103,6 +103,7 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
   record.identity = state_.self;
   record.token = state_.token;
   record.socketName = wireUp_.socketName();
+  record.addresses = wireUp_.addresses();
   record.epoch = epoch;
   std::shared_ptr<Group> group;
   {

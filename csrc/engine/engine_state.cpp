@@ -16,7 +16,7 @@ constexpr size_t kTokenBytes = 32;
 
 EngineState::EngineState(const Config& settings)
     : config(settings),
-      self(makeIdentity()),
+      self(makeIdentity(config.hostId)),
       token(randomBytes(kTokenBytes)),
       transports(config),
       nudge(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {

@@ -11,8 +11,8 @@ namespace {
 constexpr size_t kMostGuests = 256;
 } // namespace
 
-void Handshakes::acceptGuests() {
-  while (auto socket = listener_.accept()) {
+void Handshakes::acceptGuests(Listener& listener) {
+  while (auto socket = listener.accept()) {
     if (guests_.size() >= kMostGuests) {
       // The one that has said nothing for the longest is the likeliest to be
       // nobody; those who know us speak at once.
@@ -42,15 +42,9 @@ bool Handshakes::onGuest(Guest& guest) {
     }
   } catch (const Error& error) {
     // Anybody may knock here: say so, and nothing else happens.
-    std::string who = "an unknown process";
-    try {
-      const auto peer = guest.socket.credentials();
-      who = "process " + std::to_string(peer.pid) + " of uid " +
-          std::to_string(peer.uid);
-    } catch (const Error&) {
-      who = "a process that is gone";
-    }
-    logWarning("a connection from " + who + " was refused: " + error.what());
+    logWarning(
+        "a connection from " + guest.socket.peerText() +
+        " was refused: " + error.what());
   }
   return true;
 }
@@ -61,8 +55,7 @@ Handshakes::answer(Guest& guest, ControlSocket::Frame frame, Hello hello) {
       equalSecrets(hello.token, state_.token);
   if (!forUs) {
     logWarning(
-        "a connection from pid " +
-        std::to_string(guest.socket.credentials().pid) +
+        "a connection from " + guest.socket.peerText() +
         " was refused: it does not know this process's token");
     return {
         Verdict::kStranger,

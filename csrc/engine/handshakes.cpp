@@ -12,6 +12,20 @@ namespace {
 constexpr size_t kMostFailures = 1024;
 } // namespace
 
+Handshakes::Handshakes(EngineState& state) : state_(state) {
+  const auto& wanted = state_.config.interfaces;
+  try {
+    network_.emplace(Listener::onTheNetwork(wanted));
+    addresses_ = network_->names();
+  } catch (const Error& error) {
+    const auto what =
+        std::string("other hosts can't connect to this process: ") +
+        error.what();
+    // Without a network most often nobody needs one.
+    wanted.empty() ? logInfo(what) : logWarning(what);
+  }
+}
+
 void Handshakes::begin(Request request) {
   const ChannelKey key = request.key;
   failures_.erase(key);
@@ -37,7 +51,7 @@ void Handshakes::begin(Request request) {
                   describeRejected(placed.choice.rejected)));
     }
   } catch (const Error& error) {
-    giveUp(key, error.status());
+    fail(key, error.status());
   }
 }
 
@@ -77,30 +91,20 @@ bool Handshakes::tryNext(Attempt& attempt) {
           attempt.choice.rejected);
     }
     try {
-      sendHello(attempt, *transport);
-      return true;
+      makeHello(attempt, *transport);
     } catch (const Error& error) {
-      if (error.status().code() == ErrorCode::kPeerFailed) {
-        throw; // nobody there: no route will change that
-      }
       attempt.choice.rejected.push_back(
           {std::string(transport->name()), error.what()});
+      continue;
     }
+    connect(attempt); // nobody there: no other route would change that
+    return true;
   }
   return false;
 }
 
-void Handshakes::sendHello(Attempt& attempt, Transport& transport) {
+void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
   const auto& record = attempt.request.record;
-  auto socket = ControlSocket::connectTo(record.socketName);
-  const auto other = socket.credentials();
-  if (other.uid != record.identity.uid) {
-    throw Error(
-        ErrorCode::kPeerFailed,
-        "its socket belongs to uid " + std::to_string(other.uid) +
-            ", the address record to uid " +
-            std::to_string(record.identity.uid));
-  }
   attempt.context.nonce = hex(randomBytes(8));
   Offer offer = transport.offer(attempt.context);
   Hello hello;
@@ -115,27 +119,101 @@ void Handshakes::sendHello(Attempt& attempt, Transport& transport) {
   for (const auto& entry : attempt.choice.rejected) {
     hello.rejected.emplace_back(entry.route, entry.reason);
   }
-  socket.sendFrame(encode(hello), offer.fds);
-  attempt.socket = std::move(socket);
+  attempt.hello = encode(hello);
+  attempt.helloFds = std::move(offer.fds);
+}
+
+void Handshakes::connect(Attempt& attempt) {
+  const auto& record = attempt.request.record;
+  if (!sameHost(state_.self, record.identity)) {
+    connectByNetwork(attempt);
+    return;
+  }
+  attempt.socket = ControlSocket::connectTo(record.socketName);
+  const auto other = attempt.socket->credentials();
+  if (other.uid != record.identity.uid) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "its socket belongs to uid " + std::to_string(other.uid) +
+            ", the address record to uid " +
+            std::to_string(record.identity.uid));
+  }
+  sendHello(attempt);
+}
+
+void Handshakes::connectByNetwork(Attempt& attempt) {
+  const auto& addresses = attempt.request.record.addresses;
+  while (attempt.address < addresses.size()) {
+    try {
+      attempt.socket =
+          ControlSocket::startConnecting(addresses[attempt.address]);
+      attempt.connecting = true;
+      attempt.deadline = deadlineAfter(kConnectTime);
+      return;
+    } catch (const Error& error) {
+      nextAddress(attempt, error.what());
+    }
+  }
+  throw Error(
+      ErrorCode::kPeerFailed,
+      addresses.empty()
+          ? "it is on another host (" + attempt.context.peer.host +
+              ") and has no network address there: does "
+              "DLSLIME_SOCKET_IFNAME name an interface that is up?"
+          : "nobody answers at " + attempt.unreachable);
+}
+
+void Handshakes::nextAddress(Attempt& attempt, const std::string& problem) {
+  const auto& tried = attempt.request.record.addresses.at(attempt.address++);
+  attempt.unreachable +=
+      (attempt.unreachable.empty() ? "" : "; ") + tried + " (" + problem + ")";
+}
+
+void Handshakes::onConnected(Attempt& attempt) {
+  attempt.connecting = false;
+  try {
+    attempt.socket->finishConnecting();
+  } catch (const Error& error) {
+    nextAddress(attempt, error.what());
+    connectByNetwork(attempt);
+    return;
+  }
+  sendHello(attempt);
+}
+
+void Handshakes::sendHello(Attempt& attempt) {
+  attempt.socket->sendFrame(attempt.hello, attempt.helloFds);
+  attempt.helloFds.clear();
   attempt.deadline = deadlineAfter(kHandshakeTime);
+}
+
+void Handshakes::onSocket(const ChannelKey& key) {
+  auto& attempt = attempts_.at(key);
+  try {
+    if (attempt.connecting) {
+      onConnected(attempt);
+    } else {
+      onWelcome(key);
+    }
+  } catch (const Error& error) {
+    fail(key, error.status());
+  }
 }
 
 void Handshakes::onWelcome(const ChannelKey& key) {
   auto& attempt = attempts_.at(key);
-  try {
-    auto frame = attempt.socket->receiveFrame();
-    if (!frame) {
-      return;
-    }
-    if (settle(attempt, decodeWelcome(frame->bytes), *frame)) {
-      attempts_.erase(key);
-    }
-  } catch (const Error& error) {
-    if (auto* const used = attempt.choice.candidates.at(attempt.next - 1)) {
-      used->withdraw(attempt.context);
-    }
-    giveUp(key, error.status());
+  auto frame = attempt.socket->receiveFrame();
+  if (frame && settle(attempt, decodeWelcome(frame->bytes), *frame)) {
+    attempts_.erase(key);
   }
+}
+
+void Handshakes::fail(const ChannelKey& key, const Status& why) {
+  const auto& attempt = attempts_.at(key);
+  if (attempt.next > 0) {
+    attempt.choice.candidates.at(attempt.next - 1)->withdraw(attempt.context);
+  }
+  giveUp(key, why);
 }
 
 // True: this attempt is over, well. Throws: it has failed.
@@ -195,10 +273,14 @@ void Handshakes::install(
 }
 
 void Handshakes::addTo(std::vector<pollfd>& fds) const {
-  fds.push_back({listener_.fd(), POLLIN, 0});
+  fds.push_back({local_.fd(), POLLIN, 0});
+  if (network_) {
+    fds.push_back({network_->fd(), POLLIN, 0});
+  }
   for (const auto& [key, attempt] : attempts_) {
     if (attempt.socket) {
-      fds.push_back({attempt.socket->fd(), POLLIN, 0});
+      const short wanted = attempt.connecting ? POLLOUT : POLLIN;
+      fds.push_back({attempt.socket->fd(), wanted, 0});
     }
   }
   for (const auto& guest : guests_) {
@@ -207,26 +289,29 @@ void Handshakes::addTo(std::vector<pollfd>& fds) const {
 }
 
 void Handshakes::onPoll(const std::vector<pollfd>& fds) {
-  const auto readable = [&](int fd) {
+  const auto ready = [&](int fd) {
     return std::any_of(fds.begin(), fds.end(), [fd](const pollfd& entry) {
       return entry.fd == fd && entry.revents != 0;
     });
   };
   std::vector<ChannelKey> answered;
   for (const auto& [key, attempt] : attempts_) {
-    if (attempt.socket && readable(attempt.socket->fd())) {
+    if (attempt.socket && ready(attempt.socket->fd())) {
       answered.push_back(key);
     }
   }
   // Answers first: a crossing hello must find a connection that is complete.
   for (const auto& key : answered) {
-    onWelcome(key);
+    onSocket(key);
   }
   std::erase_if(guests_, [&](Guest& guest) {
-    return readable(guest.socket.fd()) && onGuest(guest);
+    return ready(guest.socket.fd()) && onGuest(guest);
   });
-  if (readable(listener_.fd())) {
-    acceptGuests();
+  if (ready(local_.fd())) {
+    acceptGuests(local_);
+  }
+  if (network_ && ready(network_->fd())) {
+    acceptGuests(*network_);
   }
 }
 
@@ -250,16 +335,25 @@ void Handshakes::expire() {
     }
   }
   for (const auto& key : late) {
-    auto& attempt = attempts_.at(key);
-    attempt.choice.candidates.at(attempt.next - 1)->withdraw(attempt.context);
-    giveUp(
-        key,
-        Status(
-            ErrorCode::kPeerFailed,
-            "its process accepts connections but has not answered for 10 s"));
+    onLate(key);
   }
   std::erase_if(
       guests_, [now](const Guest& guest) { return guest.deadline <= now; });
+}
+
+void Handshakes::onLate(const ChannelKey& key) {
+  auto& attempt = attempts_.at(key);
+  try {
+    if (!attempt.connecting) {
+      throw Error(
+          ErrorCode::kPeerFailed,
+          "its process accepts connections but has not answered for 10 s");
+    }
+    nextAddress(attempt, "no answer for 5 s");
+    connectByNetwork(attempt);
+  } catch (const Error& error) {
+    fail(key, error.status());
+  }
 }
 
 } // namespace dlslime

@@ -8,6 +8,7 @@
 
 #include "engine/control_socket.h"
 #include "engine/engine_state.h"
+#include "engine/listener.h"
 #include "engine/route.h"
 #include "engine/wire_records.h"
 
@@ -17,7 +18,7 @@ namespace dlslime {
 // the engine's lock to install what it has made.
 class Handshakes {
  public:
-  explicit Handshakes(EngineState& state) : state_(state) {}
+  explicit Handshakes(EngineState& state);
 
   struct Request {
     ChannelKey key;
@@ -35,8 +36,12 @@ class Handshakes {
   // attempt would end the same way.
   Status failure(const ChannelKey& key) const;
 
-  const Listener& listener() const {
-    return listener_;
+  // Where peers find us: for the address record.
+  const std::string& socketName() const {
+    return local_.names().front();
+  }
+  const std::vector<std::string>& addresses() const {
+    return addresses_;
   }
   // Descriptors to poll for reading, and what to do when poll() returns.
   void addTo(std::vector<pollfd>& fds) const;
@@ -47,13 +52,20 @@ class Handshakes {
  private:
   // A peer answers in microseconds unless it is starved of CPU.
   static constexpr milliseconds kHandshakeTime{10000};
+  // Of one address of several: packets that a firewall drops tell nobody.
+  static constexpr milliseconds kConnectTime{5000};
 
   struct Attempt {
     Request request;
     RouteChoice choice;
     size_t next = 0; // of choice.candidates
     Transport::Context context;
+    Bytes hello; // what is sent once the socket is connected,
+    std::vector<UniqueFd> helloFds; // and beside it
     std::optional<ControlSocket> socket; // none: crossed, the peer comes to us
+    bool connecting = false;
+    size_t address = 0; // of the record's, the one in use or to be tried
+    std::string unreachable; // by those before, and why
     TimePoint deadline;
   };
   struct Guest {
@@ -62,13 +74,21 @@ class Handshakes {
   };
   static std::string describePeer(const Attempt& attempt);
   bool tryNext(Attempt& attempt);
-  void sendHello(Attempt& attempt, Transport& transport);
+  void makeHello(Attempt& attempt, Transport& transport);
+  void connect(Attempt& attempt);
+  void connectByNetwork(Attempt& attempt);
+  void nextAddress(Attempt& attempt, const std::string& problem);
+  void sendHello(Attempt& attempt);
+  void onSocket(const ChannelKey& key);
+  void onConnected(Attempt& attempt);
   void onWelcome(const ChannelKey& key);
   bool settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
   void giveUp(const ChannelKey& key, Status why);
+  void fail(const ChannelKey& key, const Status& why);
+  void onLate(const ChannelKey& key);
 
   // handshake_guests.cpp
-  void acceptGuests();
+  void acceptGuests(Listener& listener);
   bool onGuest(Guest& guest); // true: finished with it
   Welcome answer(Guest& guest, ControlSocket::Frame frame, Hello hello);
   Welcome connectGuest(
@@ -85,7 +105,9 @@ class Handshakes {
       std::vector<RejectedRoute> rejected);
 
   EngineState& state_;
-  Listener listener_;
+  Listener local_ = Listener::onThisHost();
+  std::optional<Listener> network_; // none: this host has no network
+  std::vector<std::string> addresses_; // of network_
   std::map<ChannelKey, Attempt> attempts_;
   std::map<ChannelKey, Status> failures_;
   std::vector<Guest> guests_;

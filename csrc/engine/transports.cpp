@@ -3,15 +3,40 @@
 #include "gloo/gloo_transport.h"
 #include "loopback/loopback_connection.h"
 #include "shm/shm_transport.h"
+// libibverbs is opened at run time; its header decides what is built.
+#if __has_include(<infiniband/verbs.h>)
+#include "rdma/rdma_transport.h"
+#endif
 
 namespace dlslime {
 
-Transports::Transports(const Config& config) {
+namespace {
+
+std::unique_ptr<Transport> makeRdma([[maybe_unused]] const Config& config) {
+#if __has_include(<infiniband/verbs.h>)
+  return std::make_unique<rdma::RdmaTransport>(config.rdma);
+#else
+  throw Error(
+      ErrorCode::kUnavailable,
+      "built without RDMA, because infiniband/verbs.h was not there: install "
+      "libibverbs-dev (or rdma-core-devel) and build again");
+#endif
+}
+
+} // namespace
+
+template <typename Make>
+void Transports::add(const char* name, const Make& make) {
   try {
-    all_.push_back(std::make_unique<shm::ShmTransport>(config));
+    all_.push_back(make());
   } catch (const Error& error) {
-    absent_.emplace_back("shm", error.what());
+    absent_.emplace_back(name, error.what());
   }
+}
+
+Transports::Transports(const Config& config) {
+  add("shm", [&] { return std::make_unique<shm::ShmTransport>(config); });
+  add("rdma", [&] { return makeRdma(config); });
   all_.push_back(std::make_unique<gloo::GlooTransport>());
 }
 

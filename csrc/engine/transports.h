@@ -28,6 +28,9 @@ class Transports {
   static std::unique_ptr<Connection> makeSelfConnection();
 
  private:
+  template <typename Make>
+  void add(const char* name, const Make& make);
+
   std::vector<std::unique_ptr<Transport>> all_;
   std::vector<std::pair<std::string, std::string>> absent_;
 };

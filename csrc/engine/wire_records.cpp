@@ -17,6 +17,7 @@ constexpr uint64_t kMagic = 0x31454d494c534c44; // "DLSLIME1"
 constexpr size_t kInstanceBytes = 16;
 constexpr size_t kTokenBytes = 32;
 constexpr uint32_t kMostRejected = 16;
+constexpr uint32_t kMostAddresses = 16;
 
 void writePreamble(ByteWriter& writer) {
   writer.number(kMagic);
@@ -85,6 +86,10 @@ Bytes encode(const AddressRecord& record) {
   writeIdentity(writer, record.identity);
   writer.blob(record.token);
   writer.text(record.socketName);
+  writer.number(static_cast<uint32_t>(record.addresses.size()));
+  for (const auto& address : record.addresses) {
+    writer.text(address);
+  }
   writer.number(record.group);
   writer.number(record.epoch);
   return writer.take();
@@ -97,6 +102,10 @@ AddressRecord decodeAddress(ByteSpan bytes) {
   record.identity = readIdentity(reader);
   record.token = readBlob(reader);
   record.socketName = reader.text();
+  const auto count = reader.number<uint32_t>();
+  for (uint32_t i = 0; i < count && i < kMostAddresses && reader.ok(); ++i) {
+    record.addresses.push_back(reader.text());
+  }
   record.group = reader.number<uint32_t>();
   record.epoch = reader.number<uint64_t>();
   const bool valid = record.identity.instance.size() == kInstanceBytes &&
@@ -143,7 +152,7 @@ Hello decodeHello(ByteSpan bytes) {
     hello.rejected.emplace_back(std::move(route), reader.text());
   }
   const bool valid = hello.self.instance.size() == kInstanceBytes &&
-      policy <= static_cast<uint8_t>(RoutePolicy::kGloo);
+      policy <= static_cast<uint8_t>(kLastRoutePolicy);
   requireWhole(reader, valid, "the hello");
   return hello;
 }
@@ -171,10 +180,11 @@ Welcome decodeWelcome(ByteSpan bytes) {
   return welcome;
 }
 
-PeerIdentity makeIdentity() {
+PeerIdentity makeIdentity(const std::string& hostId) {
   PeerIdentity identity;
   identity.instance = randomBytes(kInstanceBytes);
-  identity.bootId = readLine("/proc/sys/kernel/random/boot_id");
+  identity.bootId =
+      hostId.empty() ? readLine("/proc/sys/kernel/random/boot_id") : hostId;
   char host[HOST_NAME_MAX + 1] = {};
   gethostname(host, HOST_NAME_MAX);
   identity.host = host;
@@ -185,6 +195,11 @@ PeerIdentity makeIdentity() {
   identity.pid = static_cast<uint32_t>(getpid());
   identity.uid = static_cast<uint32_t>(getuid());
   return identity;
+}
+
+bool sameHost(const PeerIdentity& one, const PeerIdentity& other) {
+  return one.bootId == other.bootId &&
+      one.networkNamespace == other.networkNamespace;
 }
 
 } // namespace dlslime

@@ -10,7 +10,7 @@ namespace dlslime {
 
 // Raised when anything in docs/protocol.md changes its meaning; two processes
 // of different versions refuse each other by name.
-constexpr uint16_t kProtocolVersion = 1;
+constexpr uint16_t kProtocolVersion = 2;
 
 // What a rank publishes in its group's store: how to reach its process, and
 // how to prove that one has read this.
@@ -18,6 +18,7 @@ struct AddressRecord {
   PeerIdentity identity;
   Bytes token; // 32 random bytes: only holders of the store know them
   std::string socketName; // abstract unix socket of the process's listener
+  std::vector<std::string> addresses; // the same for other hosts, by TCP
   uint32_t group = 0; // the process's id of the group
   uint64_t epoch = 0; // see Group::epoch()
 };
@@ -54,7 +55,10 @@ struct Welcome {
 Bytes encode(const Welcome& welcome);
 Welcome decodeWelcome(ByteSpan bytes);
 
-// This process's identity, with a new instance number.
-PeerIdentity makeIdentity();
+// This process's identity, with a new instance number. `hostId` takes the
+// place of the machine's boot number unless it is empty.
+PeerIdentity makeIdentity(const std::string& hostId = "");
+// Whether the two can meet at an abstract unix socket.
+bool sameHost(const PeerIdentity& one, const PeerIdentity& other);
 
 } // namespace dlslime

@@ -28,7 +28,10 @@ class WireUp {
       const std::shared_ptr<Group>& group,
       const std::vector<int>& ranks);
   const std::string& socketName() const {
-    return handshakes_.listener().name();
+    return handshakes_.socketName();
+  }
+  const std::vector<std::string>& addresses() const {
+    return handshakes_.addresses();
   }
 
  private:

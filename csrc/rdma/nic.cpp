@@ -76,6 +76,7 @@ std::pair<std::string, int> nameAndPort(const std::string& entry) {
 
 bool matches(
     const std::string& entry,
+    bool exact,
     const std::string& device,
     uint8_t port,
     const std::vector<std::string>& devices) {
@@ -84,7 +85,7 @@ bool matches(
     return false;
   }
   const bool whole =
-      std::find(devices.begin(), devices.end(), name) != devices.end();
+      exact || std::find(devices.begin(), devices.end(), name) != devices.end();
   return whole ? device == name : device.rfind(name, 0) == 0;
 }
 
@@ -124,21 +125,23 @@ bool selects(
     const std::string& device,
     uint8_t port,
     const std::vector<std::string>& devices) {
-  const bool excludes = !wanted.empty() && wanted.front() == '^';
-  const auto entries = split(excludes ? wanted.substr(1) : wanted, ',');
+  const auto marks = wanted.substr(0, wanted.find_first_not_of("^="));
+  const bool excludes = marks.find('^') != std::string::npos;
+  const bool exact = marks.find('=') != std::string::npos;
+  const auto entries = split(wanted.substr(marks.size()), ',');
   const bool named =
       std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
-        return matches(entry, device, port, devices);
+        return matches(entry, exact, device, port, devices);
       });
   return entries.empty() || named != excludes;
 }
 
-Nic::Nic(ProtectionDomainPtr domain, uint8_t port, const NicOptions& options)
+Nic::Nic(ProtectionDomainPtr domain, uint8_t port, const RdmaConfig& config)
     : domain_(std::move(domain)),
       port_(port),
       name_(domain_->context()->name() + ":" + std::to_string(port)) {
   readLimits();
-  readPort(options);
+  readPort(config);
 }
 
 void Nic::readLimits() {
@@ -153,7 +156,7 @@ void Nic::readLimits() {
   limits_.maxReadsOut = device.max_qp_init_rd_atom;
 }
 
-void Nic::readPort(const NicOptions& options) {
+void Nic::readPort(const RdmaConfig& config) {
   ibv_port_attr port{};
   const int error =
       context()->verbs().queryPort(context()->get(), port_, &port);
@@ -171,13 +174,13 @@ void Nic::readPort(const NicOptions& options) {
   const auto gid = chooseGid(
       readGids(static_cast<uint32_t>(port.gid_tbl_len)),
       ethernet_,
-      options.gidIndex);
+      config.gidIndex);
   if (!gid) {
     throw Error(
         ErrorCode::kUnavailable,
         name_ +
-            (options.gidIndex >= 0
-                 ? " has no GID at index " + std::to_string(options.gidIndex)
+            (config.gidIndex >= 0
+                 ? " has no GID at index " + std::to_string(config.gidIndex)
                  : " has no usable GID (RoCE v2 needs an IP address on its "
                    "network device)"));
   }
@@ -224,7 +227,7 @@ void openPorts(
     const Verbs& verbs,
     ibv_device* device,
     const std::vector<std::string>& devices,
-    const NicOptions& options,
+    const RdmaConfig& config,
     NicList& found) {
   const auto domain = std::make_shared<ProtectionDomain>(
       std::make_shared<Context>(verbs, device));
@@ -232,14 +235,14 @@ void openPorts(
   const int ports = portsOf(*domain->context());
   for (int port = 1; port <= ports; ++port) {
     const auto number = static_cast<uint8_t>(port);
-    if (!selects(options.wanted, name, number, devices)) {
+    if (!selects(config.nics, name, number, devices)) {
       found.rejected.push_back(
           name + ":" + std::to_string(port) +
-          " is not in DLSLIME_NICS=" + options.wanted);
+          " is not in DLSLIME_NICS=" + config.nics);
       continue;
     }
     try {
-      found.nics.push_back(std::make_shared<Nic>(domain, number, options));
+      found.nics.push_back(std::make_shared<Nic>(domain, number, config));
     } catch (const Error& error) {
       found.rejected.emplace_back(error.what());
     }
@@ -248,7 +251,7 @@ void openPorts(
 
 } // namespace
 
-NicList openNics(const Verbs& verbs, const NicOptions& options) {
+NicList openNics(const Verbs& verbs, const RdmaConfig& config) {
   NicList found;
   const DeviceList devices(verbs);
   std::vector<std::string> names;
@@ -257,7 +260,7 @@ NicList openNics(const Verbs& verbs, const NicOptions& options) {
   }
   for (auto* const device : devices) {
     try {
-      openPorts(verbs, device, names, options, found);
+      openPorts(verbs, device, names, config, found);
     } catch (const Error& error) {
       found.rejected.emplace_back(error.what());
     }

@@ -4,19 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "core/config.h"
 #include "rdma/gid.h"
 #include "rdma/handles.h"
 
 namespace dlslime::rdma {
-
-// Which ports are used, and how; from DLSLIME_NICS and friends.
-struct NicOptions {
-  // DLSLIME_NICS: "mlx5_0,mlx5_1:2": names, or prefixes where they match no
-  // whole name, each with a port or all; "^mlx5_bond" excludes instead.
-  // Empty: every active port.
-  std::string wanted;
-  int gidIndex = -1; // DLSLIME_GID_INDEX
-};
 
 // Limits of a device, read from it.
 struct NicLimits {
@@ -30,7 +22,7 @@ struct NicLimits {
 class Nic {
  public:
   // Throws Error: the port is down, has no usable GID, ...
-  Nic(ProtectionDomainPtr domain, uint8_t port, const NicOptions& options);
+  Nic(ProtectionDomainPtr domain, uint8_t port, const RdmaConfig& config);
 
   const std::string& name() const { // "mlx5_0:1"
     return name_;
@@ -67,7 +59,7 @@ class Nic {
 
  private:
   void readLimits();
-  void readPort(const NicOptions& options);
+  void readPort(const RdmaConfig& config);
   std::vector<Gid> readGids(uint32_t count) const;
 
   const ProtectionDomainPtr domain_;
@@ -87,9 +79,9 @@ struct NicList {
   std::vector<NicPtr> nics;
   std::vector<std::string> rejected; // "mlx5_1:1 is down"
 };
-// Opens every port that `options` asks for. Throws Error{kUnavailable} if the
+// Opens every port that `config` asks for. Throws Error{kUnavailable} if the
 // devices can't be listed.
-NicList openNics(const Verbs& verbs, const NicOptions& options);
+NicList openNics(const Verbs& verbs, const RdmaConfig& config);
 
 // Whether DLSLIME_NICS=`wanted` selects this port among `devices`.
 bool selects(

@@ -64,10 +64,10 @@ QueuePair::QueuePair(
     NicPtr nic,
     CompletionQueuePtr completions,
     QueueDepths depths,
-    const RdmaOptions& options)
+    const RdmaConfig& config)
     : nic_(std::move(nic)),
       completions_(std::move(completions)),
-      options_(options),
+      config_(config),
       packetSequence_(randomSequence()) {
   ibv_qp_init_attr attributes{};
   attributes.qp_type = IBV_QPT_RC;
@@ -130,7 +130,7 @@ void QueuePair::modify(ibv_qp_attr& attributes, int mask, const char* step) {
 void QueuePair::toInit() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
-  attributes.pkey_index = options_.pkeyIndex;
+  attributes.pkey_index = static_cast<uint16_t>(config_.pkeyIndex);
   attributes.port_num = nic_->port();
   attributes.qp_access_flags =
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
@@ -150,7 +150,7 @@ ibv_qp_attr QueuePair::pathTo(const QueuePairAddress& peer) const {
   attributes.min_rnr_timer = kMinRnrTimer;
   auto& path = attributes.ah_attr;
   path.port_num = nic_->port();
-  path.sl = options_.serviceLevel;
+  path.sl = static_cast<uint8_t>(config_.serviceLevel);
   path.dlid = peer.lid;
   // InfiniBand needs the global header only between subnets.
   path.is_global = nic_->ethernet() ||
@@ -158,7 +158,7 @@ ibv_qp_attr QueuePair::pathTo(const QueuePairAddress& peer) const {
   path.grh.dgid = peer.gid;
   path.grh.sgid_index = static_cast<uint8_t>(nic_->gid().index);
   path.grh.hop_limit = kHopLimit;
-  path.grh.traffic_class = options_.trafficClass;
+  path.grh.traffic_class = static_cast<uint8_t>(config_.trafficClass);
   return attributes;
 }
 
@@ -177,8 +177,8 @@ void QueuePair::connect(const QueuePairAddress& peer) {
       "RTR");
   attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
-  attributes.timeout = options_.timeout;
-  attributes.retry_cnt = options_.retryCount;
+  attributes.timeout = static_cast<uint8_t>(config_.timeout);
+  attributes.retry_cnt = static_cast<uint8_t>(config_.retryCount);
   attributes.rnr_retry = kRetryForEver;
   attributes.sq_psn = packetSequence_;
   attributes.max_rd_atomic =

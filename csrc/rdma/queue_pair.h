@@ -3,7 +3,6 @@
 #include "core/bytes.h"
 #include "rdma/handles.h"
 #include "rdma/nic.h"
-#include "rdma/options.h"
 
 namespace dlslime::rdma {
 
@@ -36,7 +35,7 @@ class QueuePair {
       NicPtr nic,
       CompletionQueuePtr completions,
       QueueDepths depths,
-      const RdmaOptions& options);
+      const RdmaConfig& config);
   ~QueuePair();
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
@@ -65,7 +64,7 @@ class QueuePair {
 
   const NicPtr nic_;
   const CompletionQueuePtr completions_;
-  const RdmaOptions options_;
+  const RdmaConfig config_;
   const uint32_t packetSequence_;
   uint32_t inlineBytes_ = 0;
   ibv_qp* pair_ = nullptr;

@@ -84,11 +84,11 @@ int RdmaConnection::mostCompletions() {
 RdmaConnection::RdmaConnection(
     NicPtr nic,
     CompletionQueuePtr completions,
-    const RdmaOptions& options)
+    const RdmaConfig& config)
     : nic_(std::move(nic)),
       completions_(std::move(completions)),
       memory_(nic_->domain()),
-      pair_(nic_, completions_, {kSends, kReceives, kInlineBytes}, options),
+      pair_(nic_, completions_, {kSends, kReceives, kInlineBytes}, config),
       queue_(pair_, kSends),
       pulls_(queue_) {
   if (!pair_.postReceives(kReceives)) {

@@ -54,7 +54,7 @@ class RdmaConnection final : public Connection {
   RdmaConnection(
       NicPtr nic,
       CompletionQueuePtr completions,
-      const RdmaOptions& options);
+      const RdmaConfig& config);
   ~RdmaConnection() override;
 
   EndAddress address() const;

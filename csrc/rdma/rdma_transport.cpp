@@ -1,13 +1,37 @@
 #include "rdma/rdma_transport.h"
 
+#include <sys/epoll.h>
+
+#include <cerrno>
+
 #include "core/log.h"
 
 namespace dlslime::rdma {
 
-RdmaTransport::RdmaTransport(const Verbs& verbs, const RdmaOptions& options)
-    : options_(options) {
+RdmaTransport::RdmaTransport(const RdmaConfig& config)
+    : config_(config), events_(epoll_create1(EPOLL_CLOEXEC)) {
+  if (!config_.enabled) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        "switched off by DLSLIME_RDMA=off or NCCL_IB_DISABLE=1");
+  }
+  if (!haveDevices()) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        "this machine has no RDMA device (nothing in /sys/class/infiniband)");
+  }
+  if (!events_) {
+    throwErrno("cannot create an epoll set", errno);
+  }
+}
+
+void RdmaTransport::openDevices() {
+  if (!nics_.empty()) {
+    return;
+  }
+  const auto& verbs = loadVerbs();
   verbs.forkInit(); // before the first registration; an error: nothing to do
-  auto found = openNics(verbs, options.nics);
+  auto found = openNics(verbs, config_);
   if (found.nics.empty()) {
     std::string reasons;
     for (const auto& reason : found.rejected) {
@@ -18,19 +42,29 @@ RdmaTransport::RdmaTransport(const Verbs& verbs, const RdmaOptions& options)
         found.rejected.empty() ? "no RDMA device is found"
                                : "no RDMA device can be used" + reasons);
   }
-  nics_ = std::move(found.nics);
-  for (const auto& nic : nics_) {
-    channels_.push_back(std::make_shared<CompletionChannel>(nic->context()));
+  Channels channels;
+  for (const auto& nic : found.nics) {
+    auto made = std::make_shared<CompletionChannel>(nic->context());
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ctl(events_.get(), EPOLL_CTL_ADD, made->fd(), &event) != 0) {
+      throwErrno("cannot watch a completion channel", errno);
+    }
+    channels.push_back(std::move(made));
     logInfo("RDMA NIC " + nic->describe());
   }
+  nics_ = std::move(found.nics);
+  const std::lock_guard<std::mutex> guard(mutex_);
+  channels_ = std::move(channels);
 }
 
 std::unique_ptr<RdmaConnection> RdmaTransport::makeConnection() {
-  auto queue = std::make_shared<CompletionQueue>(
-      nics_.front()->context(),
-      channels_.front(),
-      RdmaConnection::mostCompletions());
-  auto made = std::make_unique<RdmaConnection>(nics_.front(), queue, options_);
+  openDevices();
+  const auto& nic = nics_.front();
+  // This thread alone changes channels_, so it may read them without the lock.
+  const auto queue = std::make_shared<CompletionQueue>(
+      nic->context(), channels_.front(), RdmaConnection::mostCompletions());
+  auto made = std::make_unique<RdmaConnection>(nic, queue, config_);
   const std::lock_guard<std::mutex> guard(mutex_);
   std::erase_if(queues_, [](const auto& entry) { return entry.expired(); });
   queues_.push_back(queue);
@@ -65,16 +99,8 @@ void RdmaTransport::withdraw(const Context& context) {
   offered_.drop(context.nonce);
 }
 
-std::vector<int> RdmaTransport::wakeFds() const {
-  std::vector<int> fds;
-  fds.reserve(channels_.size());
-  for (const auto& channel : channels_) {
-    fds.push_back(channel->fd());
-  }
-  return fds;
-}
-
 void RdmaTransport::drainWakeFds() {
+  const std::lock_guard<std::mutex> guard(mutex_);
   for (const auto& channel : channels_) {
     channel->drain();
   }

@@ -5,18 +5,22 @@
 #include <string>
 #include <vector>
 
+#include "core/config.h"
 #include "core/offered.h"
 #include "core/transport.h"
+#include "core/unique_fd.h"
 #include "rdma/rdma_connection.h"
 
 namespace dlslime::rdma {
 
-// The route over RDMA NICs: reliable connections, one queue pair each.
+// The route over RDMA NICs: reliable connections, one queue pair each. NICs
+// are opened for the first connection, not before: that takes milliseconds,
+// which a job on one host need not spend.
 class RdmaTransport final : public Transport {
  public:
-  // Throws Error{kUnavailable} if there is no usable port, with what was found
-  // instead.
-  RdmaTransport(const Verbs& verbs, const RdmaOptions& options);
+  // Throws Error{kUnavailable}: switched off, or this machine has no RDMA
+  // devices.
+  explicit RdmaTransport(const RdmaConfig& config);
 
   std::string_view name() const override {
     return "rdma";
@@ -33,23 +37,27 @@ class RdmaTransport final : public Transport {
       override;
   void withdraw(const Context& context) override;
 
-  std::vector<int> wakeFds() const override;
+  std::vector<int> wakeFds() const override {
+    return {events_.get()};
+  }
   void drainWakeFds() override;
   void beginSleep() override;
 
-  const std::vector<NicPtr>& nics() const {
-    return nics_;
-  }
-
  private:
+  using Channels = std::vector<std::shared_ptr<CompletionChannel>>;
+  void openDevices();
   std::unique_ptr<RdmaConnection> makeConnection();
 
-  const RdmaOptions options_;
+  const RdmaConfig config_;
+  UniqueFd events_; // an epoll set of all completion channels
+  // Of the wire-up thread alone:
   std::vector<NicPtr> nics_;
-  std::vector<std::shared_ptr<CompletionChannel>> channels_; // one per NIC
   Offered<std::unique_ptr<RdmaConnection>> offered_;
+
   std::mutex mutex_;
-  std::vector<std::weak_ptr<CompletionQueue>> queues_; // guarded by mutex_
+  // Guarded by mutex_:
+  Channels channels_; // one per NIC
+  std::vector<std::weak_ptr<CompletionQueue>> queues_;
 };
 
 } // namespace dlslime::rdma

@@ -51,6 +51,10 @@ struct Verbs {
 // The process's libibverbs, loaded once; throws Error{kUnavailable} that says
 // what is missing and what to install.
 const Verbs& loadVerbs();
+// Whether it is worth loading them: the kernel shows an RDMA device.
+bool haveDevices();
+// Makes loadVerbs() return these, for tests; null: the library's again.
+void replaceVerbs(const Verbs* verbs);
 
 // "IBV_WC_RETRY_EXC_ERR (the peer's NIC does not answer ...)": what ended a
 // work request, and what to look at.

@@ -21,6 +21,9 @@ class ConfigTest : public ::testing::Test {
     for (const char* name : kNames) {
       unsetenv(name);
     }
+    for (const char* name : kTexts) {
+      unsetenv(name);
+    }
   }
   static std::string refusal(const char* name, const char* value) {
     setenv(name, value, 1);
@@ -44,7 +47,30 @@ class ConfigTest : public ::testing::Test {
       "DLSLIME_UNEXPECTED_LIMIT",
       "DLSLIME_SPIN_US",
       "DLSLIME_LINGER_MS",
-      "DLSLIME_LOG"};
+      "DLSLIME_LOG",
+      "DLSLIME_RDMA",
+      "DLSLIME_GID_INDEX",
+      "DLSLIME_IB_SL",
+      "DLSLIME_IB_TC",
+      "DLSLIME_IB_PKEY",
+      "DLSLIME_IB_TIMEOUT",
+      "DLSLIME_IB_RETRY_CNT",
+      "NCCL_IB_DISABLE",
+      "NCCL_IB_GID_INDEX",
+      "NCCL_IB_SL",
+      "NCCL_IB_TC",
+      "NCCL_IB_PKEY",
+      "NCCL_IB_TIMEOUT",
+      "NCCL_IB_RETRY_CNT"};
+  // Any text is a value of these.
+  static constexpr const char* kTexts[] = {
+      "DLSLIME_NICS",
+      "DLSLIME_HOSTID",
+      "DLSLIME_SOCKET_IFNAME",
+      "NCCL_IB_HCA",
+      "NCCL_HOSTID",
+      "NCCL_SOCKET_IFNAME",
+      "GLOO_SOCKET_IFNAME"};
 };
 
 TEST_F(ConfigTest, EmptyEnvironmentGivesTheDefaults) {
@@ -86,11 +112,74 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
   EXPECT_EQ(config.logLevel, LogLevel::kDebug);
 }
 
+TEST_F(ConfigTest, NcclsNetworkSettingsAreTheDefaults) {
+  setenv("NCCL_IB_HCA", "=mlx5_0:1", 1);
+  setenv("NCCL_IB_GID_INDEX", "3", 1);
+  setenv("NCCL_IB_SL", "4", 1);
+  setenv("NCCL_IB_TC", "106", 1);
+  setenv("NCCL_IB_PKEY", "5", 1);
+  setenv("NCCL_IB_TIMEOUT", "22", 1);
+  setenv("NCCL_IB_RETRY_CNT", "6", 1);
+  setenv("NCCL_IB_DISABLE", "1", 1);
+  setenv("NCCL_HOSTID", "a", 1);
+  setenv("NCCL_SOCKET_IFNAME", "eth", 1);
+  const auto config = Config::fromEnvironment();
+  EXPECT_EQ(config.rdma.nics, "=mlx5_0:1");
+  EXPECT_EQ(config.rdma.gidIndex, 3);
+  EXPECT_EQ(config.rdma.serviceLevel, 4);
+  EXPECT_EQ(config.rdma.trafficClass, 106);
+  EXPECT_EQ(config.rdma.pkeyIndex, 5);
+  EXPECT_EQ(config.rdma.timeout, 22);
+  EXPECT_EQ(config.rdma.retryCount, 6);
+  EXPECT_FALSE(config.rdma.enabled);
+  EXPECT_EQ(config.hostId, "a");
+  EXPECT_EQ(config.interfaces, "eth");
+}
+
+TEST_F(ConfigTest, OwnNetworkSettingsGoBeforeNccls) {
+  const std::pair<const char*, const char*> own[] = {
+      {"DLSLIME_NICS", "own"},
+      {"DLSLIME_GID_INDEX", "1"},
+      {"DLSLIME_IB_SL", "2"},
+      {"DLSLIME_IB_TC", "3"},
+      {"DLSLIME_IB_PKEY", "4"},
+      {"DLSLIME_IB_TIMEOUT", "5"},
+      {"DLSLIME_IB_RETRY_CNT", "6"},
+      {"DLSLIME_HOSTID", "own"},
+      {"DLSLIME_SOCKET_IFNAME", "own"},
+      {"DLSLIME_RDMA", "auto"}};
+  for (const auto& [name, value] : own) {
+    setenv(name, value, 1);
+  }
+  setenv("NCCL_IB_DISABLE", "1", 1);
+  setenv("NCCL_IB_HCA", "theirs", 1);
+  setenv("NCCL_IB_GID_INDEX", "9", 1);
+  setenv("NCCL_IB_TC", "9", 1);
+  setenv("NCCL_HOSTID", "theirs", 1);
+  setenv("NCCL_SOCKET_IFNAME", "theirs", 1);
+  const auto config = Config::fromEnvironment();
+  EXPECT_TRUE(config.rdma.enabled);
+  EXPECT_EQ(config.rdma.nics, "own");
+  EXPECT_EQ(config.rdma.gidIndex, 1);
+  EXPECT_EQ(config.rdma.serviceLevel, 2);
+  EXPECT_EQ(config.rdma.trafficClass, 3);
+  EXPECT_EQ(config.rdma.pkeyIndex, 4);
+  EXPECT_EQ(config.rdma.timeout, 5);
+  EXPECT_EQ(config.rdma.retryCount, 6);
+  EXPECT_EQ(config.hostId, "own");
+  EXPECT_EQ(config.interfaces, "own");
+}
+
+TEST_F(ConfigTest, GloosInterfacesAreTheLastDefaultAndWholeNames) {
+  setenv("GLOO_SOCKET_IFNAME", "eth0,eth1", 1);
+  EXPECT_EQ(Config::fromEnvironment().interfaces, "=eth0,eth1");
+}
+
 TEST_F(ConfigTest, BadValueNamesVariableAndValue) {
   for (const char* name : kNames) {
     for (const char* value :
          {"nonsense",
-          "-1",
+          "-2",
           "12x",
           "99999999999999999999",
           "AUTO",
@@ -106,7 +195,7 @@ TEST_F(ConfigTest, BadValueNamesVariableAndValue) {
 
 TEST_F(ConfigTest, BadWordListsTheAllowedOnes) {
   const auto text = refusal("DLSLIME_ROUTE", "rdma9");
-  for (const char* word : {"auto", "shm", "gloo"}) {
+  for (const char* word : {"auto", "shm", "rdma", "gloo"}) {
     EXPECT_NE(text.find(word), std::string::npos) << text;
   }
 }

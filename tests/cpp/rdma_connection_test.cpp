@@ -44,10 +44,9 @@ class RdmaTest : public ::testing::Test {
   }
   void connect() {
     for (const int end : {0, 1}) {
-      rdma::RdmaOptions options;
-      options.nics.wanted = end == 0 ? "left" : "right";
-      transports_[end] =
-          std::make_unique<rdma::RdmaTransport>(FakeFabric::verbs(), options);
+      RdmaConfig config;
+      config.nics = end == 0 ? "left" : "right";
+      transports_[end] = std::make_unique<rdma::RdmaTransport>(config);
     }
     Transport::Context context;
     context.nonce = "n";

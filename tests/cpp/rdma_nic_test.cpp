@@ -106,7 +106,10 @@ TEST(RdmaSelection, PrefixesPortsListsAndExclusions) {
 class RdmaNics : public ::testing::Test {
  protected:
   static NicList open(const std::string& wanted = "", int gidIndex = -1) {
-    return openNics(FakeFabric::verbs(), {wanted, gidIndex});
+    RdmaConfig config;
+    config.nics = wanted;
+    config.gidIndex = gidIndex;
+    return openNics(FakeFabric::verbs(), config);
   }
 };
 
@@ -152,8 +155,9 @@ TEST_F(RdmaNics, TransportWithoutAPortSaysWhatItFound) {
   FakeDevice down;
   down.ports[0].state = IBV_PORT_DOWN;
   FakeFabric fabric({down});
+  RdmaTransport transport{RdmaConfig{}};
   try {
-    const RdmaTransport transport(FakeFabric::verbs(), {});
+    transport.offer({});
     FAIL() << "there is nothing to use";
   } catch (const Error& error) {
     EXPECT_EQ(error.status().code(), ErrorCode::kUnavailable);
@@ -162,6 +166,32 @@ TEST_F(RdmaNics, TransportWithoutAPortSaysWhatItFound) {
         std::string::npos)
         << error.what();
   }
+}
+
+TEST_F(RdmaNics, TransportThatIsSwitchedOffSaysByWhat) {
+  FakeFabric fabric;
+  RdmaConfig config;
+  config.enabled = false;
+  try {
+    const RdmaTransport transport{config};
+    FAIL() << "it is switched off";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().code(), ErrorCode::kUnavailable);
+    EXPECT_NE(
+        std::string(error.what()).find("DLSLIME_RDMA=off"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(RdmaSelection, ExactNamesAreNoPrefixes) {
+  const std::vector<std::string> devices{"mlx5_1", "mlx5_10"};
+  EXPECT_TRUE(selects("mlx5_1", "mlx5_1", 1, devices));
+  EXPECT_FALSE(selects("mlx5_1", "mlx5_10", 1, devices));
+  EXPECT_TRUE(selects("mlx5", "mlx5_10", 1, devices));
+  EXPECT_FALSE(selects("=mlx5", "mlx5_10", 1, devices));
+  EXPECT_TRUE(selects("=mlx5_10:2", "mlx5_10", 2, devices));
+  EXPECT_FALSE(selects("^=mlx5_1", "mlx5_1", 1, devices));
+  EXPECT_TRUE(selects("^=mlx5_1", "mlx5_10", 1, devices));
 }
 
 } // namespace

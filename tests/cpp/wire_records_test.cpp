@@ -34,7 +34,13 @@ void expectEqual(const PeerIdentity& left, const PeerIdentity& right) {
 }
 
 AddressRecord address() {
-  return {identity(), pattern(32, 9), "dlslime-0123", 77, 3};
+  return {
+      identity(),
+      pattern(32, 9),
+      "dlslime-0123",
+      {"10.9.0.1:4711", "[2001:db8::1]:4711"},
+      77,
+      3};
 }
 
 Hello hello() {
@@ -60,6 +66,7 @@ TEST(WireRecordsTest, AddressComesBack) {
   expectEqual(record.identity, identity());
   EXPECT_EQ(record.token, address().token);
   EXPECT_EQ(record.socketName, "dlslime-0123");
+  EXPECT_EQ(record.addresses, address().addresses);
   EXPECT_EQ(record.group, 77U);
   EXPECT_EQ(record.epoch, 3U);
 }
@@ -230,6 +237,22 @@ TEST(WireRecordsTest, AddressWithAShortTokenOrInstanceIsRefused) {
   record = address();
   record.socketName = std::string(108, 'x');
   EXPECT_THROW(decodeAddress(encode(record)), Error);
+}
+
+TEST(WireRecordsTest, AddressRecordOfAMillionAddressesIsRefusedCheaply) {
+  auto record = address();
+  record.addresses.assign(1000000, "");
+  EXPECT_THROW(decodeAddress(encode(record)), Error);
+}
+
+TEST(WireRecordsTest, HostIsTheSameWhereBootAndNetworkAre) {
+  const auto one = identity();
+  auto other = identity();
+  EXPECT_TRUE(sameHost(one, other));
+  other.networkNamespace += 1;
+  EXPECT_FALSE(sameHost(one, other));
+  EXPECT_FALSE(sameHost(makeIdentity("a"), makeIdentity("b")));
+  EXPECT_TRUE(sameHost(makeIdentity("a"), makeIdentity("a")));
 }
 
 TEST(WireRecordsTest, HelloWithAnUnknownPolicyIsRefused) {

@@ -29,9 +29,11 @@ FakeFabric::FakeFabric(std::vector<FakeDevice> devices)
         sizeof(handles_.back()->name) - 1);
   }
   current = this;
+  rdma::replaceVerbs(&verbs());
 }
 
 FakeFabric::~FakeFabric() {
+  rdma::replaceVerbs(nullptr);
   current = nullptr;
 }
 

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/unique_fd.h"
+#include "engine/control_socket.h"
+
+namespace dlslime {
+
+// A socket that accepts control sockets. Never blocks.
+class Listener {
+ public:
+  // On an abstract unix socket with a random name, for processes of this host:
+  // nothing in the file system, gone with the process. Throws Error.
+  static Listener onThisHost();
+  // On a TCP port that the kernel chooses, for those of other hosts, at the
+  // addresses of the interfaces that `interfaces` selects (net_address.h).
+  // Throws Error: there are none, ...
+  static Listener onTheNetwork(const std::string& interfaces);
+
+  Listener(Listener&&) = default;
+  Listener& operator=(Listener&&) = delete;
+  ~Listener();
+  // Where peers connect to: the name of a unix socket, or "10.9.0.1:4711", ...
+  const std::vector<std::string>& names() const {
+    return names_;
+  }
+  int fd() const {
+    return fd_.get();
+  }
+  std::optional<ControlSocket> accept();
+
+ private:
+  Listener(UniqueFd fd, std::vector<std::string> names);
+
+  UniqueFd fd_;
+  std::vector<std::string> names_;
+};
+
+} // namespace dlslime

@@ -1,0 +1,180 @@
+// Engines that count as on different hosts: they connect by TCP.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "core/random.h"
+#include "engine/listener.h"
+#include "engine/wire_records.h"
+#include "fakes/cluster.h"
+#include "fakes/log_capture.h"
+#include "fakes/memory_carriers.h"
+
+namespace dlslime::testing {
+namespace {
+
+// Each rank on a host of its own.
+Config onHost(int rank) {
+  Config config;
+  config.rdma.enabled = false;
+  config.hostId = "host " + std::to_string(rank);
+  config.interfaces = "=lo";
+  return config;
+}
+
+class EngineNetwork : public ::testing::Test {
+ protected:
+  Cluster::Options options() const {
+    return [carriers = carriers](GroupOptions& group) {
+      group.carrierSource = carriers;
+      group.timeout = milliseconds(20000);
+    };
+  }
+  static AddressRecord recordOf(Cluster& world, int rank) {
+    return decodeAddress(*world.rendezvous("first")->tryGet(addressKey(rank)));
+  }
+  // Puts other addresses into the record that peers read.
+  static void readdress(
+      Cluster& world,
+      int rank,
+      const std::function<void(std::vector<std::string>&)>& change) {
+    auto record = recordOf(world, rank);
+    change(record.addresses);
+    world.rendezvous("first")->set(addressKey(rank), encode(record));
+  }
+
+  LogCapture log;
+  std::shared_ptr<MemoryCarriers> carriers = std::make_shared<MemoryCarriers>();
+};
+
+TEST_F(EngineNetwork, RanksOfThreeHostsReachEachOther) {
+  Cluster world(3, onHost, options());
+  for (const int from : {0, 1, 2}) {
+    for (const int to : {0, 1, 2}) {
+      if (from != to) {
+        EXPECT_TRUE(world.passes(from, to, 100000)) << from << " to " << to;
+      }
+    }
+  }
+  const auto report = world[0].engine->report(*world[0].group);
+  EXPECT_EQ(report.at(0).route, "gloo");
+  EXPECT_GE(log.count("shm: on another host"), 1U) << log.all();
+}
+
+TEST_F(EngineNetwork, BothEndsAtOnceMakeOneConnection) {
+  for (int round = 0; round < 20; ++round) {
+    Cluster world(2, onHost, options());
+    std::vector<BufferPtr> all;
+    for (const int rank : {0, 1}) {
+      all.push_back(world[rank].send(1 - rank, 1, pattern(1000)));
+      all.push_back(world[rank].receive(1 - rank, 1, 1000));
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      ASSERT_TRUE(world[static_cast<int>(i / 2)].wait(all[i]));
+      EXPECT_TRUE(all[i]->status().ok()) << all[i]->status().message();
+    }
+    EXPECT_EQ(world[0].engine->connections(), 1U);
+    EXPECT_EQ(world[1].engine->connections(), 1U);
+  }
+}
+
+TEST_F(EngineNetwork, AddressesThatDoNotAnswerAreSkipped) {
+  Cluster world(2, onHost, options());
+  // A port where nobody listens any more.
+  const auto closed = Listener::onTheNetwork("=lo").names().front();
+  readdress(world, 1, [&](auto& addresses) {
+    addresses.insert(addresses.begin(), {closed, "not an address"});
+  });
+  EXPECT_TRUE(world.passes(0, 1));
+}
+
+TEST_F(EngineNetwork, UnreachableRankIsNamedWithTheAddressesThatWereTried) {
+  const auto brief = [this](GroupOptions& group) {
+    options()(group);
+    group.timeout = milliseconds(1500);
+  };
+  Cluster world(2, onHost, brief);
+  const auto closed = Listener::onTheNetwork("=lo").names().front();
+  readdress(world, 1, [&](auto& addresses) { addresses = {closed}; });
+  const auto send = world[0].send(1, 1, pattern(8));
+  ASSERT_TRUE(world[0].wait(send));
+  const auto text = send->status().message();
+  EXPECT_FALSE(send->status().ok());
+  EXPECT_NE(text.find("nobody answers at " + closed + " (errno 111"), std::string::npos)
+      << text;
+  readdress(world, 0, [](auto& addresses) { addresses.clear(); });
+  const auto back = world[1].send(0, 1, pattern(8));
+  ASSERT_TRUE(world[1].wait(back));
+  EXPECT_NE(
+      back->status().message().find("DLSLIME_SOCKET_IFNAME"), std::string::npos)
+      << back->status().message();
+}
+
+TEST_F(EngineNetwork, HostWithoutThatInterfaceStartsAndSaysSo) {
+  Cluster world(2, [](int rank) {
+    auto config = onHost(rank);
+    config.hostId = "one";
+    config.interfaces = "=no-such-interface";
+    return config;
+  });
+  EXPECT_TRUE(world.passes(0, 1)) << "one host needs no network";
+  EXPECT_TRUE(recordOf(world, 0).addresses.empty());
+  EXPECT_EQ(log.count("no-such-interface"), 2U) << log.all();
+}
+
+TEST_F(EngineNetwork, StrangersAtThePortAreRefusedByAddress) {
+  Cluster world(2, onHost, options());
+  ASSERT_TRUE(world.passes(0, 1));
+  const auto record = recordOf(world, 0);
+  for (int i = 0; i < 3; ++i) {
+    auto socket = ControlSocket::startConnecting(record.addresses.front());
+    const auto connected = [&] {
+      try {
+        socket.sendFrame(pattern(500), {});
+        return true;
+      } catch (const Error&) {
+        return false;
+      }
+    };
+    ASSERT_TRUE(eventually(connected));
+    EXPECT_TRUE(eventually([&] {
+      return log.count("a connection from 127.0.0.1:") ==
+          static_cast<size_t>(i) + 1;
+    })) << log.all();
+  }
+  auto socket = ControlSocket::startConnecting(record.addresses.front());
+  Hello hello;
+  hello.targetInstance = record.identity.instance;
+  hello.token = randomBytes(32);
+  hello.self = makeIdentity("elsewhere");
+  hello.route = "gloo";
+  ASSERT_TRUE(eventually([&] {
+    try {
+      socket.sendFrame(encode(hello), {});
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }));
+  std::optional<Welcome> answer;
+  ASSERT_TRUE(eventually([&] {
+    if (auto frame = socket.receiveFrame()) {
+      answer = decodeWelcome(frame->bytes);
+    }
+    return answer.has_value();
+  }));
+  EXPECT_EQ(answer->verdict, Verdict::kStranger);
+  EXPECT_TRUE(world.passes(1, 0, 3 << 20));
+}
+
+TEST_F(EngineNetwork, PeerThatLeavesIsNoticedByItsSocket) {
+  Cluster world(2, onHost, options());
+  ASSERT_TRUE(world.passes(0, 1));
+  const auto receive = world[0].receive(1, 5, 8);
+  world.stop(1);
+  ASSERT_TRUE(world[0].wait(receive));
+  EXPECT_EQ(receive->status().code(), ErrorCode::kPeerFailed);
+}
+
+} // namespace
+} // namespace dlslime::testing
