@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import nodes
 import pool
 import worker
 from worker import (  # re-exported: what the ranks' functions call
@@ -58,6 +59,8 @@ dlslime_only = pytest.mark.skipif(
 def _routes() -> list[Any]:
     if BACKEND != "dlslime":
         return [pytest.param({}, id=BACKEND)]
+    if nodes.COUNT > 1:  # shm within a node, RDMA between nodes
+        return [pytest.param({}, id="rdma")]
     return [
         pytest.param({}, id="shm"),
         pytest.param({"DLSLIME_CMA": "off"}, id="staged"),
@@ -129,6 +132,7 @@ def run_world(
             size,
             backend or BACKEND,
             name,
+            nodes.ADDRESS,
             pool.store_port(),
             init,
             sync_end and not may_die,

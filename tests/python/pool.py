@@ -19,6 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+import nodes
 import worker
 
 # Environments whose workers are kept at the same time; the one unused for longest goes first.
@@ -27,29 +28,40 @@ _MAX_ENVIRONMENTS = 4
 DIED = object()  # a worker's report: it ended without one, and was allowed to
 
 _counter = itertools.count()
-_idle: dict[tuple[tuple[str, str], ...], list[Member]] = {}
+_Key = tuple[int, tuple[tuple[str, str], ...]]  # node and environment
+_idle: dict[_Key, list[Member]] = {}
 _living: set[Member] = set()
 
 
 class Member:
     """One worker process, its connection and the file that takes its output."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self.key = tuple(sorted(env.items()))
+    def __init__(self, key: _Key) -> None:
+        self.key = key
+        node, env = key
         self.path = Path(_output_folder()) / f"worker{next(_counter)}"
         self.path.touch()
         self._output_start = 0
-        self.connection, theirs = _context().Pipe()
-        self.process = _context().Process(
-            target=worker.main, args=(theirs, dict(env), str(self.path))
-        )
-        self.process.start()
-        theirs.close()
+        if node == 0:
+            self.connection, theirs = _context().Pipe()
+            self.process = _context().Process(
+                target=worker.main, args=(theirs, dict(env), str(self.path))
+            )
+            self.process.start()
+            theirs.close()
+        else:
+            self.process = nodes.RemoteProcess(dict(env))
+            self.connection = self.process.connection
         _living.add(self)
+
+    def _written(self, start: int) -> bytes:
+        if isinstance(self.process, nodes.RemoteProcess):
+            return self.process.output(start)
+        return self.path.read_bytes()[start:]
 
     def submit(self, job: bytes) -> None:
         """Starts a job; what the worker writes from now on belongs to it."""
-        self._output_start = self.path.stat().st_size
+        self._output_start += len(self._written(self._output_start))
         self.connection.send_bytes(job)
 
     def report(self, may_die: bool) -> tuple[bool, Any]:
@@ -67,13 +79,15 @@ class Member:
 
     def output(self) -> str:
         """What the worker wrote to stdout and stderr since the job's start."""
-        return self.path.read_bytes()[self._output_start :].decode(errors="replace")
+        return self._written(self._output_start).decode(errors="replace")
 
     def dump_stacks(self) -> None:
         """Makes the worker write the stacks of all its Python threads into its output."""
-        if self.process.is_alive() and self.process.pid is not None:
+        if isinstance(self.process, nodes.RemoteProcess):
+            self.process.send_signal(signal.SIGUSR1)
+        elif self.process.is_alive() and self.process.pid is not None:
             os.kill(self.process.pid, signal.SIGUSR1)
-            time.sleep(0.3)
+        time.sleep(0.3)
 
     def kill(self) -> None:
         """Ends the process and forgets its output."""
@@ -87,27 +101,27 @@ class Member:
 def lease(envs: Sequence[Mapping[str, str]], fresh: bool) -> list[Member]:
     """One worker per environment given: idle ones where there are, else new ones."""
     members = []
-    for env in envs:
-        key = tuple(sorted(env.items()))
+    for rank, env in enumerate(envs):
+        key = (nodes.of_rank(rank, len(envs)), tuple(sorted(env.items())))
         if not fresh and key in _idle:
             idle = _idle.pop(key)
             members.append(idle.pop(0))
             if idle:
                 _idle[key] = idle
         else:
-            members.append(Member(env))
+            members.append(Member(key))
     return members
 
 
 def give_back(members: Sequence[Member]) -> None:
     """Takes workers back for the next world of the same environment."""
-    returned: dict[tuple[tuple[str, str], ...], list[Member]] = {}
+    returned: dict[_Key, list[Member]] = {}
     for member in members:
         returned.setdefault(member.key, []).append(member)
     for key, those in returned.items():
         # Rank 0 goes first again, so that one worker plays the same rank from test to test.
         _idle[key] = those + _idle.pop(key, [])
-    while len(_idle) > _MAX_ENVIRONMENTS:
+    while len(_idle) > _MAX_ENVIRONMENTS * nodes.COUNT:
         discard(_idle.pop(next(iter(_idle))))
 
 
@@ -132,7 +146,7 @@ def unique_world() -> str:
 
 @functools.cache
 def _store() -> dist.TCPStore:
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return dist.TCPStore(nodes.ADDRESS, 0, is_master=True, wait_for_workers=False)
 
 
 def store_port() -> int:

@@ -39,6 +39,7 @@ class Job:
     size: int
     backend: str
     world: str  # unique name, the prefix of every key in the store
+    store_address: str
     store_port: int
     init: bool
     sync_end: bool
@@ -99,18 +100,21 @@ def sync(key: str, size: int | None = None, seconds: float = 30) -> None:
 
 
 @functools.cache
-def _client(port: int, purpose: str) -> dist.TCPStore:
+def _client(address: str, port: int, purpose: str) -> dist.TCPStore:
     # One connection for all jobs: every 25th of many quick ones in a row can take 5 s.
     seconds = datetime.timedelta(seconds=60)
-    return dist.TCPStore("127.0.0.1", port, is_master=False, timeout=seconds)
+    return dist.TCPStore(address, port, is_master=False, timeout=seconds)
 
 
 def _make_context(job: Job) -> Context:
     # Two connections: whoever waits in a TCPStore keeps everybody else out of that client.
+    group, control = (
+        _client(job.store_address, job.store_port, purpose) for purpose in ("group", "control")
+    )
     return Context(
         job,
-        dist.PrefixStore(f"{job.world}/group", _client(job.store_port, "group")),
-        dist.PrefixStore(f"{job.world}/control", _client(job.store_port, "control")),
+        dist.PrefixStore(f"{job.world}/group", group),
+        dist.PrefixStore(f"{job.world}/control", control),
     )
 
 
