@@ -13,7 +13,7 @@ class Options(_TorchBackend.Options):
 
     Args:
         timeout: of operations and of reaching a peer; None takes the group's timeout.
-        route: "auto", "shm" or "gloo"; empty takes DLSLIME_ROUTE.
+        route: "auto", "shm", "rdma" or "gloo"; empty takes DLSLIME_ROUTE.
         fallback: "warn", "allow" or "forbid"; empty takes DLSLIME_FALLBACK.
 
     Raises:

@@ -112,7 +112,13 @@ py::list machineReport() {
     list.append(py::make_tuple(route, reason));
   }
   for (const auto& transport : transports.all()) {
-    list.append(py::make_tuple(std::string(transport->name()), ""));
+    std::string text;
+    try {
+      text = transport->describe();
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    list.append(py::make_tuple(std::string(transport->name()), text));
   }
   return list;
 }

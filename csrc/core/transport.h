@@ -127,6 +127,10 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;
+  // For `doctor`: what it works with here. Throws Error: it does not, because.
+  virtual std::string describe() {
+    return "works";
+  }
   // Ok, or why this route can't join the two processes.
   virtual Status reaches(const PeerIdentity& self, const PeerIdentity& peer)
       const = 0;

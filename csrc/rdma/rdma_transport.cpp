@@ -58,6 +58,15 @@ void RdmaTransport::openDevices() {
   channels_ = std::move(channels);
 }
 
+std::string RdmaTransport::describe() {
+  openDevices();
+  std::string text = "works";
+  for (const auto& nic : nics_) {
+    text += "; " + nic->describe();
+  }
+  return text;
+}
+
 std::unique_ptr<RdmaConnection> RdmaTransport::makeConnection() {
   openDevices();
   const auto& nic = nics_.front();

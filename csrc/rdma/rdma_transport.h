@@ -25,6 +25,7 @@ class RdmaTransport final : public Transport {
   std::string_view name() const override {
     return "rdma";
   }
+  std::string describe() override; // the NICs
   // Whether the peer has NICs, and reaches ours, only the handshake tells.
   Status reaches(const PeerIdentity& /*self*/, const PeerIdentity& /*peer*/)
       const override {

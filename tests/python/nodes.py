@@ -11,9 +11,11 @@ import itertools
 import multiprocessing
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,26 @@ class RemoteProcess:
         return _agent().ask("output", self._ticket, start)
 
 
+class Launch:
+    """A command on the other node; it runs from the beginning."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], seconds: float) -> None:
+        self._ticket = next(_tickets)
+        self._seconds = seconds
+        _agent().ask("launch", self._ticket, list(command), dict(env))
+
+    def result(self) -> tuple[int | None, str]:
+        """Waits; returns the exit status, None where it had to be killed, and what it wrote."""
+        return _agent().ask("await_launch", self._ticket, self._seconds)
+
+
+def free_port() -> int:
+    """A TCP port of this node that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        return probe.getsockname()[1]
+
+
 def _worker_main(env: Mapping[str, str], ticket: int, path: str) -> None:
     connection = Client((ADDRESS, _PORT), authkey=_KEY)
     connection.send(ticket)
@@ -106,6 +128,7 @@ class _Node:
     def __init__(self, context: Any) -> None:
         self._context = context
         self._processes: dict[int, Any] = {}
+        self._launches: dict[int, subprocess.Popen] = {}
 
     @staticmethod
     def _path(ticket: int) -> Path:
@@ -119,6 +142,26 @@ class _Node:
         process.start()
         self._processes[ticket] = process
         return process.pid
+
+    def launch(self, ticket: int, command: list[str], env: dict[str, str]) -> None:
+        with self._path(ticket).open("w") as output:
+            self._launches[ticket] = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | env,
+                start_new_session=True,
+            )
+
+    def await_launch(self, ticket: int, seconds: float) -> tuple[int | None, str]:
+        launch = self._launches.pop(ticket)
+        try:
+            status = launch.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(launch.pid, signal.SIGKILL)
+            launch.wait()
+            status = None
+        return status, self._path(ticket).read_text(errors="replace")
 
     def exitcode(self, ticket: int) -> int | None:
         return self._processes[ticket].exitcode

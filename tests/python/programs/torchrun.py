@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import nodes
+
 
 def torchrun(
     script: Path,
@@ -20,7 +22,7 @@ def torchrun(
     env: Mapping[str, str] | None = None,
     deadline: float = 100,
 ) -> tuple[int | None, str]:
-    """Runs a script on this host and waits for it.
+    """Runs a script on this host, or on both of a lab, and waits for it.
 
     Args:
         script: the program.
@@ -34,15 +36,20 @@ def torchrun(
     Returns:
         The exit status, None where the deadline ended it; and what all ranks wrote.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks), *options, str(script), *arguments]
+    where, theirs = _placement(ranks)
+    tail = [*options, str(script), *arguments]
     # One thread per rank: the ranks share few cores with each other.
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)} | dict(env or {})
+    variables = {"OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)} | dict(env or {})
+    beside = nodes.Launch([*theirs, *tail], variables, deadline) if theirs else None
     # A file and not a pipe: a rank that outlives torchrun would hold a pipe open.
     log = scratch / "output.txt"
     with log.open("a") as output:
         launch = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=variables, start_new_session=True
+            [*where, *tail],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | variables,
+            start_new_session=True,
         )
         try:
             status = launch.wait(deadline)
@@ -50,7 +57,21 @@ def torchrun(
             status = None
         finally:
             _kill_session(launch)
-    return status, log.read_text(errors="replace")
+    written = log.read_text(errors="replace")
+    if beside is None:
+        return status, written
+    their_status, their_output = beside.result()
+    return status or their_status, written + their_output
+
+
+def _placement(ranks: int) -> tuple[list[str], list[str]]:
+    """Returns the beginning of torchrun's command line on this node, and on the other if any."""
+    command = [sys.executable, "-m", "torch.distributed.run"]
+    if nodes.COUNT == 1 or ranks < nodes.COUNT:
+        return [*command, "--standalone", "--nproc-per-node", str(ranks)], []
+    command += ["--nnodes", str(nodes.COUNT), "--nproc-per-node", str(ranks // nodes.COUNT)]
+    command += ["--master-addr", nodes.ADDRESS, "--master-port", str(nodes.free_port())]
+    return [*command, "--node-rank", "0"], [*command, "--node-rank", "1"]
 
 
 def _kill_session(launch: subprocess.Popen) -> None:
