@@ -48,7 +48,7 @@ std::string DlslimeBackend::agreeNonce(c10::DeviceType device) {
   const auto limit = handle_->timeout.load();
   const std::string what = "dlslime: the first collective of group \"" +
       group.options().name + "\" (" + std::to_string(getSize()) + " ranks): ";
-  if (!engine.wait(*receive, deadlineAfter(limit))) {
+  if (!engine.wait(*receive, limit)) {
     engine.abandon(
         group, receive, Status(ErrorCode::kTimeout, "nonce timed out"));
     C10_THROW_ERROR(

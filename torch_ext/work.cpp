@@ -94,7 +94,7 @@ bool P2PWork::wait(std::chrono::milliseconds timeout) {
   const auto limit = timeout == kNoTimeout ? handle_->timeout.load() : timeout;
   if (!operation_->done()) {
     refuseInForkedChild();
-    if (!handle_->engine->wait(*operation_, deadlineAfter(limit))) {
+    if (!handle_->engine->wait(*operation_, limit)) {
       timeOut(limit);
     }
   }
@@ -119,7 +119,7 @@ void P2PWork::timeOut(std::chrono::milliseconds limit) {
           ". Pending in group \"" + group.options().name +
           "\": " + engine.describePending(group, kPendingShown));
   engine.cancel(group, operation_, why);
-  if (!engine.wait(*operation_, deadlineAfter(kGrace))) {
+  if (!engine.wait(*operation_, kGrace)) {
     engine.abandon(group, operation_, why);
   }
   if (!operation_->status().ok()) {

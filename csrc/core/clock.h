@@ -8,6 +8,7 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
 
 // Far enough to mean "never", near enough that adding to it can't overflow.
 inline TimePoint never() {

@@ -168,9 +168,11 @@ Config Config::fromEnvironment() {
   config.ringBytes = (config.ringBytes + kPage - 1) / kPage * kPage;
   readNumber(
       "DLSLIME_UNEXPECTED_LIMIT", 0, SIZE_MAX / 2, config.unexpectedLimitBytes);
-  size_t number = static_cast<size_t>(config.spin.count());
+  size_t number = SIZE_MAX;
   readNumber("DLSLIME_SPIN_US", 0, 1'000'000, number);
-  config.spin = microseconds(number);
+  if (number != SIZE_MAX) {
+    config.spin = microseconds(number);
+  }
   number = static_cast<size_t>(config.linger.count());
   readNumber("DLSLIME_LINGER_MS", 0, 3'600'000, number);
   config.linger = milliseconds(number);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "core/clock.h"
@@ -70,9 +71,10 @@ struct Config {
   // DLSLIME_UNEXPECTED_LIMIT, bytes: eager data a receiver keeps per peer for
   // receives that are not posted yet; above it the sender announces instead.
   size_t unexpectedLimitBytes = 16 * 1024 * 1024;
-  // DLSLIME_SPIN_US: how long a waiter polls before it sleeps. A sleeper's
-  // wake-up costs about 9 us; a few times that bounds the regret.
-  microseconds spin{50};
+  // DLSLIME_SPIN_US: how long a waiter polls before it sleeps. Not set: a few
+  // times what sleeping and waking costs (engine/system_cost.h), 50 us where
+  // that is 9 us.
+  std::optional<microseconds> spin;
   // DLSLIME_LINGER_MS: how long shutdown() waits for sends that nobody waited
   // for.
   milliseconds linger{1000};

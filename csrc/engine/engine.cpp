@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "core/random.h"
 #include "engine/section.h"
+#include "engine/system_cost.h"
 
 namespace dlslime {
 
@@ -60,7 +61,7 @@ std::shared_ptr<Engine> Engine::acquire() {
 
 Engine::Engine(const Config& config)
     : state_(config),
-      progress_(*this, state_.sleeper, config.spin),
+      progress_(*this, state_.sleeper, config.spin.value_or(usualSpin())),
       wireUp_(state_) {
   setLogLevel(config.logLevel);
   state_.notifyDone = [this] { progress_.notifyDone(); };
@@ -171,6 +172,10 @@ void Engine::afterPost(
 
 bool Engine::wait(const Operation& operation, TimePoint deadline) {
   return progress_.wait(operation, deadline);
+}
+
+bool Engine::wait(const Operation& operation, milliseconds limit) {
+  return progress_.wait(operation, limit);
 }
 
 bool Engine::lookLocked(int most) {

@@ -48,6 +48,7 @@ class Engine final : public ProgressSource {
   void receive(Group& group, const OperationPtr& operation);
   // True once done; false at the deadline, with the operation still pending.
   bool wait(const Operation& operation, TimePoint deadline);
+  bool wait(const Operation& operation, milliseconds limit);
   // The caller is about to read what has come.
   void noteFetched() {
     state_.completions.noteFetched();

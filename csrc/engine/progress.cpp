@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/system_cost.h"
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -12,25 +14,9 @@ namespace dlslime {
 
 namespace {
 
-// Polls before the first sched_yield(): about a microsecond. On a core of
-// their own yields return at once; where ranks share a core they are what
-// lets the peer run.
-constexpr int kPollsBeforeYield = 16;
-// With one CPU for all threads nothing can come while we poll.
-constexpr int kPollsOnOneCpu = 1;
 // A transfer whose last pieces the peer copies is waited for awake, but no
 // longer: its process may have been stopped.
 constexpr milliseconds kMostSpin{1};
-constexpr milliseconds kTick{1};
-// How long the background thread goes on polling after it was woken.
-constexpr microseconds kServeSpin{20};
-
-int pollsBeforeYield() {
-  cpu_set_t allowed;
-  const bool one = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 &&
-      CPU_COUNT(&allowed) == 1;
-  return one ? kPollsOnOneCpu : kPollsBeforeYield;
-}
 
 void relax() {
 #if defined(__SSE2__)
@@ -44,7 +30,10 @@ Progress::Progress(ProgressSource& source, Sleeper& sleeper, microseconds spin)
     : source_(source),
       sleeper_(sleeper),
       spin_(spin),
-      pollsBeforeYield_(pollsBeforeYield()) {}
+      tick_(backgroundTick()),
+      servingSpin_(servingSpin()),
+      pollsBeforeYield_(pollsBeforeYield()),
+      pollsPerYield_(pollsPerYield()) {}
 
 Progress::~Progress() {
   stop();
@@ -66,36 +55,74 @@ void Progress::stop() {
   }
 }
 
+class Progress::Waiting {
+ public:
+  explicit Waiting(Progress& progress) : waiters_(progress.waiters_) {
+    waiters_.fetch_add(1, std::memory_order_seq_cst);
+    if (progress.serving_.load(std::memory_order_acquire)) {
+      progress.sleeper_.kick(); // we poll from here on
+    }
+  }
+  ~Waiting() {
+    waiters_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  std::atomic<int>& waiters_;
+};
+
 bool Progress::wait(const Operation& operation, TimePoint deadline) {
   if (operation.done()) {
     return true;
   }
-  waiters_.fetch_add(1, std::memory_order_seq_cst);
-  if (serving_.load(std::memory_order_acquire)) {
-    sleeper_.kick(); // we poll from here on
+  const Waiting waiting(*this);
+  return waitUntil(operation, deadline);
+}
+
+bool Progress::wait(const Operation& operation, milliseconds limit) {
+  if (operation.done()) {
+    return true;
   }
+  const Waiting waiting(*this);
+  return pollBriefly(operation) || waitUntil(operation, deadlineAfter(limit));
+}
+
+bool Progress::waitUntil(const Operation& operation, TimePoint deadline) {
   while (!spinWait(operation, deadline) && Clock::now() < deadline) {
     sleepWait(operation, deadline);
   }
-  waiters_.fetch_sub(1, std::memory_order_relaxed);
+  return operation.done();
+}
+
+bool Progress::pollBriefly(const Operation& operation) {
+  for (int i = 0; i < pollsBeforeYield_ && !operation.done(); ++i) {
+    noteLook();
+    if (!source_.step()) {
+      relax();
+    }
+  }
   return operation.done();
 }
 
 bool Progress::spinWait(const Operation& operation, TimePoint deadline) {
   int idlePolls = 0;
+  bool yielded = false; // since there was news
   TimePoint end{}, last{};
   while (!operation.done()) {
     noteLook();
     if (source_.step()) {
       idlePolls = 0;
+      yielded = false;
       continue;
     }
-    if (++idlePolls < pollsBeforeYield_) {
+    if (++idlePolls < (yielded ? pollsPerYield_ : pollsBeforeYield_)) {
       relax();
       continue;
     }
     const auto now = Clock::now();
-    if (idlePolls == pollsBeforeYield_) {
+    if (!yielded) {
       end = std::min(now + spin_, deadline);
       last = std::min(now + kMostSpin, deadline);
     }
@@ -106,6 +133,8 @@ bool Progress::spinWait(const Operation& operation, TimePoint deadline) {
       end = std::min(now + spin_, last);
     }
     sched_yield();
+    idlePolls = 0;
+    yielded = true;
   }
   return true;
 }
@@ -186,7 +215,7 @@ void Progress::background() {
       changed_.wait(
           lock, [this] { return !sleeperTaken_ || stopping_.load(); });
     } else {
-      changed_.wait_for(lock, kTick, [this] { return stopping_.load(); });
+      changed_.wait_for(lock, tick_, [this] { return stopping_.load(); });
     }
     if (stopping_.load() || sleeperTaken_) {
       continue;
@@ -216,7 +245,7 @@ void Progress::serve() {
   };
   serving_.store(true, std::memory_order_seq_cst);
   while (!stopping_.load() && alone()) {
-    const auto end = Clock::now() + kServeSpin;
+    const auto end = Clock::now() + servingSpin_;
     do {
       while (source_.step() && alone()) {
       }

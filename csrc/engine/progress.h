@@ -48,6 +48,8 @@ class Progress {
 
   // True once `operation` is done; false at the deadline.
   bool wait(const Operation& operation, TimePoint deadline);
+  // The same; looks at the clock only if it is not done at once.
+  bool wait(const Operation& operation, milliseconds limit);
   // The caller has given the engine work that no descriptor tells of.
   void wake() {
     if (asleep_.load(std::memory_order_acquire)) {
@@ -65,6 +67,8 @@ class Progress {
   void notifyDone();
 
  private:
+  bool waitUntil(const Operation& operation, TimePoint deadline);
+  bool pollBriefly(const Operation& operation);
   bool spinWait(const Operation& operation, TimePoint deadline);
   void sleepWait(const Operation& operation, TimePoint deadline);
   bool takeSleeper();
@@ -76,9 +80,13 @@ class Progress {
   ProgressSource& source_;
   Sleeper& sleeper_;
   const microseconds spin_;
+  const microseconds tick_;
+  const microseconds servingSpin_;
   const int pollsBeforeYield_;
+  const int pollsPerYield_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
+  class Waiting; // counts a thread among waiters_
   std::atomic<int> waiters_{0};
   std::atomic<uint64_t> activity_{0}; // looks by other threads; lossy
   std::atomic<bool> serving_{false}; // the background thread has taken over

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Runs a command on one or two hosts with real (software) RDMA NICs, all of them on this machine.
 
-Each host ("node") is a user-mode Linux kernel with the rdma_rxe driver, which is an ordinary process: no KVM, no modules,
-no hardware. libibverbs, perftest and torchrun work in it unchanged. A node boots in half a second, runs programs at full
-speed on ONE processor, and sees this machine's files, of which it can write those under --out only; /tmp and /dev/shm are
+Each host ("node") is a user-mode Linux kernel with the rdma_rxe driver, which is an ordinary
+process: no KVM, no modules, no hardware. libibverbs, perftest and torchrun work in it unchanged. A
+node boots in half a second, runs programs at full speed on ONE processor (system calls are slow),
+and sees this machine's files, of which it can write those under --out only; /tmp and /dev/shm are
 its own. Two nodes are joined by one cable (a veth pair) per NIC.
 
     tests/lab/lab.py --out /tmp/lab -- sh -c 'torchrun --nnodes $NNODES --node-rank $NODE_RANK \\
         --master-addr $MASTER_ADDR --master-port 29500 program.py'
 
-The command finds NODE_RANK, NNODES, NODE_ADDR, MASTER_ADDR (10.9.0.1) and LAB_OUT in its environment, and NICs rxe0, rxe1, ...
-at 10.9.0.<node + 1>, 10.10.0.<node + 1>, ... Faults: `tc qdisc add dev vec0 root netem loss 1%`, `ip link set vec0 down`.
+The command finds NODE_RANK, NNODES, NODE_ADDR, MASTER_ADDR (10.9.0.1) and LAB_OUT in its
+environment, and NICs rxe0, rxe1, ... on vec0, vec1, ... at 10.9.0.<node + 1>, 10.10.0.<node + 1>,
+... Faults: `tc qdisc add dev vec0 root netem loss 1%`, `ip link set vec0 down`.
 
 Root is needed. The exit status is the first of the nodes' that is not 0; 124 after the time-out.
 """
@@ -26,9 +28,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 HERE = Path(__file__).resolve().parent
-TOOLS = {"ip": "iproute2", "ethtool": "ethtool", "rdma": "iproute2", "ibv_devinfo": "ibverbs-utils"}
+TOOLS = {"ip": "iproute2", "rdma": "iproute2", "ethtool": "ethtool"}
+PROVIDER = Path("/etc/libibverbs.d/rxe.driver")  # of ibverbs-providers
 SYSTEM_PATHS = "/usr/local/sbin:/usr/sbin:/sbin"
 TIMED_OUT = 124
 NO_STATUS = 125  # the node ended without one: it crashed, or was killed
@@ -41,63 +45,113 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "the lab makes network interfaces, which needs root"
     path = f"{os.environ['PATH']}:{SYSTEM_PATHS}"
-    missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)})
+    missing = {package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)}
+    if not PROVIDER.exists():
+        missing.add("ibverbs-providers")
     if missing:
-        return f"the lab needs {', '.join(missing)} (apt-get install)"
-    return ""
+        return f"the lab needs {', '.join(sorted(missing))} (apt-get install)"
+    try:
+        with Cables(1):
+            return ""
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"this machine lets nobody make network interfaces: {error}"
 
 
-def _run(*command: str, check: bool = True) -> None:
-    subprocess.run(command, check=check, stdout=subprocess.DEVNULL, stderr=None if check else subprocess.DEVNULL)
+def _run(command: str, *, check: bool = True) -> None:
+    subprocess.run(
+        command.split(), check=check, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 class Cables:
     """One veth pair per NIC, between the two nodes."""
 
+    # RoCE sends bursts of packets without asking: what does not fit into a socket is dropped, and
+    # sent again late.
+    _SETTINGS: ClassVar = {"rmem_max": 1 << 27, "rmem_default": 1 << 26, "wmem_default": 1 << 26}
+
     def __init__(self, count: int) -> None:
         self._tag = f"lab{os.getpid() % 100000}"
         self._count = count
+        self._before: dict[Path, str] = {}
 
     def end(self, node: int, nic: int) -> str:
         """Return the name of the interface into which `nic` of `node` is plugged."""
         return f"{self._tag}{'ab'[node]}{nic}"
 
-    def __enter__(self) -> Cables:
-        # RoCE sends bursts of packets without asking: what does not fit into a socket is dropped, and sent again late.
-        for name, value in (("rmem_max", 1 << 27), ("rmem_default", 1 << 26), ("wmem_default", 1 << 26)):
-            Path("/proc/sys/net/core", name).write_text(str(value), encoding="ascii")
+    def _make(self) -> None:
+        for name, value in self._SETTINGS.items():
+            path = Path("/proc/sys/net/core", name)
+            before = path.read_text(encoding="ascii")
+            path.write_text(str(max(value, int(before))), encoding="ascii")
+            self._before[path] = before
         for nic in range(self._count):
-            ends = [self.end(node, nic) for node in (0, 1)]
-            _run("ip", "link", "add", ends[0], "mtu", "9000", "type", "veth", "peer", "name", ends[1], "mtu", "9000")
-            for end in ends:
-                _run("ethtool", "-K", end, "tx", "off", "gso", "off", "gro", "off", "tso", "off", "sg", "off")
-                _run("ip", "link", "set", end, "up", "promisc", "on")
+            one, other = self.end(0, nic), self.end(1, nic)
+            _run(f"ip link add {one} mtu 9000 type veth peer name {other} mtu 9000")
+            for end in (one, other):
+                # What the nodes send is sent: nothing is merged, split or left for hardware.
+                _run(f"ethtool -K {end} tx off gso off gro off tso off sg off")
+                _run(f"ip link set {end} up promisc on")
+
+    def __enter__(self) -> Cables:
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         for nic in range(self._count):
-            _run("ip", "link", "del", self.end(0, nic), check=False)
+            _run(f"ip link del {self.end(0, nic)}", check=False)
+        for path, value in self._before.items():
+            path.write_text(value, encoding="ascii")
 
 
 class Node:
     """One host."""
 
-    def __init__(self, rank: int, options: argparse.Namespace, kernel: str, cables: Cables | None) -> None:
+    def __init__(
+        self, rank: int, options: argparse.Namespace, kernel: str, cables: Cables | None
+    ) -> None:
         self.rank = rank
         self.out = Path(options.out).resolve()
         for stale in (self.log, self.status_file):
             stale.unlink(missing_ok=True)
         self._console = self.out / f"console{rank}.log"
-        command = [kernel, f"mem={options.mem}", f"umid=lab{os.getpid()}-{rank}", "root=/dev/root", "ro", "quiet"]
-        command += ["rootfstype=hostfs", "rootflags=/", f"init={HERE / 'node_init'}", "con=null", "con0=null,fd:1"]
-        command += [f"lab_rank={rank}", f"lab_nodes={options.nodes}", f"lab_nics={options.nics}", f"lab_out={self.out}"]
+        command = [
+            kernel,
+            f"mem={options.mem}",
+            f"umid=lab{os.getpid()}-{rank}",
+            "root=/dev/root",
+            "ro",
+            "quiet",
+        ]
+        command += [
+            "rootfstype=hostfs",
+            "rootflags=/",
+            f"init={HERE / 'node_init'}",
+            "con=null",
+            "con0=null,fd:1",
+        ]
+        command += [
+            f"lab_rank={rank}",
+            f"lab_nodes={options.nodes}",
+            f"lab_nics={options.nics}",
+            f"lab_out={self.out}",
+        ]
         command += [f"lab_path={os.environ['PATH']}:{SYSTEM_PATHS}"]
         for nic in range(options.nics) if cables else ():
             mac = f"00:16:3e:00:{nic:02x}:{rank + 1:02x}"
-            command.append(f"vec{nic}:transport=raw,ifname={cables.end(rank, nic)},depth=256,mtu=4300,mac={mac}")
+            link = f"transport=raw,ifname={cables.end(rank, nic)},depth=256,mtu=4300,mac={mac}"
+            command.append(f"vec{nic}:{link}")
         with self._console.open("w") as console:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=console, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     @property
@@ -145,14 +199,17 @@ def _wait(nodes: Sequence[Node], seconds: float) -> bool:
 
 def run(options: argparse.Namespace) -> int:
     """Boot the nodes, wait for their commands and print what they wrote."""
-    kernel = subprocess.run([HERE / "build_kernel"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    kernel = subprocess.run(
+        [HERE / "build_kernel"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
     Path(options.out).mkdir(parents=True, exist_ok=True)
     _write_command(options)
     nodes: list[Node] = []
     with Cables(options.nics if options.nodes == 2 else 0) as cables:
         try:
             nodes += [
-                Node(rank, options, kernel, cables if options.nodes == 2 else None) for rank in range(options.nodes)
+                Node(rank, options, kernel, cables if options.nodes == 2 else None)
+                for rank in range(options.nodes)
             ]
             in_time = _wait(nodes, options.timeout)
         finally:
@@ -168,19 +225,28 @@ def run(options: argparse.Namespace) -> int:
 
 def main() -> int:
     """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", type=int, choices=(1, 2), default=2)
     parser.add_argument("--nics", type=int, default=1, help="per node (default: 1)")
     parser.add_argument("--mem", default="4G", help="memory of a node (default: 4G)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds (default: 600)")
-    parser.add_argument("--out", required=True, help="folder for logs, writable from inside")
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the command")
+    parser.add_argument("--out", help="folder for logs, writable from inside")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="for the command"
+    )
+    parser.add_argument("--check", action="store_true", help="only say why there can be no lab")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     options.command = options.command[1:] if options.command[:1] == ["--"] else options.command
     problem = why_not()
     if problem:
-        sys.exit(f"lab: {problem}")
+        sys.exit(problem)
+    if options.check:
+        return 0
+    if not options.out:
+        parser.error("--out is needed")
     return run(options)
 
 

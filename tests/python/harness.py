@@ -94,7 +94,7 @@ def run_world(
     init: bool = True,
     sync_end: bool = True,
     may_die: Sequence[int] = (),
-    group_timeout: float = 30,
+    group_timeout: float = 30 * nodes.PATIENCE,
     world: str | None = None,
     with_output: bool = False,
     **init_kwargs: Any,
@@ -147,7 +147,7 @@ def run_world(
 def _collect(members: list[pool.Member], timeout: float, may_die: set[int]) -> dict[int, Any]:
     """Gathers (ok, result or text) by rank; a rank that is missing did not end in time."""
     reports: dict[int, Any] = {}
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + timeout * nodes.PATIENCE
     while len(reports) < len(members):
         open_ranks = {r: m for r, m in enumerate(members) if r not in reports}
         handles = {m.connection: r for r, m in open_ranks.items()}

@@ -1,7 +1,8 @@
 """Workers on the lab's other node (tests/lab), which look to the pool like local processes.
 
-pytest runs on node 0 and listens at MASTER_ADDR; `python nodes.py` on node 1 connects to it and starts
-workers on demand. A worker connects by TCP, too, and from then on its connection is like a pipe.
+pytest runs on node 0 and listens at MASTER_ADDR; `python nodes.py` on node 1 connects to it and
+starts workers on demand. A worker connects by TCP, too, and from then on its connection is like a
+pipe.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import worker
 
 COUNT = int(os.environ.get("DLSLIME_TEST_NODES", "1"))
+PATIENCE = worker.PATIENCE
 # Where the stores' server is: this process, as all nodes see it.
 ADDRESS = os.environ["MASTER_ADDR"] if COUNT > 1 else "127.0.0.1"
 _PORT = 29600

@@ -1,0 +1,217 @@
+r"""Point-to-point between two hosts: dlslime and Gloo against plain libibverbs, in the same run.
+
+    torchrun --nnodes 2 --nproc-per-node 1 --node-rank R --master-addr A --master-port 29500 \
+        benchmarks/rdma.py --json out.json
+
+or on one machine, in the lab:
+
+    tests/lab/lab.py --out /tmp/lab -- sh -c '.venv/bin/torchrun --nnodes 2 --nproc-per-node 1 \
+        --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 29500 \
+        benchmarks/rdma.py --json $LAB_OUT/rdma.json'
+
+Rounds alternate between the programs. The exit status is 0 whatever the times are, 1 if wrong data
+arrived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+import report
+from report import Figure, at_least, at_most, size_name, summary
+
+SOURCE = Path(__file__).parent / "limit" / "rdma_limit.c"
+SMALL = 8
+WINDOW = 16
+# The part of the limit's bandwidth that has to be reached, by size.
+SHARES = {64 << 10: 0.75, 1 << 20: 0.9, 16 << 20: 0.85}
+COUNTS = {64 << 10: 128, 1 << 20: 32, 16 << 20: 2}
+TRIPS = 400
+SMALL_FACTOR = 1.3
+PYTHON_US = 25.0  # what dist.send and dist.recv may take beyond the engine
+
+
+class Limit:
+    """The C program, at both ends."""
+
+    def __init__(self, rank: int, folder: Path) -> None:
+        self._rank = rank
+        self._program = folder / "rdma_limit"
+        command = ["cc", "-O2", "-std=gnu11", str(SOURCE), "-o", str(self._program), "-libverbs"]
+        subprocess.run(command, check=True)
+
+    def run(self, mode: str, size: int, count: int) -> list[float]:
+        """Returns the median and the least, in microseconds, at the client's end."""
+        server = [] if self._rank == 0 else [os.environ["MASTER_ADDR"]]
+        command = [str(self._program), mode, str(size), str(count), *server]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return [float(word) for word in done.stdout.split()[2:]]
+
+
+class Bench:
+    """One rank of two."""
+
+    def __init__(self, rounds: int, folder: Path) -> None:
+        dist.init_process_group("dlslime")
+        self.rank = dist.get_rank()
+        self.peer = 1 - self.rank
+        self.rounds = rounds
+        self.groups = {"ours": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+        self.limit = Limit(self.rank, folder)
+        self._store = dist.PrefixStore("bench", dist.distributed_c10d._get_default_store())
+        self._step = 0
+
+    def share(self, values: list[float]) -> list[float]:
+        """Meets the other rank at the store, and returns what either of the two has to say."""
+        self._step += 1
+        self._store.set(f"{self._step}/{self.rank}", " ".join(map(str, values)))
+        theirs = self._store.get(f"{self._step}/{self.peer}").decode()
+        return values or [float(word) for word in theirs.split()]
+
+    def ping_pong(self, group: dist.ProcessGroup, size: int, trips: int) -> list[float]:
+        """One-way times in microseconds; what comes is checked once, at the end."""
+        mine, other = (
+            torch.full((size,), 1 + r, dtype=torch.uint8) for r in (self.rank, self.peer)
+        )
+        received = torch.zeros(size, dtype=torch.uint8)
+        times = []
+        for _ in range(trips):
+            start = time.perf_counter()
+            if self.rank == 1:
+                dist.send(mine, self.peer, group)
+                dist.recv(received, self.peer, group)
+            else:
+                dist.recv(received, self.peer, group)
+                dist.send(mine, self.peer, group)
+            times.append((time.perf_counter() - start) * 5e5)
+        assert torch.equal(received, other), "wrong data arrived"
+        return times if self.rank == 1 else []
+
+    def stream(self, group: dist.ProcessGroup, size: int, count: int) -> list[float]:
+        """Microseconds a message, WINDOW of them in flight, from rank 1 to rank 0."""
+        data = torch.full((size,), 7, dtype=torch.uint8)
+        buffers = [torch.zeros(size, dtype=torch.uint8) for _ in range(min(count, WINDOW))]
+        sign = torch.zeros(1)
+        start = time.perf_counter()
+        pending: list[dist.Work] = []
+        for i in range(count):
+            if len(pending) == WINDOW:
+                pending.pop(0).wait()
+            if self.rank == 1:
+                pending.append(dist.isend(data, self.peer, group))
+            else:
+                pending.append(dist.irecv(buffers[i % WINDOW], self.peer, group))
+        for work in pending:
+            work.wait()
+        if self.rank == 1:
+            dist.recv(sign, self.peer, group)
+            return [(time.perf_counter() - start) * 1e6 / count]
+        dist.send(sign, self.peer, group)
+        assert all(torch.equal(buffer, data) for buffer in buffers), "wrong data arrived"
+        return []
+
+    def rounds_of(self, runs: dict[str, Callable[[], list[float]]]) -> dict[str, list[float]]:
+        """Alternates between the programs; returns each one's medians of rounds."""
+        samples: dict[str, list[float]] = {name: [] for name in runs}
+        for number in range(self.rounds + 1):
+            for name, run in runs.items():
+                self.share([0.0])
+                values = self.share(run())
+                if number > 0:  # the first warms up
+                    samples[name].append(median(values))
+        return samples
+
+
+def _small(bench: Bench) -> list[Figure]:
+    samples = bench.rounds_of(
+        {
+            "limit": lambda: bench.limit.run("send", SMALL, TRIPS)[:1],
+            "ours": lambda: bench.ping_pong(bench.groups["ours"], SMALL, TRIPS),
+            "gloo": lambda: bench.ping_pong(bench.groups["gloo"], SMALL, TRIPS // 8),
+        }
+    )
+    least = {name: summary(values) for name, values in samples.items()}
+    ours, limit, gloo = (least[name]["median"] for name in ("ours", "limit", "gloo"))
+    target = at_most(ours / (SMALL_FACTOR * limit + PYTHON_US), 1.0)
+    target["target"] = f"<= {SMALL_FACTOR} C + {PYTHON_US:g} us"
+    return [
+        Figure("latency", "8 B, C: send", "us", ours, limit, **target, details=least),
+        Figure("latency", "8 B, Gloo", "us", ours, gloo, gloo / ours),
+    ]
+
+
+def _large(bench: Bench, size: int) -> list[Figure]:
+    count = COUNTS[size]
+    samples = bench.rounds_of(
+        {
+            "push": lambda: bench.limit.run("push", size, count)[:1],
+            "pull": lambda: bench.limit.run("pull", size, count)[:1],
+            "ours": lambda: bench.stream(bench.groups["ours"], size, count),
+            "gloo": lambda: bench.stream(bench.groups["gloo"], size, max(1, count // 4)),
+        }
+    )
+    all_of = {name: summary(values) for name, values in samples.items()}
+    ours, gloo = all_of["ours"]["median"], all_of["gloo"]["median"]
+    name = size_name(size)
+    figures = []
+    for mode in ("push", "pull"):
+        each = all_of[mode]["median"]
+        share = SHARES[size] if mode == "push" else None
+        figures.append(
+            Figure(
+                "stream",
+                f"{name}, C: {mode}",
+                "us each",
+                ours,
+                each,
+                **at_least(each / ours, share),
+                details=all_of,
+            )
+        )
+    return [*figures, Figure("stream", f"{name}, Gloo", "us each", ours, gloo, gloo / ours)]
+
+
+def main() -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path, required=True, help="where rank 0 writes the figures")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(options.rounds, Path(folder))
+        figures: list[Figure] = []
+        for part in [_small, *(lambda b, size=size: _large(b, size) for size in SHARES)]:
+            for figure in part(bench):
+                figures.append(figure)
+                if bench.rank == 0:
+                    print(report.line(figure), flush=True)
+        if bench.rank == 0:
+            about = report.environment() | {"route": _route(bench.peer)}
+            report.save(options.json, about, figures, [])
+            print(f"written to {options.json}")
+        dist.destroy_process_group()
+    return 0
+
+
+def _route(peer: int) -> str:
+    import dlslime_backend
+
+    return dlslime_backend.explain(peer)["text"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+#include "engine/system_cost.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+namespace dlslime {
+
+namespace {
+
+constexpr int kTries = 8;
+// A look at all connections, when nothing has come.
+constexpr nanoseconds kPoll{100};
+constexpr int kMostPolls = 1000;
+constexpr nanoseconds kDear{2000};
+// On a core of their own yields return at once; where ranks share a core they
+// are what lets the peer run.
+constexpr int kPollsOnSeveralCpus = 16;
+// Sleeping, being woken and looking again is about 20 system calls; a few
+// times that bounds the regret of having slept, or not.
+constexpr int kCostsPerSpin = 100;
+constexpr microseconds kLeastSpin{50};
+constexpr microseconds kMostSpin{10000};
+// Waking up to look is a handful of system calls: a tenth of the time at most.
+constexpr int kCostsPerTick = 50;
+constexpr microseconds kLeastTick{1000};
+
+nanoseconds measure() {
+  auto least = nanoseconds::max();
+  for (int i = 0; i < kTries; ++i) {
+    const auto start = Clock::now();
+    sched_yield();
+    least = std::min(
+        least, std::chrono::duration_cast<nanoseconds>(Clock::now() - start));
+  }
+  return least;
+}
+
+bool oneCpu() {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof(allowed), &allowed) == 0 &&
+      CPU_COUNT(&allowed) == 1;
+}
+
+} // namespace
+
+nanoseconds systemCost() {
+  static const auto cost = measure();
+  return cost;
+}
+
+int pollsPerYield() {
+  const auto cost = systemCost();
+  return cost < kDear
+      ? 1
+      : static_cast<int>(std::min<int64_t>(cost / kPoll, kMostPolls));
+}
+
+int pollsBeforeYield() {
+  return std::max(oneCpu() ? 1 : kPollsOnSeveralCpus, pollsPerYield());
+}
+
+microseconds usualSpin() {
+  const auto spin =
+      std::chrono::duration_cast<microseconds>(kCostsPerSpin * systemCost());
+  return std::clamp(spin, kLeastSpin, kMostSpin);
+}
+
+microseconds servingSpin() {
+  return usualSpin() * 2 / 5;
+}
+
+microseconds backgroundTick() {
+  const auto tick =
+      std::chrono::duration_cast<microseconds>(kCostsPerTick * systemCost());
+  return std::max(tick, kLeastTick);
+}
+
+} // namespace dlslime

@@ -1,0 +1,46 @@
+#include "engine/system_cost.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <thread>
+
+namespace dlslime {
+namespace {
+
+TEST(SystemCost, IsMeasuredOnceAndReasonable) {
+  const auto cost = systemCost();
+  EXPECT_GT(cost, nanoseconds(0));
+  EXPECT_LT(cost, milliseconds(100));
+  EXPECT_EQ(cost, systemCost());
+}
+
+TEST(SystemCost, WaitersSpinForFiftyMicrosecondsOrMoreButNotForEver) {
+  EXPECT_GE(usualSpin(), microseconds(50));
+  EXPECT_LE(usualSpin(), milliseconds(10));
+  EXPECT_EQ(servingSpin(), usualSpin() * 2 / 5);
+  EXPECT_GE(backgroundTick(), milliseconds(1));
+}
+
+TEST(SystemCost, OneCpuYieldsAtOnceUnlessYieldsAreDear) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  std::thread pinned([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &before) != 0 && CPU_COUNT(&one) == 0) {
+        CPU_SET(cpu, &one);
+      }
+    }
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    EXPECT_EQ(pollsBeforeYield(), pollsPerYield());
+  });
+  pinned.join();
+  if (CPU_COUNT(&before) > 1) {
+    EXPECT_GE(pollsBeforeYield(), 16);
+  }
+}
+
+} // namespace
+} // namespace dlslime
