@@ -100,7 +100,9 @@ TEST_F(EngineNetwork, UnreachableRankIsNamedWithTheAddressesThatWereTried) {
   ASSERT_TRUE(world[0].wait(send));
   const auto text = send->status().message();
   EXPECT_FALSE(send->status().ok());
-  EXPECT_NE(text.find("nobody answers at " + closed + " (errno 111"), std::string::npos)
+  EXPECT_NE(
+      text.find("nobody answers at " + closed + " (errno 111"),
+      std::string::npos)
       << text;
   readdress(world, 0, [](auto& addresses) { addresses.clear(); });
   const auto back = world[1].send(0, 1, pattern(8));

@@ -1,0 +1,144 @@
+"""What only two hosts can show: routes between them, networks that lose packets, peers that vanish.
+
+Run by tests/lab/run_tests.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+
+import dlslime_backend
+from harness import Died, WorldError, await_key, run_world, sync, tell
+from patterns import blank, expect_pattern, pattern
+
+LARGE = 3 << 20
+
+
+def _exchange(rank: int, size: int, nbytes: int, rounds: int = 1) -> None:
+    for number in range(rounds):
+        received = {r: blank(nbytes) for r in range(size) if r != rank}
+        works = [dist.irecv(tensor, r) for r, tensor in received.items()]
+        works += [dist.isend(pattern(nbytes, number + 10 * rank + r), r) for r in received]
+        for work in works:
+            work.wait()
+        for r, tensor in received.items():
+            expect_pattern(tensor, number + 10 * r + rank, f"{r} -> {rank}")
+
+
+def _routes(rank: int, size: int) -> dict[int, str]:
+    _exchange(rank, size, 1000)
+    return {r: dlslime_backend.explain(r)["route"] for r in range(size) if r != rank}
+
+
+def test_pairs_of_a_node_share_memory_and_the_others_go_by_rdma() -> None:
+    routes = run_world(_routes, 4)
+    for rank, of in enumerate(routes):
+        assert of == {r: "shm" if r // 2 == rank // 2 else "rdma" for r in range(4) if r != rank}
+
+
+def test_gloo_carries_what_rdma_may_not_and_says_why() -> None:
+    results = run_world(_routes, 2, env=[{}, {"DLSLIME_RDMA": "off"}], fresh=True, with_output=True)
+    assert [routes for routes, _ in results] == [{1: "gloo"}, {0: "gloo"}]
+    text = "".join(output for _, output in results)
+    assert "go by Gloo" in text
+    assert "rdma: " in text
+
+
+def test_forbidden_fallback_fails_with_the_reason() -> None:
+    env = {"DLSLIME_RDMA": "off", "DLSLIME_FALLBACK": "forbid"}
+    with pytest.raises(WorldError, match="DLSLIME_RDMA=off"):
+        run_world(_routes, 2, env=env, fresh=True)
+
+
+def test_forced_rdma_takes_it_within_a_node_too() -> None:
+    routes = run_world(_routes, 4, env={"DLSLIME_ROUTE": "rdma"})
+    assert all(route == "rdma" for of in routes for route in of.values())
+
+
+def test_doctor_lists_the_nic() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dlslime_backend", "doctor"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "routes rdma: works; rxe0:1, Ethernet, GID" in done.stdout, done.stdout
+    assert "(10.9.0.1)" in done.stdout
+
+
+@contextmanager
+def _netem(*faults: str) -> Iterator[None]:
+    command = ["tc", "qdisc", "replace", "dev", "vec0", "root", "netem", *faults]
+    subprocess.run(command, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["tc", "qdisc", "del", "dev", "vec0", "root"], check=True)
+
+
+def _through_faults(rank: int, size: int, faults: list[str], nbytes: int, rounds: int) -> None:
+    _exchange(rank, size, 8)
+    with _netem(*faults):
+        sync("faulty")
+        _exchange(rank, size, nbytes, rounds)
+        sync("passed")
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [["loss", "1%"], ["delay", "2ms"], ["duplicate", "2%"], ["corrupt", "0.5%"]],
+    ids=lambda faults: faults[0],
+)
+def test_messages_arrive_whole_through_a_faulty_network(faults: list[str]) -> None:
+    run_world(_through_faults, 2, faults, 50000, 20)
+    run_world(_through_faults, 2, faults, 1 << 20, 3)
+
+
+def _cut(rank: int, size: int) -> None:
+    _exchange(rank, size, 8)
+    received = blank(LARGE)
+    works = [dist.irecv(received, 1 - rank), dist.isend(pattern(LARGE, rank), 1 - rank)]
+    if rank == 1:
+        with _netem("loss", "100%"):
+            time.sleep(1)
+    for work in works:
+        work.wait()
+    expect_pattern(received, 1 - rank)
+
+
+def test_cable_that_is_out_for_a_second_costs_a_second() -> None:
+    run_world(_cut, 2)
+
+
+def _vanish(rank: int, size: int, how: int) -> float:
+    _exchange(rank, size, 8)
+    if rank == 1:
+        tell("pid", str(os.getpid()))
+        works = [dist.irecv(torch.empty(LARGE), 0) for _ in range(3)]
+        time.sleep(0.1)
+        os.kill(os.getpid(), how)
+        del works
+    await_key("pid")
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match="rank 1"):
+        dist.recv(blank(8), 1)
+    return time.monotonic() - start
+
+
+def test_killed_process_on_the_other_host_is_noticed_by_its_socket() -> None:
+    seconds, died = run_world(_vanish, 2, signal.SIGKILL, may_die=[1])
+    assert isinstance(died, Died)
+    assert seconds < 10
