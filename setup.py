@@ -70,11 +70,14 @@ def build_engine(folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     sources = sorted((ROOT / "csrc").rglob("*.cpp"))
-    if not have_verbs():
+    verbs = have_verbs()
+    if not verbs:
         print("dlslime-backend: infiniband/verbs.h is not found: building without RDMA")
         sources = [source for source in sources if source.parent.name != "rdma"]
     objects = [source.relative_to(ROOT).with_suffix(".o").as_posix() for source in sources]
-    flags = " ".join([*ENGINE_FLAGS, *WARNINGS, f"-I{ROOT}/csrc", f"-I{ROOT}"])
+    # Named on the command line: a header that is installed later builds everything again.
+    have = f"-DDLSLIME_HAVE_VERBS={int(verbs)}"
+    flags = " ".join([*ENGINE_FLAGS, *WARNINGS, have, f"-I{ROOT}/csrc", f"-I{ROOT}"])
     lines = [
         "ninja_required_version = 1.5",
         "rule cxx",

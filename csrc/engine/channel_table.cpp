@@ -69,12 +69,16 @@ void ChannelTable::onSocket(uint64_t token) {
     if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) {
       return; // nothing is said here after the handshake; not an end either
     }
+    const int error = got < 0 ? errno : 0;
     dropSocket(entry);
     const auto& peer = entry.channel->peer();
+    const auto who = "pid " + std::to_string(peer.pid) + " on " + peer.host;
     entry.channel->peerClosed(Status(
         ErrorCode::kPeerFailed,
-        "its process has ended or shut down (pid " + std::to_string(peer.pid) +
-            " on " + peer.host + " closed its connection)"));
+        error == 0 ? "its process has ended or shut down (" + who +
+                " closed its connection)"
+                   : "its process or its host is gone (" + who + ": " +
+                errnoText(error) + ")"));
     return;
   }
 }

@@ -98,6 +98,7 @@ ControlSocket& ControlSocket::operator=(ControlSocket&& other) noexcept {
     unregisterForkFd(fd_.get());
   }
   fd_ = std::move(other.fd_);
+  heard_ = other.heard_;
   received_ = std::move(other.received_);
   receivedFds_ = std::move(other.receivedFds_);
   return *this;
@@ -219,6 +220,7 @@ void ControlSocket::receiveSome() {
         "the handshake could not be read: " + errnoText(errno));
   }
   if (got > 0) {
+    heard_ = true;
     received_.insert(received_.end(), buffer.begin(), buffer.begin() + got);
   }
 }

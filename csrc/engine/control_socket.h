@@ -61,6 +61,10 @@ class ControlSocket {
   // A whole frame, or nothing yet. Throws Error if the socket has ended or
   // the peer sends what no frame may be.
   std::optional<Frame> receiveFrame();
+  // Nothing has come yet.
+  bool silent() const {
+    return !heard_;
+  }
   // Who is at the other end, as the kernel knows it.
   struct Credentials {
     uint32_t pid, uid;
@@ -73,6 +77,7 @@ class ControlSocket {
   void receiveSome();
 
   UniqueFd fd_;
+  bool heard_ = false;
   Bytes received_;
   std::vector<UniqueFd> receivedFds_;
 };

@@ -63,7 +63,6 @@ Engine::Engine(const Config& config)
     : state_(config),
       progress_(*this, state_.sleeper, config.spin.value_or(usualSpin())),
       wireUp_(state_) {
-  setLogLevel(config.logLevel);
   state_.notifyDone = [this] { progress_.notifyDone(); };
   uint64_t token = kWakeTokens;
   for (const auto& transport : state_.transports.all()) {

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "core/log.h"
 #include "core/random.h"
 #include "engine/wire_records.h"
 
@@ -20,6 +21,7 @@ EngineState::EngineState(const Config& settings)
       token(randomBytes(kTokenBytes)),
       transports(config),
       nudge(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  setLogLevel(config.logLevel); // before anybody has something to say
   if (!nudge) {
     throwErrno("cannot create an eventfd", errno);
   }

@@ -9,10 +9,29 @@ namespace dlslime {
 
 namespace {
 constexpr size_t kMostGuests = 256;
+constexpr milliseconds kSilence{1000};
+constexpr milliseconds kPauseWhenExhausted{100};
 } // namespace
 
+// Who knocks while we are full waits in the listeners' queues: the oldest guest
+// leaves first, if it has had time to speak.
+bool Handshakes::accepting() const {
+  const auto now = Clock::now();
+  return now >= acceptAgain_ &&
+      (guests_.size() < kMostGuests ||
+       guests_.front().deadline - kHandshakeTime + kSilence <= now);
+}
+
 void Handshakes::acceptGuests(Listener& listener) {
-  while (auto socket = listener.accept()) {
+  while (accepting()) {
+    auto socket = listener.accept();
+    if (!socket) {
+      if (listener.exhausted()) {
+        logWarning("a peer can't connect: this process has no free descriptor");
+        acceptAgain_ = deadlineAfter(kPauseWhenExhausted);
+      }
+      return;
+    }
     if (guests_.size() >= kMostGuests) {
       // The one that has said nothing for the longest is the likeliest to be
       // nobody; those who know us speak at once.
@@ -40,8 +59,13 @@ bool Handshakes::onGuest(Guest& guest) {
       // It has given up already, most often because we have connected to it.
       logDebug(std::string("an answer was not wanted: ") + error.what());
     }
-  } catch (const Error& error) {
-    // Anybody may knock here: say so, and nothing else happens.
+  } catch (const std::exception& error) {
+    // Anybody may knock here: say so, and nothing else happens. Peers whose
+    // own hello we have answered meanwhile leave without a word.
+    if (guest.socket.silent()) {
+      logDebug(std::string("a connection ended in silence: ") + error.what());
+      return true;
+    }
     logWarning(
         "a connection from " + guest.socket.peerText() +
         " was refused: " + error.what());
@@ -71,8 +95,9 @@ Handshakes::answer(Guest& guest, ControlSocket::Frame frame, Hello hello) {
   }
   // Both ends connect at the same time: the one with the smaller instance
   // number goes on, so exactly one connection comes of it.
+  // But only once it has got through: this peer's has.
   const bool ownGoesOn = own != attempts_.end() && own->second.socket &&
-      state_.self.instance < hello.self.instance;
+      !own->second.connecting && state_.self.instance < hello.self.instance;
   if (connected || ownGoesOn) {
     return {Verdict::kCrossed, "", {}};
   }
@@ -120,7 +145,7 @@ Welcome Handshakes::connectGuest(
     }
     connection =
         transport.accept(context, {hello.blob, std::move(frame.fds)}, reply);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     return {
         Verdict::kRefused, std::string("the peer says: ") + error.what(), {}};
   }

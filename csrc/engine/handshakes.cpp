@@ -10,6 +10,17 @@ namespace dlslime {
 
 namespace {
 constexpr size_t kMostFailures = 1024;
+// As many as a reader of our record accepts.
+constexpr size_t kMostAddresses = 16;
+// Of a process that is full of guests.
+constexpr milliseconds kAcceptPause{100};
+
+// Nothing that goes wrong with one peer may end this process.
+Status statusOf(const std::exception& error) {
+  const auto* const ours = dynamic_cast<const Error*>(&error);
+  return ours != nullptr ? ours->status()
+                         : Status(ErrorCode::kTransportFailed, error.what());
+}
 } // namespace
 
 Handshakes::Handshakes(EngineState& state) : state_(state) {
@@ -17,6 +28,7 @@ Handshakes::Handshakes(EngineState& state) : state_(state) {
   try {
     network_.emplace(Listener::onTheNetwork(wanted));
     addresses_ = network_->names();
+    addresses_.resize(std::min(addresses_.size(), kMostAddresses));
   } catch (const Error& error) {
     const auto what =
         std::string("other hosts can't connect to this process: ") +
@@ -50,8 +62,8 @@ void Handshakes::begin(Request request) {
               "there is no route to its process: " +
                   describeRejected(placed.choice.rejected)));
     }
-  } catch (const Error& error) {
-    fail(key, error.status());
+  } catch (const std::exception& error) {
+    fail(key, statusOf(error));
   }
 }
 
@@ -123,70 +135,6 @@ void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
   attempt.helloFds = std::move(offer.fds);
 }
 
-void Handshakes::connect(Attempt& attempt) {
-  const auto& record = attempt.request.record;
-  if (!sameHost(state_.self, record.identity)) {
-    connectByNetwork(attempt);
-    return;
-  }
-  attempt.socket = ControlSocket::connectTo(record.socketName);
-  const auto other = attempt.socket->credentials();
-  if (other.uid != record.identity.uid) {
-    throw Error(
-        ErrorCode::kPeerFailed,
-        "its socket belongs to uid " + std::to_string(other.uid) +
-            ", the address record to uid " +
-            std::to_string(record.identity.uid));
-  }
-  sendHello(attempt);
-}
-
-void Handshakes::connectByNetwork(Attempt& attempt) {
-  const auto& addresses = attempt.request.record.addresses;
-  while (attempt.address < addresses.size()) {
-    try {
-      attempt.socket =
-          ControlSocket::startConnecting(addresses[attempt.address]);
-      attempt.connecting = true;
-      attempt.deadline = deadlineAfter(kConnectTime);
-      return;
-    } catch (const Error& error) {
-      nextAddress(attempt, error.what());
-    }
-  }
-  throw Error(
-      ErrorCode::kPeerFailed,
-      addresses.empty()
-          ? "it is on another host (" + attempt.context.peer.host +
-              ") and has no network address there: does "
-              "DLSLIME_SOCKET_IFNAME name an interface that is up?"
-          : "nobody answers at " + attempt.unreachable);
-}
-
-void Handshakes::nextAddress(Attempt& attempt, const std::string& problem) {
-  const auto& tried = attempt.request.record.addresses.at(attempt.address++);
-  attempt.unreachable +=
-      (attempt.unreachable.empty() ? "" : "; ") + tried + " (" + problem + ")";
-}
-
-void Handshakes::onConnected(Attempt& attempt) {
-  attempt.connecting = false;
-  try {
-    attempt.socket->finishConnecting();
-  } catch (const Error& error) {
-    nextAddress(attempt, error.what());
-    connectByNetwork(attempt);
-    return;
-  }
-  sendHello(attempt);
-}
-
-void Handshakes::sendHello(Attempt& attempt) {
-  attempt.socket->sendFrame(attempt.hello, attempt.helloFds);
-  attempt.helloFds.clear();
-  attempt.deadline = deadlineAfter(kHandshakeTime);
-}
-
 void Handshakes::onSocket(const ChannelKey& key) {
   auto& attempt = attempts_.at(key);
   try {
@@ -195,8 +143,8 @@ void Handshakes::onSocket(const ChannelKey& key) {
     } else {
       onWelcome(key);
     }
-  } catch (const Error& error) {
-    fail(key, error.status());
+  } catch (const std::exception& error) {
+    onProblem(key, statusOf(error));
   }
 }
 
@@ -216,6 +164,19 @@ void Handshakes::fail(const ChannelKey& key, const Status& why) {
   giveUp(key, why);
 }
 
+void Handshakes::tryAnother(
+    Attempt& attempt,
+    Transport& failed,
+    const std::string& why) {
+  failed.withdraw(attempt.context);
+  attempt.choice.rejected.push_back({std::string(failed.name()), why});
+  if (!tryNext(attempt)) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        "no route works: " + describeRejected(attempt.choice.rejected));
+  }
+}
+
 // True: this attempt is over, well. Throws: it has failed.
 bool Handshakes::settle(
     Attempt& attempt,
@@ -224,8 +185,14 @@ bool Handshakes::settle(
   auto& transport = *attempt.choice.candidates.at(attempt.next - 1);
   switch (welcome.verdict) {
     case Verdict::kAccepted: {
-      auto connection = transport.finish(
-          attempt.context, {std::move(welcome.blob), std::move(frame.fds)});
+      std::unique_ptr<Connection> connection;
+      try {
+        connection = transport.finish(
+            attempt.context, {std::move(welcome.blob), std::move(frame.fds)});
+      } catch (const Error& error) { // the peer sees it by the socket's end
+        tryAnother(attempt, transport, error.what());
+        return false;
+      }
       install(
           attempt.request.key,
           attempt.context.peer,
@@ -235,14 +202,7 @@ bool Handshakes::settle(
       return true;
     }
     case Verdict::kRefused:
-      transport.withdraw(attempt.context);
-      attempt.choice.rejected.push_back(
-          {std::string(transport.name()), welcome.text});
-      if (!tryNext(attempt)) {
-        throw Error(
-            ErrorCode::kUnavailable,
-            "no route works: " + describeRejected(attempt.choice.rejected));
-      }
+      tryAnother(attempt, transport, welcome.text);
       return false;
     case Verdict::kCrossed:
       transport.withdraw(attempt.context);
@@ -273,9 +233,11 @@ void Handshakes::install(
 }
 
 void Handshakes::addTo(std::vector<pollfd>& fds) const {
-  fds.push_back({local_.fd(), POLLIN, 0});
-  if (network_) {
-    fds.push_back({network_->fd(), POLLIN, 0});
+  if (accepting()) {
+    fds.push_back({local_.fd(), POLLIN, 0});
+    if (network_) {
+      fds.push_back({network_->fd(), POLLIN, 0});
+    }
   }
   for (const auto& [key, attempt] : attempts_) {
     if (attempt.socket) {
@@ -316,7 +278,7 @@ void Handshakes::onPoll(const std::vector<pollfd>& fds) {
 }
 
 TimePoint Handshakes::nextDeadline() const {
-  auto next = never();
+  auto next = accepting() ? never() : deadlineAfter(kAcceptPause);
   for (const auto& [key, attempt] : attempts_) {
     next = std::min(next, attempt.deadline);
   }
@@ -342,18 +304,15 @@ void Handshakes::expire() {
 }
 
 void Handshakes::onLate(const ChannelKey& key) {
-  auto& attempt = attempts_.at(key);
-  try {
-    if (!attempt.connecting) {
-      throw Error(
-          ErrorCode::kPeerFailed,
-          "its process accepts connections but has not answered for 10 s");
-    }
-    nextAddress(attempt, "no answer for 5 s");
-    connectByNetwork(attempt);
-  } catch (const Error& error) {
-    fail(key, error.status());
+  const auto& attempt = attempts_.at(key);
+  std::string text =
+      "its process accepts connections but has not answered for 10 s";
+  if (!attempt.socket) {
+    text = "it was connecting to us at the same time, and has not come";
+  } else if (attempt.connecting) {
+    text = "no answer for 5 s";
   }
+  onProblem(key, Status(ErrorCode::kPeerFailed, text));
 }
 
 } // namespace dlslime

@@ -75,27 +75,13 @@ class Handshakes {
   static std::string describePeer(const Attempt& attempt);
   bool tryNext(Attempt& attempt);
   void makeHello(Attempt& attempt, Transport& transport);
-  void connect(Attempt& attempt);
-  void connectByNetwork(Attempt& attempt);
-  void nextAddress(Attempt& attempt, const std::string& problem);
-  void sendHello(Attempt& attempt);
   void onSocket(const ChannelKey& key);
-  void onConnected(Attempt& attempt);
   void onWelcome(const ChannelKey& key);
   bool settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
   void giveUp(const ChannelKey& key, Status why);
   void fail(const ChannelKey& key, const Status& why);
+  void tryAnother(Attempt& attempt, Transport& failed, const std::string& why);
   void onLate(const ChannelKey& key);
-
-  // handshake_guests.cpp
-  void acceptGuests(Listener& listener);
-  bool onGuest(Guest& guest); // true: finished with it
-  Welcome answer(Guest& guest, ControlSocket::Frame frame, Hello hello);
-  Welcome connectGuest(
-      Guest& guest,
-      ControlSocket::Frame frame,
-      const Hello& hello,
-      Transport& transport);
   void connectSelf(const Request& request);
   void install(
       const ChannelKey& key,
@@ -104,6 +90,25 @@ class Handshakes {
       ControlSocket socket,
       std::vector<RejectedRoute> rejected);
 
+  // handshake_dial.cpp
+  void connect(Attempt& attempt);
+  void connectByNetwork(Attempt& attempt);
+  void nextAddress(Attempt& attempt, const std::string& problem);
+  void onConnected(Attempt& attempt);
+  void sendHello(Attempt& attempt);
+  void onProblem(const ChannelKey& key, const Status& why);
+
+  // handshake_guests.cpp
+  bool accepting() const;
+  void acceptGuests(Listener& listener);
+  bool onGuest(Guest& guest); // true: finished with it
+  Welcome answer(Guest& guest, ControlSocket::Frame frame, Hello hello);
+  Welcome connectGuest(
+      Guest& guest,
+      ControlSocket::Frame frame,
+      const Hello& hello,
+      Transport& transport);
+
   EngineState& state_;
   Listener local_ = Listener::onThisHost();
   std::optional<Listener> network_; // none: this host has no network
@@ -111,6 +116,7 @@ class Handshakes {
   std::map<ChannelKey, Attempt> attempts_;
   std::map<ChannelKey, Status> failures_;
   std::vector<Guest> guests_;
+  TimePoint acceptAgain_{};
 };
 
 } // namespace dlslime

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "core/fork_guard.h"
@@ -15,11 +16,13 @@ namespace dlslime {
 namespace {
 
 constexpr int kBacklog = 1024;
-// Hosts have a handful of addresses that matter; the store keeps them all.
-constexpr size_t kMostAddresses = 16;
 
 UniqueFd listenAt(int family, const sockaddr* name, socklen_t size) {
   UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int off = 0;
+  if (family == AF_INET6 && fd) { // for IPv4 peers, too, whatever the default
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
   if (!fd || bind(fd.get(), name, size) != 0 ||
       listen(fd.get(), kBacklog) != 0) {
     throwErrno("cannot listen for connections of peers", errno);
@@ -42,21 +45,20 @@ UniqueFd listenEverywhere() {
   }
 }
 
-std::string portOf(int fd) {
-  NetAddress bound;
-  bound.size = sizeof(bound.name);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&bound.name), &bound.size) !=
-      0) {
-    throwErrno("cannot tell the port of a socket", errno);
+// "10.9.0.1:4711": this end of a socket.
+std::string ownText(int fd) {
+  NetAddress own;
+  own.size = sizeof(own.name);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own.name), &own.size) != 0) {
+    throwErrno("cannot tell the address of a socket", errno);
   }
-  const auto text = bound.text();
-  return text.substr(text.rfind(':'));
+  return own.text();
 }
 
 } // namespace
 
-Listener::Listener(UniqueFd fd, std::vector<std::string> names)
-    : fd_(std::move(fd)), names_(std::move(names)) {
+Listener::Listener(UniqueFd fd, std::vector<std::string> names, bool network)
+    : fd_(std::move(fd)), names_(std::move(names)), network_(network) {
   registerForkFd(fd_.get());
 }
 
@@ -69,7 +71,10 @@ Listener::~Listener() {
 Listener Listener::onThisHost() {
   std::string name = "dlslime-" + hex(randomBytes(8));
   const UnixAddress address(name);
-  return {listenAt(AF_UNIX, address.get(), address.size()), {std::move(name)}};
+  return {
+      listenAt(AF_UNIX, address.get(), address.size()),
+      {std::move(name)},
+      false};
 }
 
 Listener Listener::onTheNetwork(const std::string& interfaces) {
@@ -82,23 +87,37 @@ Listener Listener::onTheNetwork(const std::string& interfaces) {
                  ? std::string()
                  : " and in DLSLIME_SOCKET_IFNAME=" + interfaces));
   }
-  names.resize(std::min(names.size(), kMostAddresses));
   UniqueFd fd = listenEverywhere();
-  const auto port = portOf(fd.get());
+  const auto bound = ownText(fd.get());
+  const auto port = bound.substr(bound.rfind(':'));
   for (auto& name : names) {
-    const bool six = name.find(':') != std::string::npos;
-    name = (six ? "[" + name + "]" : name) + port;
+    if (name.find(':') != std::string::npos) { // IPv6
+      name.insert(0, "[").append("]");
+    }
+    name += port;
   }
-  return {std::move(fd), std::move(names)};
+  return {std::move(fd), std::move(names), true};
+}
+
+// The socket listens at every address of the host, also at those of interfaces
+// that nobody has selected.
+bool Listener::meant(int fd) const {
+  return !network_ ||
+      std::find(names_.begin(), names_.end(), ownText(fd)) != names_.end();
 }
 
 std::optional<ControlSocket> Listener::accept() {
-  UniqueFd fd(
-      accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!fd) {
-    return std::nullopt;
+  for (;;) {
+    UniqueFd fd(
+        accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    exhausted_ = !fd && (errno == EMFILE || errno == ENFILE);
+    if (!fd) {
+      return std::nullopt;
+    }
+    if (meant(fd.get())) {
+      return ControlSocket(std::move(fd));
+    }
   }
-  return ControlSocket(std::move(fd));
 }
 
 } // namespace dlslime

@@ -30,13 +30,20 @@ class Listener {
   int fd() const {
     return fd_.get();
   }
-  std::optional<ControlSocket> accept();
+  std::optional<ControlSocket> accept(); // null: nobody is waiting, or ...
+  // ... there was no free descriptor: whoever waits, still does.
+  bool exhausted() const {
+    return exhausted_;
+  }
 
  private:
-  Listener(UniqueFd fd, std::vector<std::string> names);
+  Listener(UniqueFd fd, std::vector<std::string> names, bool network);
+  bool meant(int fd) const;
 
   UniqueFd fd_;
   std::vector<std::string> names_;
+  bool network_;
+  bool exhausted_ = false;
 };
 
 } // namespace dlslime

@@ -64,7 +64,8 @@ std::vector<std::string> addressesOf(
   std::vector<std::string> v4;
   std::vector<std::string> v6;
   for (const auto* entry = all; entry != nullptr; entry = entry->ifa_next) {
-    if ((entry->ifa_flags & IFF_UP) == 0 || !reachable(entry->ifa_addr) ||
+    constexpr unsigned int kAlive = IFF_UP | IFF_RUNNING; // it has a cable
+    if ((entry->ifa_flags & kAlive) != kAlive || !reachable(entry->ifa_addr) ||
         !selectsInterface(wanted, entry->ifa_name)) {
       continue;
     }

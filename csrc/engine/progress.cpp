@@ -124,7 +124,7 @@ bool Progress::spinWait(const Operation& operation, TimePoint deadline) {
     const auto now = Clock::now();
     if (!yielded) {
       end = std::min(now + spin_, deadline);
-      last = std::min(now + kMostSpin, deadline);
+      last = std::min(now + std::max<microseconds>(spin_, kMostSpin), deadline);
     }
     if (now >= end) {
       if (spin_.count() == 0 || now >= last || !source_.endsSoon()) {

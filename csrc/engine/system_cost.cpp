@@ -1,6 +1,8 @@
 #include "engine/system_cost.h"
 
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -9,6 +11,7 @@ namespace dlslime {
 namespace {
 
 constexpr int kTries = 8;
+constexpr nanoseconds kMostCost{100'000};
 // A look at all connections, when nothing has come.
 constexpr nanoseconds kPoll{100};
 constexpr int kMostPolls = 1000;
@@ -28,12 +31,13 @@ constexpr microseconds kLeastTick{1000};
 nanoseconds measure() {
   auto least = nanoseconds::max();
   for (int i = 0; i < kTries; ++i) {
+    // Not a yield: that would measure how long the neighbours run.
     const auto start = Clock::now();
-    sched_yield();
+    syscall(SYS_getppid);
     least = std::min(
         least, std::chrono::duration_cast<nanoseconds>(Clock::now() - start));
   }
-  return least;
+  return std::min(least, kMostCost);
 }
 
 bool oneCpu() {

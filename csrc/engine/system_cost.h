@@ -4,9 +4,10 @@
 
 namespace dlslime {
 
-// What a yield and a look at the clock take together on this machine, the
-// least of some tries, measured at the first call: 0.5 us on bare metal, a few
-// in a sandbox that checks system calls, 20 to 90 us under a user-mode kernel.
+// What a system call and a look at the clock take together on this machine,
+// the least of some tries, measured at the first call: 0.3 us on bare metal, a
+// few in a sandbox that checks system calls, 20 to 90 us under a user-mode
+// kernel; at most 100 us.
 nanoseconds systemCost();
 
 // Polls before a waiter's first yield: about a microsecond where this process

@@ -3,8 +3,9 @@
 #include "gloo/gloo_transport.h"
 #include "loopback/loopback_connection.h"
 #include "shm/shm_transport.h"
-// libibverbs is opened at run time; its header decides what is built.
-#if __has_include(<infiniband/verbs.h>)
+// libibverbs is opened at run time; whether its header was there to build with
+// is for the build files to tell.
+#if DLSLIME_HAVE_VERBS
 #include "rdma/rdma_transport.h"
 #endif
 
@@ -13,7 +14,7 @@ namespace dlslime {
 namespace {
 
 std::unique_ptr<Transport> makeRdma([[maybe_unused]] const Config& config) {
-#if __has_include(<infiniband/verbs.h>)
+#if DLSLIME_HAVE_VERBS
   return std::make_unique<rdma::RdmaTransport>(config.rdma);
 #else
   throw Error(

@@ -365,14 +365,18 @@ void RdmaConnection::close() {
     return;
   }
   ibv_wc completion{};
-  while (!queue_.idle() && Clock::now() < deadline) {
-    if (completions_->poll(&completion, 1) == 0) {
-      std::this_thread::sleep_for(microseconds(50));
-    } else if (completion.status != IBV_WC_SUCCESS) {
-      return;
-    } else if ((completion.opcode & IBV_WC_RECV) == 0) {
-      queue_.completed(completion.wr_id);
+  try {
+    while (!queue_.idle() && Clock::now() < deadline) {
+      if (completions_->poll(&completion, 1) == 0) {
+        std::this_thread::sleep_for(microseconds(50));
+      } else if (completion.status != IBV_WC_SUCCESS) {
+        return;
+      } else if ((completion.opcode & IBV_WC_RECV) == 0) {
+        queue_.completed(completion.wr_id);
+      }
     }
+  } catch (const Error& broken) {
+    logWarning(broken.what()); // the device is gone: nothing more goes out
   }
 }
 

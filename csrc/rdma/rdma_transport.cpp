@@ -8,6 +8,12 @@
 
 namespace dlslime::rdma {
 
+namespace {
+// Opening devices takes milliseconds each, and peers ask often: those that
+// could not be used are not tried again at once.
+constexpr milliseconds kRetryTime{10000};
+} // namespace
+
 RdmaTransport::RdmaTransport(const RdmaConfig& config)
     : config_(config), events_(epoll_create1(EPOLL_CLOEXEC)) {
   if (!config_.enabled) {
@@ -29,9 +35,22 @@ void RdmaTransport::openDevices() {
   if (!nics_.empty()) {
     return;
   }
-  const auto& verbs = loadVerbs();
-  verbs.forkInit(); // before the first registration; an error: nothing to do
-  auto found = openNics(verbs, config_);
+  if (!unusable_.ok() && Clock::now() < nextTry_) {
+    throw Error(unusable_.code(), unusable_.message());
+  }
+  try {
+    const auto& verbs = loadVerbs();
+    // Before the first registration. An error: nothing to do about it.
+    verbs.forkInit();
+    useDevices(openNics(verbs, config_));
+  } catch (const Error& error) {
+    unusable_ = error.status();
+    nextTry_ = deadlineAfter(kRetryTime);
+    throw;
+  }
+}
+
+void RdmaTransport::useDevices(NicList found) {
   if (found.nics.empty()) {
     std::string reasons;
     for (const auto& reason : found.rejected) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/config.h"
 #include "core/offered.h"
 #include "core/transport.h"
@@ -47,12 +48,15 @@ class RdmaTransport final : public Transport {
  private:
   using Channels = std::vector<std::shared_ptr<CompletionChannel>>;
   void openDevices();
+  void useDevices(NicList found);
   std::unique_ptr<RdmaConnection> makeConnection();
 
   const RdmaConfig config_;
   UniqueFd events_; // an epoll set of all completion channels
   // Of the wire-up thread alone:
   std::vector<NicPtr> nics_;
+  Status unusable_; // why the last try to open them failed,
+  TimePoint nextTry_{}; // and when it is worth another
   Offered<std::unique_ptr<RdmaConnection>> offered_;
 
   std::mutex mutex_;

@@ -88,6 +88,16 @@ TEST_F(EngineNetwork, AddressesThatDoNotAnswerAreSkipped) {
   EXPECT_TRUE(world.passes(0, 1));
 }
 
+// Private addresses are there on many hosts: somebody else may answer.
+TEST_F(EngineNetwork, StrangerAtAnAddressIsSkipped) {
+  Cluster world(2, onHost, options());
+  const auto own = recordOf(world, 0).addresses.front();
+  readdress(world, 1, [&](auto& addresses) {
+    addresses.insert(addresses.begin(), own);
+  });
+  EXPECT_TRUE(world.passes(0, 1));
+}
+
 TEST_F(EngineNetwork, UnreachableRankIsNamedWithTheAddressesThatWereTried) {
   const auto brief = [this](GroupOptions& group) {
     options()(group);

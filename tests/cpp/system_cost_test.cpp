@@ -11,7 +11,7 @@ namespace {
 TEST(SystemCost, IsMeasuredOnceAndReasonable) {
   const auto cost = systemCost();
   EXPECT_GT(cost, nanoseconds(0));
-  EXPECT_LT(cost, milliseconds(100));
+  EXPECT_LE(cost, microseconds(100));
   EXPECT_EQ(cost, systemCost());
 }
 
@@ -20,6 +20,7 @@ TEST(SystemCost, WaitersSpinForFiftyMicrosecondsOrMoreButNotForEver) {
   EXPECT_LE(usualSpin(), milliseconds(10));
   EXPECT_EQ(servingSpin(), usualSpin() * 2 / 5);
   EXPECT_GE(backgroundTick(), milliseconds(1));
+  EXPECT_LE(backgroundTick(), milliseconds(5));
 }
 
 TEST(SystemCost, OneCpuYieldsAtOnceUnlessYieldsAreDear) {

@@ -23,6 +23,7 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -240,6 +241,7 @@ def main() -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     options.command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what cleans up
     problem = why_not()
     if problem:
         sys.exit(problem)

@@ -7,6 +7,7 @@ pipe.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import multiprocessing
@@ -160,9 +161,12 @@ class _Node:
         try:
             status = launch.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(launch.pid, signal.SIGKILL)
-            launch.wait()
             status = None
+            launch.terminate()  # torchrun ends its ranks, which are in sessions of their own
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launch.wait(20)
+            launch.kill()
+            launch.wait()
         return status, self._path(ticket).read_text(errors="replace")
 
     def exitcode(self, ticket: int) -> int | None:

@@ -61,7 +61,8 @@ def torchrun(
     if beside is None:
         return status, written
     their_status, their_output = beside.result()
-    return status or their_status, written + their_output
+    late = status is None or their_status is None
+    return None if late else status or their_status, written + their_output
 
 
 def _placement(ranks: int) -> tuple[list[str], list[str]]:

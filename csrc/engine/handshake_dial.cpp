@@ -1,0 +1,91 @@
+#include "engine/handshakes.h"
+
+// The side of a handshake that connects: from an address record to a socket.
+
+namespace dlslime {
+
+void Handshakes::connect(Attempt& attempt) {
+  const auto& record = attempt.request.record;
+  if (!sameHost(state_.self, record.identity)) {
+    connectByNetwork(attempt);
+    return;
+  }
+  attempt.socket = ControlSocket::connectTo(record.socketName);
+  const auto other = attempt.socket->credentials();
+  if (other.uid != record.identity.uid) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "its socket belongs to uid " + std::to_string(other.uid) +
+            ", the address record to uid " +
+            std::to_string(record.identity.uid));
+  }
+  sendHello(attempt);
+}
+
+void Handshakes::connectByNetwork(Attempt& attempt) {
+  const auto& addresses = attempt.request.record.addresses;
+  while (attempt.address < addresses.size()) {
+    try {
+      attempt.socket =
+          ControlSocket::startConnecting(addresses[attempt.address]);
+      attempt.connecting = true;
+      attempt.deadline = deadlineAfter(kConnectTime);
+      return;
+    } catch (const Error& error) {
+      nextAddress(attempt, error.what());
+    }
+  }
+  throw Error(
+      ErrorCode::kPeerFailed,
+      addresses.empty()
+          ? "it is on another host (" + attempt.context.peer.host +
+              ") and has no network address there: does "
+              "DLSLIME_SOCKET_IFNAME name an interface that is up?"
+          : "nobody answers at " + attempt.unreachable);
+}
+
+void Handshakes::nextAddress(Attempt& attempt, const std::string& problem) {
+  const auto& tried = attempt.request.record.addresses.at(attempt.address++);
+  attempt.unreachable +=
+      (attempt.unreachable.empty() ? "" : "; ") + tried + " (" + problem + ")";
+}
+
+void Handshakes::onConnected(Attempt& attempt) {
+  attempt.connecting = false;
+  try {
+    attempt.socket->finishConnecting();
+  } catch (const Error& error) {
+    nextAddress(attempt, error.what());
+    connectByNetwork(attempt);
+    return;
+  }
+  sendHello(attempt);
+}
+
+void Handshakes::sendHello(Attempt& attempt) {
+  attempt.socket->sendFrame(attempt.hello, attempt.helloFds);
+  attempt.helloFds.clear();
+  attempt.deadline = deadlineAfter(kHandshakeTime);
+}
+
+// Whoever answers at one address of another host need not be the one we mean:
+// several hosts may have it, on networks of their own.
+void Handshakes::onProblem(const ChannelKey& key, const Status& why) {
+  auto& attempt = attempts_.at(key);
+  const auto& record = attempt.request.record;
+  try {
+    if (why.code() == ErrorCode::kPeerFailed && attempt.socket &&
+        !sameHost(state_.self, record.identity) &&
+        attempt.address < record.addresses.size()) {
+      nextAddress(attempt, why.message());
+      connectByNetwork(attempt); // or tells all that were tried
+      return;
+    }
+  } catch (const Error& error) {
+    fail(key, error.status());
+    return;
+  }
+  fail(key, why);
+}
+
+} // namespace dlslime
