@@ -151,8 +151,12 @@ ControlSocket::Credentials ControlSocket::credentials() const {
   return {static_cast<uint32_t>(peer.pid), static_cast<uint32_t>(peer.uid)};
 }
 
+bool ControlSocket::local() const {
+  return isUnix(fd_.get());
+}
+
 std::string ControlSocket::peerText() const {
-  if (isUnix(fd_.get())) {
+  if (local()) {
     const auto peer = credentials();
     return "process " + std::to_string(peer.pid) + " of uid " +
         std::to_string(peer.uid);

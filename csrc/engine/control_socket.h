@@ -61,6 +61,8 @@ class ControlSocket {
   // A whole frame, or nothing yet. Throws Error if the socket has ended or
   // the peer sends what no frame may be.
   std::optional<Frame> receiveFrame();
+  // The other end is on this host.
+  bool local() const;
   // Nothing has come yet.
   bool silent() const {
     return !heard_;

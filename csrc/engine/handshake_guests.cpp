@@ -60,9 +60,9 @@ bool Handshakes::onGuest(Guest& guest) {
       logDebug(std::string("an answer was not wanted: ") + error.what());
     }
   } catch (const std::exception& error) {
-    // Anybody may knock here: say so, and nothing else happens. Peers whose
-    // own hello we have answered meanwhile leave without a word.
-    if (guest.socket.silent()) {
+    // Anybody may knock here: say so, and nothing else happens. Peers of other
+    // hosts that have accepted our hello meanwhile leave without a word.
+    if (guest.socket.silent() && !guest.socket.local()) {
       logDebug(std::string("a connection ended in silence: ") + error.what());
       return true;
     }
