@@ -186,7 +186,7 @@ def _conclude(
 
 
 def _result(member: pool.Member, value: Any) -> Any:
-    return Died(member.process.exitcode) if value is pool.DIED else value
+    return Died(member.process.exitcode()) if value is pool.DIED else value
 
 
 def _story(members: list[pool.Member], reports: dict[int, Any]) -> str:

@@ -1,8 +1,8 @@
-"""Workers on the lab's other node (tests/lab), which look to the pool like local processes.
+"""Workers on the lab's other node (tests/lab), which look to the pool like those of this one.
 
-pytest runs on node 0 and listens at MASTER_ADDR; `python nodes.py` on node 1 connects to it and
-starts workers on demand. A worker connects by TCP, too, and from then on its connection is like a
-pipe.
+pytest runs on node 0 and listens at MASTER_ADDR; `python nodes.py` on node 1, the agent, connects
+to it and starts workers on demand. A worker connects by TCP, too, and from then on its connection
+is like a pipe.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import functools
 import itertools
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import worker
 
@@ -29,7 +31,7 @@ PATIENCE = worker.PATIENCE
 # Where the stores' server is: this process, as all nodes see it.
 ADDRESS = os.environ["MASTER_ADDR"] if COUNT > 1 else "127.0.0.1"
 _PORT = 29600
-_KEY = b"dlslime-lab"  # against mistakes, not against people: the lab's network is this machine's
+# The agent's process may take so long to start, or to have a turn.
 _AGENT_SECONDS = 120
 
 _tickets = itertools.count()
@@ -41,23 +43,39 @@ def of_rank(rank: int, size: int) -> int:
 
 
 class _Agent:
-    """The other node, as pytest sees it."""
+    """The other node, as pytest sees it. Without it no test has a meaning: they end with it."""
 
     def __init__(self) -> None:
-        self._listener = Listener((ADDRESS, _PORT), authkey=_KEY, backlog=64)
-        self._connection = self._listener.accept()
+        self._listener = socket.create_server((ADDRESS, _PORT), backlog=64)
+        self._listener.settimeout(_AGENT_SECONDS)
+        self._connection = self._accept()
 
-    def ask(self, *question: Any) -> Any:
-        """Sends a question and returns the answer."""
-        self._connection.send(question)
-        return self._connection.recv()
+    def _accept(self) -> Connection:
+        try:
+            return Connection(self._listener.accept()[0].detach())
+        except TimeoutError:
+            pytest.exit(f"nothing came from the lab's other node for {_AGENT_SECONDS} s", 1)
 
-    def start(self, env: Mapping[str, str], ticket: int) -> tuple[int, Connection]:
-        """Starts a worker; returns its process number and its connection."""
-        pid = self.ask("start", dict(env), ticket)
-        connection = self._listener.accept()
+    def ask(self, *question: Any, seconds: float = 0.0) -> Any:
+        """Sends a question and returns the answer, which may take so long; raises its exception."""
+        try:
+            self._connection.send(question)
+            if self._connection.poll(seconds + _AGENT_SECONDS):
+                ok, answer = self._connection.recv()
+                if ok:
+                    return answer
+                raise RuntimeError(f"the lab's other node: {answer}")
+        except (EOFError, OSError):
+            pass
+        self._connection.close()  # no further question waits
+        pytest.exit(f"the lab's other node gave no answer to {question[0]}", 1)
+
+    def start(self, env: Mapping[str, str], ticket: int) -> Connection:
+        """Starts a worker; returns its connection."""
+        self.ask("start", dict(env), ticket)
+        connection = self._accept()
         assert connection.recv() == ticket
-        return pid, connection
+        return connection
 
 
 @functools.cache
@@ -65,38 +83,33 @@ def _agent() -> _Agent:
     return _Agent()
 
 
-class RemoteProcess:
-    """The part of multiprocessing.Process that the pool uses."""
+class RemoteWorker:
+    """A worker on the other node; pool.LocalWorker has the same interface."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._ticket = next(_tickets)
-        self.pid, self.connection = _agent().start(env, self._ticket)
+        self.connection = _agent().start(env, self._ticket)
         self.sentinel = self.connection  # its end is the connection's
 
-    @property
     def exitcode(self) -> int | None:
-        """As that of a local process."""
+        """Returns what it ended with; None while it runs."""
         return _agent().ask("exitcode", self._ticket)
-
-    def is_alive(self) -> bool:
-        """As that of a local process."""
-        return self.exitcode is None
 
     def join(self, seconds: float) -> None:
         """Waits for its end."""
-        _agent().ask("join", self._ticket, seconds)
+        _agent().ask("join", self._ticket, seconds, seconds=seconds)
 
     def send_signal(self, number: int) -> None:
-        """As os.kill()."""
+        """Sends it a signal, unless it has ended."""
         _agent().ask("signal", self._ticket, number)
 
-    def kill(self) -> None:
-        """As that of a local process."""
-        self.send_signal(signal.SIGKILL)
-
     def output(self, start: int) -> bytes:
-        """What it wrote from this byte on."""
+        """Returns what it wrote from this byte on."""
         return _agent().ask("output", self._ticket, start)
+
+    def remove_output(self) -> None:
+        """Forgets what it wrote."""
+        _agent().ask("remove_output", self._ticket)
 
 
 class Launch:
@@ -109,7 +122,8 @@ class Launch:
 
     def result(self) -> tuple[int | None, str]:
         """Waits; returns the exit status, None where it had to be killed, and what it wrote."""
-        return _agent().ask("await_launch", self._ticket, self._seconds)
+        seconds = self._seconds
+        return _agent().ask("await_launch", self._ticket, seconds, seconds=seconds)
 
 
 def free_port() -> int:
@@ -119,8 +133,12 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def _dial() -> Connection:
+    return Connection(socket.create_connection((ADDRESS, _PORT)).detach())
+
+
 def _worker_main(env: Mapping[str, str], ticket: int, path: str) -> None:
-    connection = Client((ADDRESS, _PORT), authkey=_KEY)
+    connection = _dial()
     connection.send(ticket)
     worker.main(connection, env, path)
 
@@ -137,14 +155,13 @@ class _Node:
     def _path(ticket: int) -> Path:
         return Path(f"/tmp/worker{ticket}")
 
-    def start(self, env: dict[str, str], ticket: int) -> int:
+    def start(self, env: dict[str, str], ticket: int) -> None:
         self._path(ticket).touch()
         process = self._context.Process(
             target=_worker_main, args=(env, ticket, str(self._path(ticket)))
         )
         process.start()
         self._processes[ticket] = process
-        return process.pid
 
     def launch(self, ticket: int, command: list[str], env: dict[str, str]) -> None:
         with self._path(ticket).open("w") as output:
@@ -176,11 +193,16 @@ class _Node:
         self._processes[ticket].join(seconds)
 
     def signal(self, ticket: int, number: int) -> None:
-        if self._processes[ticket].is_alive():
-            os.kill(self._processes[ticket].pid, number)
+        process = self._processes[ticket]
+        with contextlib.suppress(ProcessLookupError):  # it may end at this moment
+            if process.is_alive():
+                os.kill(process.pid, number)
 
     def output(self, ticket: int, start: int) -> bytes:
         return self._path(ticket).read_bytes()[start:]
+
+    def remove_output(self, ticket: int) -> None:
+        self._path(ticket).unlink()
 
     def serve(self, connection: Connection) -> None:
         """Answers questions until pytest ends."""
@@ -189,14 +211,18 @@ class _Node:
                 name, *arguments = connection.recv()
             except (EOFError, ConnectionResetError):
                 return
-            connection.send(getattr(self, name)(*arguments))
+            try:
+                reply = True, getattr(self, name)(*arguments)
+            except Exception:  # noqa: BLE001  the one who asked is told
+                reply = False, traceback.format_exc()
+            connection.send(reply)
 
 
 def _connect() -> Connection:
     deadline = time.monotonic() + _AGENT_SECONDS
     while True:
         try:
-            return Client((ADDRESS, _PORT), authkey=_KEY)
+            return _dial()
         except OSError:
             if time.monotonic() > deadline:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import multiprocessing
@@ -33,35 +34,57 @@ _idle: dict[_Key, list[Member]] = {}
 _living: set[Member] = set()
 
 
+class LocalWorker:
+    """A worker process of this node and the file that takes its output."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._path = Path(_output_folder()) / f"worker{next(_counter)}"
+        self._path.touch()
+        self.connection, theirs = _context().Pipe()
+        self._process = _context().Process(
+            target=worker.main, args=(theirs, dict(env), str(self._path))
+        )
+        self._process.start()
+        theirs.close()
+        self.sentinel = self._process.sentinel
+
+    def exitcode(self) -> int | None:
+        """Returns what it ended with; None while it runs."""
+        return self._process.exitcode
+
+    def join(self, seconds: float) -> None:
+        """Waits for its end."""
+        self._process.join(seconds)
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):  # it may end at this moment
+            if self._process.is_alive():
+                os.kill(self._process.pid, number)
+
+    def output(self, start: int) -> bytes:
+        """Returns what it wrote from this byte on."""
+        return self._path.read_bytes()[start:]
+
+    def remove_output(self) -> None:
+        """Forgets what it wrote."""
+        self._path.unlink(missing_ok=True)
+
+
 class Member:
-    """One worker process, its connection and the file that takes its output."""
+    """One worker, which plays one rank at a time."""
 
     def __init__(self, key: _Key) -> None:
         self.key = key
         node, env = key
-        self.path = Path(_output_folder()) / f"worker{next(_counter)}"
-        self.path.touch()
+        self.process = LocalWorker(dict(env)) if node == 0 else nodes.RemoteWorker(dict(env))
+        self.connection = self.process.connection
         self._output_start = 0
-        if node == 0:
-            self.connection, theirs = _context().Pipe()
-            self.process = _context().Process(
-                target=worker.main, args=(theirs, dict(env), str(self.path))
-            )
-            self.process.start()
-            theirs.close()
-        else:
-            self.process = nodes.RemoteProcess(dict(env))
-            self.connection = self.process.connection
         _living.add(self)
-
-    def _written(self, start: int) -> bytes:
-        if isinstance(self.process, nodes.RemoteProcess):
-            return self.process.output(start)
-        return self.path.read_bytes()[start:]
 
     def submit(self, job: bytes) -> None:
         """Starts a job; what the worker writes from now on belongs to it."""
-        self._output_start += len(self._written(self._output_start))
+        self._output_start += len(self.process.output(self._output_start))
         self.connection.send_bytes(job)
 
     def report(self, may_die: bool) -> tuple[bool, Any]:
@@ -75,27 +98,24 @@ class Member:
         self.process.join(5)
         if may_die:
             return True, DIED
-        return False, f"died with exit code {self.process.exitcode}"
+        return False, f"died with exit code {self.process.exitcode()}"
 
     def output(self) -> str:
         """What the worker wrote to stdout and stderr since the job's start."""
-        return self._written(self._output_start).decode(errors="replace")
+        return self.process.output(self._output_start).decode(errors="replace")
 
     def dump_stacks(self) -> None:
         """Makes the worker write the stacks of all its Python threads into its output."""
-        if isinstance(self.process, nodes.RemoteProcess):
-            self.process.send_signal(signal.SIGUSR1)
-        elif self.process.is_alive() and self.process.pid is not None:
-            os.kill(self.process.pid, signal.SIGUSR1)
+        self.process.send_signal(signal.SIGUSR1)
         time.sleep(0.3)
 
     def kill(self) -> None:
         """Ends the process and forgets its output."""
         _living.discard(self)
         self.connection.close()
-        self.process.kill()
+        self.process.send_signal(signal.SIGKILL)
         self.process.join(10)
-        self.path.unlink(missing_ok=True)
+        self.process.remove_output()
 
 
 def lease(envs: Sequence[Mapping[str, str]], fresh: bool) -> list[Member]:
@@ -128,7 +148,7 @@ def give_back(members: Sequence[Member]) -> None:
 def discard(members: Sequence[Member]) -> None:
     """Kills workers."""
     for member in members:
-        member.process.kill()
+        member.process.send_signal(signal.SIGKILL)
     for member in members:
         member.kill()
 
