@@ -15,12 +15,33 @@ inline TimePoint never() {
   return TimePoint::max() - std::chrono::hours(1);
 }
 
-inline TimePoint deadlineAfter(milliseconds timeout) {
-  const auto now = Clock::now();
+inline TimePoint timeAfter(TimePoint now, milliseconds timeout) {
   // Compared in milliseconds: a huge time-out has no value in nanoseconds.
   const auto most = std::chrono::duration_cast<milliseconds>(never() - now);
   return timeout >= most ? never() : now + timeout;
 }
+
+inline TimePoint deadlineAfter(milliseconds timeout) {
+  return timeAfter(Clock::now(), timeout);
+}
+
+// The end of a wait. A time-out starts when it is first asked: most waits are
+// over before, and need no look at the clock.
+class Deadline {
+ public:
+  Deadline(TimePoint at) : at_(at) {}
+  Deadline(milliseconds timeout) : timeout_(timeout) {}
+  TimePoint at(TimePoint now) {
+    if (at_ == TimePoint()) {
+      at_ = timeAfter(now, timeout_);
+    }
+    return at_;
+  }
+
+ private:
+  TimePoint at_{};
+  milliseconds timeout_{};
+};
 
 // Whole milliseconds until `when` for poll() and epoll_wait(), rounded up so
 // that a sleeper never wakes just before its deadline; -1 for "never".

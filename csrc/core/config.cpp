@@ -14,6 +14,12 @@ constexpr size_t kPage = 4096; // rings are mapped
 template <typename T>
 using Words = std::map<std::string, T>;
 
+// One of the words that switch a part of us.
+const Words<bool>& switchWords() {
+  static const auto* words = new Words<bool>{{"auto", true}, {"off", false}};
+  return *words;
+}
+
 const Words<RoutePolicy>& routeWords() {
   static const auto* words = new Words<RoutePolicy>{
       {"auto", RoutePolicy::kAuto},
@@ -49,44 +55,44 @@ T parseWord(
       name + "=" + text + " is not understood: set it to " + allowed);
 }
 
+// An empty variable counts as one that is not set.
+std::string textOf(const char* name) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
 template <typename T>
 void readWord(const char* name, const Words<T>& words, T& value) {
-  const char* text = std::getenv(name);
-  if (text != nullptr && *text != '\0') {
+  const auto text = textOf(name);
+  if (!text.empty()) {
     value = parseWord(name, text, words);
   }
 }
 
 void readNumber(const char* name, size_t least, size_t most, size_t& value) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') {
+  const auto text = textOf(name);
+  if (text.empty()) {
     return;
   }
   char* end = nullptr;
-  const auto number = std::strtoull(text, &end, 10);
-  if (*end != '\0' || *text == '-' || number < least || number > most) {
+  const auto number = std::strtoull(text.c_str(), &end, 10);
+  if (*end != '\0' || text.front() == '-' || number < least || number > most) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        std::string(name) + "=" + text + " is not understood: set it to " +
+        name + ("=" + text) + " is not understood: set it to " +
             std::to_string(least) + ".." + std::to_string(most));
   }
   value = number;
 }
 
-// The first of the variables that is set, or nothing.
-std::string readText(const char* name, const char* instead) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') {
-    text = std::getenv(instead);
-  }
-  return text == nullptr ? "" : text;
+// Our variable where it is set, else the one of another library's.
+const char* whichOf(const char* name, const char* instead) {
+  return textOf(name).empty() ? instead : name;
 }
 
 void readSmall(const char* name, const char* instead, int most, int& value) {
-  const char* const own = std::getenv(name);
-  const bool ours = own != nullptr && *own != '\0';
   auto number = static_cast<size_t>(value);
-  readNumber(ours ? name : instead, 0, static_cast<size_t>(most), number);
+  readNumber(whichOf(name, instead), 0, static_cast<size_t>(most), number);
   value = static_cast<int>(number);
 }
 
@@ -94,13 +100,12 @@ RdmaConfig readRdma() {
   RdmaConfig rdma;
   // NCCL's is 1 to switch InfiniBand off.
   const Words<bool> disabled{{"0", true}, {"1", false}};
-  const Words<bool> autoOff{{"auto", true}, {"off", false}};
   readWord("NCCL_IB_DISABLE", disabled, rdma.enabled);
-  readWord("DLSLIME_RDMA", autoOff, rdma.enabled);
-  rdma.nics = readText("DLSLIME_NICS", "NCCL_IB_HCA");
-  const std::string index = readText("DLSLIME_GID_INDEX", "NCCL_IB_GID_INDEX");
-  if (index != "-1") { // NCCL's default, and ours
-    readSmall("DLSLIME_GID_INDEX", "NCCL_IB_GID_INDEX", 1023, rdma.gidIndex);
+  readWord("DLSLIME_RDMA", switchWords(), rdma.enabled);
+  rdma.nics = textOf(whichOf("DLSLIME_NICS", "NCCL_IB_HCA"));
+  const char* const index = whichOf("DLSLIME_GID_INDEX", "NCCL_IB_GID_INDEX");
+  if (textOf(index) != "-1") { // NCCL's default, and ours
+    readSmall(index, index, 1023, rdma.gidIndex);
   }
   readSmall("DLSLIME_IB_SL", "NCCL_IB_SL", 15, rdma.serviceLevel);
   readSmall("DLSLIME_IB_TC", "NCCL_IB_TC", 255, rdma.trafficClass);
@@ -111,12 +116,10 @@ RdmaConfig readRdma() {
 }
 
 std::string readInterfaces() {
-  auto text = readText("DLSLIME_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME");
-  if (text.empty()) {
-    text = readText("GLOO_SOCKET_IFNAME", "");
-    text = text.empty() ? text : "=" + text; // Gloo wants whole names
-  }
-  return text;
+  const auto text =
+      textOf(whichOf("DLSLIME_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"));
+  const auto gloo = textOf("GLOO_SOCKET_IFNAME");
+  return text.empty() && !gloo.empty() ? "=" + gloo : text; // whole names
 }
 
 } // namespace
@@ -140,28 +143,25 @@ FallbackPolicy parseFallbackPolicy(const std::string& text) {
 
 Config Config::fromEnvironment() {
   Config config;
-  const Words<bool> autoOff{{"auto", true}, {"off", false}};
   const Words<LogLevel> levels{
       {"error", LogLevel::kError},
       {"warn", LogLevel::kWarning},
       {"info", LogLevel::kInfo},
       {"debug", LogLevel::kDebug}};
   readWord("DLSLIME_ROUTE", routeWords(), config.route);
-  readWord("DLSLIME_SHM", autoOff, config.shm);
-  readWord("DLSLIME_CMA", autoOff, config.crossMemoryAttach);
+  readWord("DLSLIME_SHM", switchWords(), config.shm);
+  readWord("DLSLIME_CMA", switchWords(), config.crossMemoryAttach);
   // torch's own level is heard, unless ours says otherwise.
-  if (const char* level = std::getenv("TORCH_CPP_LOG_LEVEL")) {
-    const std::string text = level;
-    if (text == "INFO") {
-      config.logLevel = LogLevel::kInfo;
-    } else if (text == "ERROR" || text == "FATAL") {
-      config.logLevel = LogLevel::kError;
-    }
+  const auto level = textOf("TORCH_CPP_LOG_LEVEL");
+  if (level == "INFO") {
+    config.logLevel = LogLevel::kInfo;
+  } else if (level == "ERROR" || level == "FATAL") {
+    config.logLevel = LogLevel::kError;
   }
   readWord("DLSLIME_LOG", levels, config.logLevel);
   readWord("DLSLIME_FALLBACK", fallbackWords(), config.fallback);
   config.rdma = readRdma();
-  config.hostId = readText("DLSLIME_HOSTID", "NCCL_HOSTID");
+  config.hostId = textOf(whichOf("DLSLIME_HOSTID", "NCCL_HOSTID"));
   config.interfaces = readInterfaces();
   readNumber("DLSLIME_EAGER_LIMIT", 0, 1 << 20, config.eagerLimitBytes);
   readNumber("DLSLIME_RING_BYTES", 1 << 14, 1 << 30, config.ringBytes);

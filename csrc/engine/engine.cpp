@@ -169,12 +169,8 @@ void Engine::afterPost(
   }
 }
 
-bool Engine::wait(const Operation& operation, TimePoint deadline) {
+bool Engine::wait(const Operation& operation, Deadline deadline) {
   return progress_.wait(operation, deadline);
-}
-
-bool Engine::wait(const Operation& operation, milliseconds limit) {
-  return progress_.wait(operation, limit);
 }
 
 bool Engine::lookLocked(int most) {

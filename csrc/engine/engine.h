@@ -47,8 +47,7 @@ class Engine final : public ProgressSource {
   void send(Group& group, const OperationPtr& operation);
   void receive(Group& group, const OperationPtr& operation);
   // True once done; false at the deadline, with the operation still pending.
-  bool wait(const Operation& operation, TimePoint deadline);
-  bool wait(const Operation& operation, milliseconds limit);
+  bool wait(const Operation& operation, Deadline deadline);
   // The caller is about to read what has come.
   void noteFetched() {
     state_.completions.noteFetched();

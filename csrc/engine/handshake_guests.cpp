@@ -10,7 +10,6 @@ namespace dlslime {
 namespace {
 constexpr size_t kMostGuests = 256;
 constexpr milliseconds kSilence{1000};
-constexpr milliseconds kPauseWhenExhausted{100};
 } // namespace
 
 // Who knocks while we are full waits in the listeners' queues: the oldest guest
@@ -28,7 +27,7 @@ void Handshakes::acceptGuests(Listener& listener) {
     if (!socket) {
       if (listener.exhausted()) {
         logWarning("a peer can't connect: this process has no free descriptor");
-        acceptAgain_ = deadlineAfter(kPauseWhenExhausted);
+        acceptAgain_ = deadlineAfter(kAcceptPause);
       }
       return;
     }

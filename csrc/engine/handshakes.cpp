@@ -10,10 +10,6 @@ namespace dlslime {
 
 namespace {
 constexpr size_t kMostFailures = 1024;
-// As many as a reader of our record accepts.
-constexpr size_t kMostAddresses = 16;
-// Of a process that is full of guests.
-constexpr milliseconds kAcceptPause{100};
 
 // Nothing that goes wrong with one peer may end this process.
 Status statusOf(const std::exception& error) {
@@ -27,8 +23,6 @@ Handshakes::Handshakes(EngineState& state) : state_(state) {
   const auto& wanted = state_.config.interfaces;
   try {
     network_.emplace(Listener::onTheNetwork(wanted));
-    addresses_ = network_->names();
-    addresses_.resize(std::min(addresses_.size(), kMostAddresses));
   } catch (const Error& error) {
     const auto what =
         std::string("other hosts can't connect to this process: ") +
@@ -55,7 +49,7 @@ void Handshakes::begin(Request request) {
   auto& placed = attempts_.emplace(key, std::move(attempt)).first->second;
   try {
     if (!tryNext(placed)) {
-      giveUp(
+      fail(
           key,
           Status(
               ErrorCode::kUnavailable,
@@ -77,14 +71,6 @@ void Handshakes::connectSelf(const Request& request) {
 Status Handshakes::failure(const ChannelKey& key) const {
   const auto found = failures_.find(key);
   return found == failures_.end() ? Status() : found->second;
-}
-
-void Handshakes::giveUp(const ChannelKey& key, Status why) {
-  attempts_.erase(key);
-  if (failures_.size() > kMostFailures) {
-    failures_.clear();
-  }
-  failures_[key] = std::move(why);
 }
 
 std::string Handshakes::describePeer(const Attempt& attempt) {
@@ -156,12 +142,16 @@ void Handshakes::onWelcome(const ChannelKey& key) {
   }
 }
 
-void Handshakes::fail(const ChannelKey& key, const Status& why) {
+void Handshakes::fail(const ChannelKey& key, Status why) {
   const auto& attempt = attempts_.at(key);
   if (attempt.next > 0) {
     attempt.choice.candidates.at(attempt.next - 1)->withdraw(attempt.context);
   }
-  giveUp(key, why);
+  attempts_.erase(key);
+  if (failures_.size() > kMostFailures) {
+    failures_.clear();
+  }
+  failures_[key] = std::move(why);
 }
 
 void Handshakes::tryAnother(

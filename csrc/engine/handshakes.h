@@ -40,8 +40,8 @@ class Handshakes {
   const std::string& socketName() const {
     return local_.names().front();
   }
-  const std::vector<std::string>& addresses() const {
-    return addresses_;
+  std::vector<std::string> addresses() const {
+    return network_ ? network_->names() : std::vector<std::string>();
   }
   // Descriptors to poll for reading, and what to do when poll() returns.
   void addTo(std::vector<pollfd>& fds) const;
@@ -54,6 +54,8 @@ class Handshakes {
   static constexpr milliseconds kHandshakeTime{10000};
   // Of one address of several: packets that a firewall drops tell nobody.
   static constexpr milliseconds kConnectTime{5000};
+  // Without accepting: this process is full of guests, or of descriptors.
+  static constexpr milliseconds kAcceptPause{100};
 
   struct Attempt {
     Request request;
@@ -78,8 +80,7 @@ class Handshakes {
   void onSocket(const ChannelKey& key);
   void onWelcome(const ChannelKey& key);
   bool settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
-  void giveUp(const ChannelKey& key, Status why);
-  void fail(const ChannelKey& key, const Status& why);
+  void fail(const ChannelKey& key, Status why);
   void tryAnother(Attempt& attempt, Transport& failed, const std::string& why);
   void onLate(const ChannelKey& key);
   void connectSelf(const Request& request);
@@ -112,7 +113,6 @@ class Handshakes {
   EngineState& state_;
   Listener local_ = Listener::onThisHost();
   std::optional<Listener> network_; // none: this host has no network
-  std::vector<std::string> addresses_; // of network_
   std::map<ChannelKey, Attempt> attempts_;
   std::map<ChannelKey, Status> failures_;
   std::vector<Guest> guests_;

@@ -10,6 +10,7 @@
 #include "core/random.h"
 #include "core/status.h"
 #include "engine/net_address.h"
+#include "engine/wire_records.h"
 
 namespace dlslime {
 
@@ -87,6 +88,7 @@ Listener Listener::onTheNetwork(const std::string& interfaces) {
                  ? std::string()
                  : " and in DLSLIME_SOCKET_IFNAME=" + interfaces));
   }
+  names.resize(std::min(names.size(), AddressRecord::kMostAddresses));
   UniqueFd fd = listenEverywhere();
   const auto bound = ownText(fd.get());
   const auto port = bound.substr(bound.rfind(':'));

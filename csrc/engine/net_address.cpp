@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <sstream>
 #include <string_view>
 
+#include "core/name_list.h"
 #include "core/status.h"
 
 namespace dlslime {
@@ -88,20 +88,14 @@ NetAddress NetAddress::parse(const std::string& text) {
   NetAddress address;
   auto* const v4 = reinterpret_cast<sockaddr_in*>(&address.name);
   auto* const v6 = reinterpret_cast<sockaddr_in6*>(&address.name);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = port;
-    address.size = sizeof(*v6);
-    if (inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) != 1) {
-      refuse(text);
-    }
-    return address;
-  }
-  v4->sin_family = AF_INET;
-  v4->sin_port = port;
-  address.size = sizeof(*v4);
-  if (inet_pton(AF_INET, host.c_str(), &v4->sin_addr) != 1) {
+  const bool old =
+      host.size() <= 2 || host.front() != '[' || host.back() != ']';
+  host = old ? host : host.substr(1, host.size() - 2);
+  address.name.ss_family = old ? AF_INET : AF_INET6;
+  address.size = old ? sizeof(*v4) : sizeof(*v6);
+  (old ? v4->sin_port : v6->sin6_port) = port;
+  void* const bytes = old ? static_cast<void*>(&v4->sin_addr) : &v6->sin6_addr;
+  if (inet_pton(address.name.ss_family, host.c_str(), bytes) != 1) {
     refuse(text);
   }
   return address;
@@ -124,21 +118,10 @@ std::string NetAddress::text() const {
 }
 
 bool selectsInterface(const std::string& wanted, const std::string& name) {
-  std::string list = wanted;
-  const auto take = [&list](char mark) {
-    const bool there = !list.empty() && list.front() == mark;
-    list.erase(0, there ? 1 : 0);
-    return there;
-  };
-  const bool excludes = take('^');
-  const bool whole = take('=');
-  std::stringstream stream(list);
-  for (std::string entry; std::getline(stream, entry, ',');) {
-    if (!entry.empty() && (whole ? name == entry : name.rfind(entry, 0) == 0)) {
-      return !excludes;
-    }
-  }
-  return excludes || list.empty();
+  const auto list = NameList::parse(wanted);
+  return list.chooses([&](const std::string& entry) {
+    return list.whole ? name == entry : name.rfind(entry, 0) == 0;
+  });
 }
 
 std::vector<std::string> ownAddresses(const std::string& wanted) {

@@ -73,40 +73,22 @@ class Progress::Waiting {
   std::atomic<int>& waiters_;
 };
 
-bool Progress::wait(const Operation& operation, TimePoint deadline) {
+bool Progress::wait(const Operation& operation, Deadline deadline) {
   if (operation.done()) {
     return true;
   }
   const Waiting waiting(*this);
-  return waitUntil(operation, deadline);
-}
-
-bool Progress::wait(const Operation& operation, milliseconds limit) {
-  if (operation.done()) {
-    return true;
-  }
-  const Waiting waiting(*this);
-  return pollBriefly(operation) || waitUntil(operation, deadlineAfter(limit));
-}
-
-bool Progress::waitUntil(const Operation& operation, TimePoint deadline) {
-  while (!spinWait(operation, deadline) && Clock::now() < deadline) {
-    sleepWait(operation, deadline);
-  }
-  return operation.done();
-}
-
-bool Progress::pollBriefly(const Operation& operation) {
-  for (int i = 0; i < pollsBeforeYield_ && !operation.done(); ++i) {
-    noteLook();
-    if (!source_.step()) {
-      relax();
+  while (!spinWait(operation, deadline)) {
+    const auto now = Clock::now();
+    if (now >= deadline.at(now)) {
+      return operation.done();
     }
+    sleepWait(operation, deadline.at(now));
   }
-  return operation.done();
+  return true;
 }
 
-bool Progress::spinWait(const Operation& operation, TimePoint deadline) {
+bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
   int idlePolls = 0;
   bool yielded = false; // since there was news
   TimePoint end{}, last{};
@@ -123,8 +105,9 @@ bool Progress::spinWait(const Operation& operation, TimePoint deadline) {
     }
     const auto now = Clock::now();
     if (!yielded) {
-      end = std::min(now + spin_, deadline);
-      last = std::min(now + std::max<microseconds>(spin_, kMostSpin), deadline);
+      const auto most = deadline.at(now);
+      end = std::min(now + spin_, most);
+      last = std::min(now + std::max<microseconds>(spin_, kMostSpin), most);
     }
     if (now >= end) {
       if (spin_.count() == 0 || now >= last || !source_.endsSoon()) {

@@ -47,9 +47,7 @@ class Progress {
   void stop(); // idempotent; joins
 
   // True once `operation` is done; false at the deadline.
-  bool wait(const Operation& operation, TimePoint deadline);
-  // The same; looks at the clock only if it is not done at once.
-  bool wait(const Operation& operation, milliseconds limit);
+  bool wait(const Operation& operation, Deadline deadline);
   // The caller has given the engine work that no descriptor tells of.
   void wake() {
     if (asleep_.load(std::memory_order_acquire)) {
@@ -67,9 +65,7 @@ class Progress {
   void notifyDone();
 
  private:
-  bool waitUntil(const Operation& operation, TimePoint deadline);
-  bool pollBriefly(const Operation& operation);
-  bool spinWait(const Operation& operation, TimePoint deadline);
+  bool spinWait(const Operation& operation, Deadline& deadline);
   void sleepWait(const Operation& operation, TimePoint deadline);
   bool takeSleeper();
   void releaseSleeper();

@@ -14,7 +14,6 @@ constexpr int kTries = 8;
 constexpr nanoseconds kMostCost{100'000};
 // A look at all connections, when nothing has come.
 constexpr nanoseconds kPoll{100};
-constexpr int kMostPolls = 1000;
 constexpr nanoseconds kDear{2000};
 // On a core of their own yields return at once; where ranks share a core they
 // are what lets the peer run.
@@ -23,7 +22,6 @@ constexpr int kPollsOnSeveralCpus = 16;
 // times that bounds the regret of having slept, or not.
 constexpr int kCostsPerSpin = 100;
 constexpr microseconds kLeastSpin{50};
-constexpr microseconds kMostSpin{10000};
 // Waking up to look is a handful of system calls: a tenth of the time at most.
 constexpr int kCostsPerTick = 50;
 constexpr microseconds kLeastTick{1000};
@@ -55,9 +53,7 @@ nanoseconds systemCost() {
 
 int pollsPerYield() {
   const auto cost = systemCost();
-  return cost < kDear
-      ? 1
-      : static_cast<int>(std::min<int64_t>(cost / kPoll, kMostPolls));
+  return cost < kDear ? 1 : static_cast<int>(cost / kPoll);
 }
 
 int pollsBeforeYield() {
@@ -67,7 +63,7 @@ int pollsBeforeYield() {
 microseconds usualSpin() {
   const auto spin =
       std::chrono::duration_cast<microseconds>(kCostsPerSpin * systemCost());
-  return std::clamp(spin, kLeastSpin, kMostSpin);
+  return std::max(spin, kLeastSpin);
 }
 
 microseconds servingSpin() {

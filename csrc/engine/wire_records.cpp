@@ -17,7 +17,6 @@ constexpr uint64_t kMagic = 0x31454d494c534c44; // "DLSLIME1"
 constexpr size_t kInstanceBytes = 16;
 constexpr size_t kTokenBytes = 32;
 constexpr uint32_t kMostRejected = 16;
-constexpr uint32_t kMostAddresses = 16;
 
 void writePreamble(ByteWriter& writer) {
   writer.number(kMagic);
@@ -103,7 +102,9 @@ AddressRecord decodeAddress(ByteSpan bytes) {
   record.token = readBlob(reader);
   record.socketName = reader.text();
   const auto count = reader.number<uint32_t>();
-  for (uint32_t i = 0; i < count && i < kMostAddresses && reader.ok(); ++i) {
+  for (uint32_t i = 0;
+       i < count && i < AddressRecord::kMostAddresses && reader.ok();
+       ++i) {
     record.addresses.push_back(reader.text());
   }
   record.group = reader.number<uint32_t>();

@@ -18,7 +18,9 @@ struct AddressRecord {
   PeerIdentity identity;
   Bytes token; // 32 random bytes: only holders of the store know them
   std::string socketName; // abstract unix socket of the process's listener
-  std::vector<std::string> addresses; // the same for other hosts, by TCP
+  // The same for other hosts, by TCP; a reader refuses more.
+  static constexpr size_t kMostAddresses = 16;
+  std::vector<std::string> addresses;
   uint32_t group = 0; // the process's id of the group
   uint64_t epoch = 0; // see Group::epoch()
 };

@@ -30,7 +30,7 @@ class WireUp {
   const std::string& socketName() const {
     return handshakes_.socketName();
   }
-  const std::vector<std::string>& addresses() const {
+  std::vector<std::string> addresses() const {
     return handshakes_.addresses();
   }
 

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <sstream>
 
-#include "core/log.h"
+#include "core/name_list.h"
 
 namespace dlslime::rdma {
 
@@ -53,17 +52,6 @@ uint64_t laneMegabits(uint8_t speed) {
 
 int mtuBytes(ibv_mtu mtu) {
   return 128 << static_cast<int>(mtu);
-}
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) {
-    if (!part.empty()) {
-      parts.push_back(part);
-    }
-  }
-  return parts;
 }
 
 // "mlx5_0:2" as a name and a port; no port is 0.
@@ -125,15 +113,10 @@ bool selects(
     const std::string& device,
     uint8_t port,
     const std::vector<std::string>& devices) {
-  const auto marks = wanted.substr(0, wanted.find_first_not_of("^="));
-  const bool excludes = marks.find('^') != std::string::npos;
-  const bool exact = marks.find('=') != std::string::npos;
-  const auto entries = split(wanted.substr(marks.size()), ',');
-  const bool named =
-      std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
-        return matches(entry, exact, device, port, devices);
-      });
-  return entries.empty() || named != excludes;
+  const auto list = NameList::parse(wanted);
+  return list.chooses([&](const std::string& entry) {
+    return matches(entry, list.whole, device, port, devices);
+  });
 }
 
 Nic::Nic(ProtectionDomainPtr domain, uint8_t port, const RdmaConfig& config)
@@ -150,8 +133,6 @@ void Nic::readLimits() {
   if (error != 0) {
     throwErrno("cannot query RDMA device " + context()->name(), error);
   }
-  limits_.maxWorkRequests = device.max_qp_wr;
-  limits_.maxCompletions = device.max_cqe;
   limits_.maxReadsIn = device.max_qp_rd_atom;
   limits_.maxReadsOut = device.max_qp_init_rd_atom;
 }

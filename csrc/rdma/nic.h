@@ -12,8 +12,6 @@ namespace dlslime::rdma {
 
 // Limits of a device, read from it.
 struct NicLimits {
-  int maxWorkRequests = 0; // per queue
-  int maxCompletions = 0; // per completion queue
   int maxReadsIn = 0; // RDMA reads outstanding as the target, per queue pair
   int maxReadsOut = 0; // as the initiator
 };

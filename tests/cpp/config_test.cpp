@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <initializer_list>
+#include <utility>
 
 #include "core/status.h"
 
@@ -23,6 +25,12 @@ class ConfigTest : public ::testing::Test {
     }
     for (const char* name : kTexts) {
       unsetenv(name);
+    }
+  }
+  static void set(
+      std::initializer_list<std::pair<const char*, const char*>> variables) {
+    for (const auto& [name, value] : variables) {
+      setenv(name, value, 1);
     }
   }
   static std::string refusal(const char* name, const char* value) {
@@ -89,16 +97,17 @@ TEST_F(ConfigTest, EmptyEnvironmentGivesTheDefaults) {
 }
 
 TEST_F(ConfigTest, EveryVariableIsRead) {
-  setenv("DLSLIME_ROUTE", "gloo", 1);
-  setenv("DLSLIME_FALLBACK", "forbid", 1);
-  setenv("DLSLIME_SHM", "off", 1);
-  setenv("DLSLIME_CMA", "off", 1);
-  setenv("DLSLIME_EAGER_LIMIT", "1234", 1);
-  setenv("DLSLIME_RING_BYTES", "65536", 1);
-  setenv("DLSLIME_UNEXPECTED_LIMIT", "99", 1);
-  setenv("DLSLIME_SPIN_US", "7", 1);
-  setenv("DLSLIME_LINGER_MS", "8", 1);
-  setenv("DLSLIME_LOG", "debug", 1);
+  set(
+      {{"DLSLIME_ROUTE", "gloo"},
+       {"DLSLIME_FALLBACK", "forbid"},
+       {"DLSLIME_SHM", "off"},
+       {"DLSLIME_CMA", "off"},
+       {"DLSLIME_EAGER_LIMIT", "1234"},
+       {"DLSLIME_RING_BYTES", "65536"},
+       {"DLSLIME_UNEXPECTED_LIMIT", "99"},
+       {"DLSLIME_SPIN_US", "7"},
+       {"DLSLIME_LINGER_MS", "8"},
+       {"DLSLIME_LOG", "debug"}});
   const auto config = Config::fromEnvironment();
   EXPECT_EQ(config.route, RoutePolicy::kGloo);
   EXPECT_EQ(config.fallback, FallbackPolicy::kForbid);
@@ -113,16 +122,17 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
 }
 
 TEST_F(ConfigTest, NcclsNetworkSettingsAreTheDefaults) {
-  setenv("NCCL_IB_HCA", "=mlx5_0:1", 1);
-  setenv("NCCL_IB_GID_INDEX", "3", 1);
-  setenv("NCCL_IB_SL", "4", 1);
-  setenv("NCCL_IB_TC", "106", 1);
-  setenv("NCCL_IB_PKEY", "5", 1);
-  setenv("NCCL_IB_TIMEOUT", "22", 1);
-  setenv("NCCL_IB_RETRY_CNT", "6", 1);
-  setenv("NCCL_IB_DISABLE", "1", 1);
-  setenv("NCCL_HOSTID", "a", 1);
-  setenv("NCCL_SOCKET_IFNAME", "eth", 1);
+  set(
+      {{"NCCL_IB_HCA", "=mlx5_0:1"},
+       {"NCCL_IB_GID_INDEX", "3"},
+       {"NCCL_IB_SL", "4"},
+       {"NCCL_IB_TC", "106"},
+       {"NCCL_IB_PKEY", "5"},
+       {"NCCL_IB_TIMEOUT", "22"},
+       {"NCCL_IB_RETRY_CNT", "6"},
+       {"NCCL_IB_DISABLE", "1"},
+       {"NCCL_HOSTID", "a"},
+       {"NCCL_SOCKET_IFNAME", "eth"}});
   const auto config = Config::fromEnvironment();
   EXPECT_EQ(config.rdma.nics, "=mlx5_0:1");
   EXPECT_EQ(config.rdma.gidIndex, 3);
@@ -137,26 +147,24 @@ TEST_F(ConfigTest, NcclsNetworkSettingsAreTheDefaults) {
 }
 
 TEST_F(ConfigTest, OwnNetworkSettingsGoBeforeNccls) {
-  const std::pair<const char*, const char*> own[] = {
-      {"DLSLIME_NICS", "own"},
-      {"DLSLIME_GID_INDEX", "1"},
-      {"DLSLIME_IB_SL", "2"},
-      {"DLSLIME_IB_TC", "3"},
-      {"DLSLIME_IB_PKEY", "4"},
-      {"DLSLIME_IB_TIMEOUT", "5"},
-      {"DLSLIME_IB_RETRY_CNT", "6"},
-      {"DLSLIME_HOSTID", "own"},
-      {"DLSLIME_SOCKET_IFNAME", "own"},
-      {"DLSLIME_RDMA", "auto"}};
-  for (const auto& [name, value] : own) {
-    setenv(name, value, 1);
-  }
-  setenv("NCCL_IB_DISABLE", "1", 1);
-  setenv("NCCL_IB_HCA", "theirs", 1);
-  setenv("NCCL_IB_GID_INDEX", "9", 1);
-  setenv("NCCL_IB_TC", "9", 1);
-  setenv("NCCL_HOSTID", "theirs", 1);
-  setenv("NCCL_SOCKET_IFNAME", "theirs", 1);
+  set(
+      {{"DLSLIME_NICS", "own"},
+       {"DLSLIME_GID_INDEX", "1"},
+       {"DLSLIME_IB_SL", "2"},
+       {"DLSLIME_IB_TC", "3"},
+       {"DLSLIME_IB_PKEY", "4"},
+       {"DLSLIME_IB_TIMEOUT", "5"},
+       {"DLSLIME_IB_RETRY_CNT", "6"},
+       {"DLSLIME_HOSTID", "own"},
+       {"DLSLIME_SOCKET_IFNAME", "own"},
+       {"DLSLIME_RDMA", "auto"}});
+  set(
+      {{"NCCL_IB_DISABLE", "1"},
+       {"NCCL_IB_HCA", "theirs"},
+       {"NCCL_IB_GID_INDEX", "9"},
+       {"NCCL_IB_TC", "9"},
+       {"NCCL_HOSTID", "theirs"},
+       {"NCCL_SOCKET_IFNAME", "theirs"}});
   const auto config = Config::fromEnvironment();
   EXPECT_TRUE(config.rdma.enabled);
   EXPECT_EQ(config.rdma.nics, "own");
@@ -171,7 +179,7 @@ TEST_F(ConfigTest, OwnNetworkSettingsGoBeforeNccls) {
 }
 
 TEST_F(ConfigTest, GloosInterfacesAreTheLastDefaultAndWholeNames) {
-  setenv("GLOO_SOCKET_IFNAME", "eth0,eth1", 1);
+  set({{"GLOO_SOCKET_IFNAME", "eth0,eth1"}});
   EXPECT_EQ(Config::fromEnvironment().interfaces, "=eth0,eth1");
 }
 
@@ -216,7 +224,7 @@ TEST_F(ConfigTest, NumbersOutOfRangeAreRefused) {
 }
 
 TEST_F(ConfigTest, RingBytesAreRefusedOrRoundedToPages) {
-  setenv("DLSLIME_RING_BYTES", "100000", 1);
+  set({{"DLSLIME_RING_BYTES", "100000"}});
   try {
     const auto config = Config::fromEnvironment();
     EXPECT_EQ(config.ringBytes % 4096, 0U)

@@ -33,6 +33,20 @@ class EngineNetwork : public ::testing::Test {
   static AddressRecord recordOf(Cluster& world, int rank) {
     return decodeAddress(*world.rendezvous("first")->tryGet(addressKey(rank)));
   }
+  // A stranger's socket at the first address of this record, which has sent
+  // `bytes`.
+  static ControlSocket knock(const AddressRecord& record, ByteSpan bytes) {
+    auto socket = ControlSocket::startConnecting(record.addresses.front());
+    EXPECT_TRUE(eventually([&] {
+      try {
+        socket.sendFrame(bytes, {});
+        return true;
+      } catch (const Error&) {
+        return false; // not connected yet
+      }
+    }));
+    return socket;
+  }
   // Puts other addresses into the record that peers read.
   static void readdress(
       Cluster& world,
@@ -139,35 +153,18 @@ TEST_F(EngineNetwork, StrangersAtThePortAreRefusedByAddress) {
   ASSERT_TRUE(world.passes(0, 1));
   const auto record = recordOf(world, 0);
   for (int i = 0; i < 3; ++i) {
-    auto socket = ControlSocket::startConnecting(record.addresses.front());
-    const auto connected = [&] {
-      try {
-        socket.sendFrame(pattern(500), {});
-        return true;
-      } catch (const Error&) {
-        return false;
-      }
-    };
-    ASSERT_TRUE(eventually(connected));
+    const auto socket = knock(record, pattern(500));
     EXPECT_TRUE(eventually([&] {
       return log.count("a connection from 127.0.0.1:") ==
           static_cast<size_t>(i) + 1;
     })) << log.all();
   }
-  auto socket = ControlSocket::startConnecting(record.addresses.front());
   Hello hello;
   hello.targetInstance = record.identity.instance;
   hello.token = randomBytes(32);
   hello.self = makeIdentity("elsewhere");
   hello.route = "gloo";
-  ASSERT_TRUE(eventually([&] {
-    try {
-      socket.sendFrame(encode(hello), {});
-      return true;
-    } catch (const Error&) {
-      return false;
-    }
-  }));
+  auto socket = knock(record, encode(hello));
   std::optional<Welcome> answer;
   ASSERT_TRUE(eventually([&] {
     if (auto frame = socket.receiveFrame()) {

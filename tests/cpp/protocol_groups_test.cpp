@@ -10,34 +10,43 @@ namespace {
 
 using State = Group::LinkState;
 
-TEST(ProtocolGroups, OtherEpochIsStaleAndLooksForANewRecord) {
+// Two processes which have a second group of `size` beside the pair's first.
+class ProtocolGroups : public ::testing::Test {
+ protected:
+  void join(int size, uint64_t theirEpoch = 1) {
+    mine = pair.end(0).join(0, size, 1, "second");
+    theirs = pair.end(1).join(1, size, theirEpoch, "second");
+  }
+  // Our end believes that this rank is there, and that it calls the group `id`.
+  void reach(int rank, uint32_t id) {
+    pair.end(0).reach(*mine, rank, pair.end(0).channels[0], id);
+  }
+
   Pair pair;
-  auto mine = pair.end(0).join(0, 2, 1, "second");
-  auto theirs = pair.end(1).join(1, 2, 2, "second");
-  pair.end(0).reach(*mine, 1, pair.end(0).channels[0], theirs->id());
+  std::shared_ptr<Group> mine, theirs;
+};
+
+TEST_F(ProtocolGroups, OtherEpochIsStaleAndLooksForANewRecord) {
+  join(2, 2);
+  reach(1, theirs->id());
   EXPECT_EQ(mine->link(1).state, State::kJoining);
   pair.settle();
   EXPECT_EQ(mine->link(1).state, State::kResolving);
   EXPECT_EQ(theirs->link(0).state, State::kUnresolved);
 }
 
-TEST(ProtocolGroups, JoinOfAnotherRankOrGroupIsStale) {
-  Pair pair;
-  auto mine = pair.end(0).join(0, 3, 1, "second");
-  auto theirs = pair.end(1).join(1, 3, 1, "second");
-  // Its record said rank 2.
-  pair.end(0).reach(*mine, 2, pair.end(0).channels[0], theirs->id());
-  pair.end(0).reach(*mine, 1, pair.end(0).channels[0], 4711);
+TEST_F(ProtocolGroups, JoinOfAnotherRankOrGroupIsStale) {
+  join(3);
+  reach(2, theirs->id()); // its record said rank 2
+  reach(1, 4711);
   pair.settle();
   EXPECT_EQ(mine->link(2).state, State::kResolving);
   EXPECT_EQ(mine->link(1).state, State::kResolving);
 }
 
-TEST(ProtocolGroups, GroupsOfOnePairKeepTheirMessagesApart) {
-  Pair pair;
-  auto mine = pair.end(0).join(0, 2, 1, "second");
-  auto theirs = pair.end(1).join(1, 2, 1, "second");
-  pair.end(0).reach(*mine, 1, pair.end(0).channels[0], theirs->id());
+TEST_F(ProtocolGroups, GroupsOfOnePairKeepTheirMessagesApart) {
+  join(2);
+  reach(1, theirs->id());
   pair.settle();
   EXPECT_EQ(theirs->link(0).state, State::kReady);
   const auto first = GuardedOperation::receive(0, 0, 100);

@@ -93,6 +93,13 @@ TEST(RdmaSelection, WholeNamesAreNotPrefixes) {
   EXPECT_FALSE(selects("mlx5_1", "mlx5_10", 1, kDevices));
 }
 
+TEST(RdmaSelection, ExactNamesAreNoPrefixes) {
+  EXPECT_FALSE(selects("=mlx5", "mlx5_10", 1, kDevices));
+  EXPECT_TRUE(selects("=mlx5_10:2", "mlx5_10", 2, kDevices));
+  EXPECT_FALSE(selects("^=mlx5_1", "mlx5_1", 1, kDevices));
+  EXPECT_TRUE(selects("^=mlx5_1", "mlx5_10", 1, kDevices));
+}
+
 TEST(RdmaSelection, PrefixesPortsListsAndExclusions) {
   EXPECT_TRUE(selects("", "bnxt", 1, kDevices));
   EXPECT_TRUE(selects("mlx5", "mlx5_10", 2, kDevices));
@@ -181,17 +188,6 @@ TEST_F(RdmaNics, TransportThatIsSwitchedOffSaysByWhat) {
         std::string(error.what()).find("DLSLIME_RDMA=off"), std::string::npos)
         << error.what();
   }
-}
-
-TEST(RdmaSelection, ExactNamesAreNoPrefixes) {
-  const std::vector<std::string> devices{"mlx5_1", "mlx5_10"};
-  EXPECT_TRUE(selects("mlx5_1", "mlx5_1", 1, devices));
-  EXPECT_FALSE(selects("mlx5_1", "mlx5_10", 1, devices));
-  EXPECT_TRUE(selects("mlx5", "mlx5_10", 1, devices));
-  EXPECT_FALSE(selects("=mlx5", "mlx5_10", 1, devices));
-  EXPECT_TRUE(selects("=mlx5_10:2", "mlx5_10", 2, devices));
-  EXPECT_FALSE(selects("^=mlx5_1", "mlx5_1", 1, devices));
-  EXPECT_TRUE(selects("^=mlx5_1", "mlx5_10", 1, devices));
 }
 
 } // namespace

@@ -39,18 +39,32 @@ TIMED_OUT = 124
 NO_STATUS = 125  # the node ended without one: it crashed, or was killed
 
 
-def why_not() -> str:
-    """Say why there can be no lab on this machine, or return ""."""
+def _not_for() -> str:
+    """Say what about this machine, or user, rules out a lab, or return ""."""
     if os.uname().machine != "x86_64":
         return f"the lab's kernel is for x86_64, this machine is {os.uname().machine}"
     if os.geteuid() != 0:
         return "the lab makes network interfaces, which needs root"
+    return ""
+
+
+def missing_packages() -> list[str]:
+    """Return the Debian packages which a lab on this machine still needs."""
     path = f"{os.environ['PATH']}:{SYSTEM_PATHS}"
     missing = {package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)}
     if not PROVIDER.exists():
         missing.add("ibverbs-providers")
+    return sorted(missing)
+
+
+def why_not() -> str:
+    """Say why there can be no lab on this machine, or return ""."""
+    reason = _not_for()
+    if reason:
+        return reason
+    missing = missing_packages()
     if missing:
-        return f"the lab needs {', '.join(sorted(missing))} (apt-get install)"
+        return f"the lab needs {', '.join(missing)} (apt-get install)"
     try:
         with Cables(1):
             return ""
@@ -238,10 +252,16 @@ def main() -> int:
         "--env", action="append", default=[], metavar="NAME=VALUE", help="for the command"
     )
     parser.add_argument("--check", action="store_true", help="only say why there can be no lab")
+    parser.add_argument(
+        "--packages", action="store_true", help="only name the Debian packages that are missing"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     options.command = options.command[1:] if options.command[:1] == ["--"] else options.command
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what cleans up
+    if options.packages:
+        print(*([] if _not_for() else missing_packages()))
+        return 0
     problem = why_not()
     if problem:
         sys.exit(problem)
