@@ -108,17 +108,14 @@ py::dict explainDict(DlslimeBackend& backend, int rank) {
 py::list machineReport() {
   const Transports transports(Config::fromEnvironment());
   py::list list;
-  for (const auto& [route, reason] : transports.absent()) {
-    list.append(py::make_tuple(route, reason));
-  }
-  for (const auto& transport : transports.all()) {
-    std::string text;
+  for (const auto& [route, transport, reason] : transports.routes()) {
+    std::string text = reason;
     try {
-      text = transport->describe();
+      text = transport == nullptr ? text : transport->describe();
     } catch (const Error& error) {
       text = error.what();
     }
-    list.append(py::make_tuple(std::string(transport->name()), text));
+    list.append(py::make_tuple(route, text));
   }
   return list;
 }

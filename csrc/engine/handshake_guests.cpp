@@ -152,8 +152,7 @@ Welcome Handshakes::connectGuest(
   const auto own = attempts_.find(key);
   if (own != attempts_.end()) {
     if (own->second.socket) {
-      own->second.choice.candidates.at(own->second.next - 1)
-          ->withdraw(own->second.context);
+      own->second.transport->withdraw(own->second.context);
     }
     attempts_.erase(own);
   }

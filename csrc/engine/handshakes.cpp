@@ -40,7 +40,7 @@ void Handshakes::begin(Request request) {
     return;
   }
   Attempt attempt;
-  attempt.choice = chooseRoutes(
+  attempt.options = chooseRoutes(
       state_.transports, key.policy, state_.self, request.record.identity);
   attempt.request = std::move(request);
   attempt.context.carrierSource = attempt.request.carrierSource;
@@ -54,7 +54,7 @@ void Handshakes::begin(Request request) {
           Status(
               ErrorCode::kUnavailable,
               "there is no route to its process: " +
-                  describeRejected(placed.choice.rejected)));
+                  describeRejected(placed.rejected)));
     }
   } catch (const std::exception& error) {
     fail(key, statusOf(error));
@@ -80,19 +80,21 @@ std::string Handshakes::describePeer(const Attempt& attempt) {
 }
 
 bool Handshakes::tryNext(Attempt& attempt) {
-  while (attempt.next < attempt.choice.candidates.size()) {
-    auto* const transport = attempt.choice.candidates[attempt.next++];
-    if (isFallback(*transport, attempt.request.key.policy)) {
+  while (attempt.next < attempt.options.size()) {
+    const auto& option = attempt.options[attempt.next++];
+    attempt.transport = option.transport;
+    if (attempt.transport == nullptr) {
+      attempt.rejected.push_back({option.route, option.reason});
+      continue;
+    }
+    if (isFallback(*attempt.transport, attempt.request.key.policy)) {
       requireFallback(
-          attempt.request.fallback,
-          describePeer(attempt),
-          attempt.choice.rejected);
+          attempt.request.fallback, describePeer(attempt), attempt.rejected);
     }
     try {
-      makeHello(attempt, *transport);
+      makeHello(attempt, *attempt.transport);
     } catch (const Error& error) {
-      attempt.choice.rejected.push_back(
-          {std::string(transport->name()), error.what()});
+      attempt.rejected.push_back({option.route, error.what()});
       continue;
     }
     connect(attempt); // nobody there: no other route would change that
@@ -114,7 +116,7 @@ void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
   hello.group = record.group;
   hello.route = transport.name();
   hello.blob = std::move(offer.blob);
-  for (const auto& entry : attempt.choice.rejected) {
+  for (const auto& entry : attempt.rejected) {
     hello.rejected.emplace_back(entry.route, entry.reason);
   }
   attempt.hello = encode(hello);
@@ -144,8 +146,8 @@ void Handshakes::onWelcome(const ChannelKey& key) {
 
 void Handshakes::fail(const ChannelKey& key, Status why) {
   const auto& attempt = attempts_.at(key);
-  if (attempt.next > 0) {
-    attempt.choice.candidates.at(attempt.next - 1)->withdraw(attempt.context);
+  if (attempt.transport != nullptr) {
+    attempt.transport->withdraw(attempt.context);
   }
   attempts_.erase(key);
   if (failures_.size() > kMostFailures) {
@@ -154,16 +156,13 @@ void Handshakes::fail(const ChannelKey& key, Status why) {
   failures_[key] = std::move(why);
 }
 
-void Handshakes::tryAnother(
-    Attempt& attempt,
-    Transport& failed,
-    const std::string& why) {
-  failed.withdraw(attempt.context);
-  attempt.choice.rejected.push_back({std::string(failed.name()), why});
+void Handshakes::tryAnother(Attempt& attempt, const std::string& why) {
+  attempt.transport->withdraw(attempt.context);
+  attempt.rejected.push_back({std::string(attempt.transport->name()), why});
   if (!tryNext(attempt)) {
     throw Error(
         ErrorCode::kUnavailable,
-        "no route works: " + describeRejected(attempt.choice.rejected));
+        "no route works: " + describeRejected(attempt.rejected));
   }
 }
 
@@ -172,15 +171,14 @@ bool Handshakes::settle(
     Attempt& attempt,
     Welcome welcome,
     ControlSocket::Frame& frame) {
-  auto& transport = *attempt.choice.candidates.at(attempt.next - 1);
   switch (welcome.verdict) {
     case Verdict::kAccepted: {
       std::unique_ptr<Connection> connection;
       try {
-        connection = transport.finish(
+        connection = attempt.transport->finish(
             attempt.context, {std::move(welcome.blob), std::move(frame.fds)});
       } catch (const Error& error) { // the peer sees it by the socket's end
-        tryAnother(attempt, transport, error.what());
+        tryAnother(attempt, error.what());
         return false;
       }
       install(
@@ -188,14 +186,14 @@ bool Handshakes::settle(
           attempt.context.peer,
           std::move(connection),
           std::move(*attempt.socket),
-          std::move(attempt.choice.rejected));
+          std::move(attempt.rejected));
       return true;
     }
     case Verdict::kRefused:
-      tryAnother(attempt, transport, welcome.text);
+      tryAnother(attempt, welcome.text);
       return false;
     case Verdict::kCrossed:
-      transport.withdraw(attempt.context);
+      attempt.transport->withdraw(attempt.context);
       attempt.socket.reset();
       return false;
     case Verdict::kStranger:

@@ -59,8 +59,10 @@ class Handshakes {
 
   struct Attempt {
     Request request;
-    RouteChoice choice;
-    size_t next = 0; // of choice.candidates
+    std::vector<RouteOption> options;
+    size_t next = 0; // of the options
+    Transport* transport = nullptr; // of the one that is being tried
+    std::vector<RejectedRoute> rejected; // those before, and why
     Transport::Context context;
     Bytes hello; // what is sent once the socket is connected,
     std::vector<UniqueFd> helloFds; // and beside it
@@ -81,7 +83,7 @@ class Handshakes {
   void onWelcome(const ChannelKey& key);
   bool settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
   void fail(const ChannelKey& key, Status why);
-  void tryAnother(Attempt& attempt, Transport& failed, const std::string& why);
+  void tryAnother(Attempt& attempt, const std::string& why);
   void onLate(const ChannelKey& key);
   void connectSelf(const Request& request);
   void install(

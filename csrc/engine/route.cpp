@@ -4,30 +4,26 @@
 
 namespace dlslime {
 
-RouteChoice chooseRoutes(
+std::vector<RouteOption> chooseRoutes(
     const Transports& transports,
     RoutePolicy policy,
     const PeerIdentity& self,
     const PeerIdentity& peer) {
-  RouteChoice choice;
-  for (const auto& [route, reason] : transports.absent()) {
-    choice.rejected.push_back({route, reason});
-  }
+  auto options = transports.routes();
   const auto forced = routePolicyName(policy);
-  for (const auto& transport : transports.all()) {
-    const std::string name(transport->name());
-    if (policy != RoutePolicy::kAuto && name != forced) {
-      choice.rejected.push_back({name, "excluded by route=" + forced});
+  for (auto& option : options) {
+    if (option.transport == nullptr) {
       continue;
     }
-    const auto reachable = transport->reaches(self, peer);
-    if (reachable.ok()) {
-      choice.candidates.push_back(transport.get());
-    } else {
-      choice.rejected.push_back({name, reachable.message()});
+    Status usable = option.transport->reaches(self, peer);
+    if (policy != RoutePolicy::kAuto && option.route != forced) {
+      usable = {ErrorCode::kUnavailable, "excluded by route=" + forced};
+    }
+    if (!usable.ok()) {
+      option = {option.route, nullptr, usable.message()};
     }
   }
-  return choice;
+  return options;
 }
 
 bool isFallback(const Transport& transport, RoutePolicy policy) {

@@ -9,13 +9,8 @@
 
 namespace dlslime {
 
-// Which routes a pair may try, best first, and why the others are out.
-struct RouteChoice {
-  std::vector<Transport*> candidates;
-  std::vector<RejectedRoute> rejected;
-};
-
-RouteChoice chooseRoutes(
+// The routes of a pair, best first.
+std::vector<RouteOption> chooseRoutes(
     const Transports& transports,
     RoutePolicy policy,
     const PeerIdentity& self,

@@ -30,15 +30,16 @@ template <typename Make>
 void Transports::add(const char* name, const Make& make) {
   try {
     all_.push_back(make());
+    routes_.push_back({name, all_.back().get(), ""});
   } catch (const Error& error) {
-    absent_.emplace_back(name, error.what());
+    routes_.push_back({name, nullptr, error.what()});
   }
 }
 
 Transports::Transports(const Config& config) {
   add("shm", [&] { return std::make_unique<shm::ShmTransport>(config); });
   add("rdma", [&] { return makeRdma(config); });
-  all_.push_back(std::make_unique<gloo::GlooTransport>());
+  add("gloo", [] { return std::make_unique<gloo::GlooTransport>(); });
 }
 
 Transport* Transports::find(const std::string& name) const {

@@ -9,19 +9,27 @@
 
 namespace dlslime {
 
-// The routes that this build and this machine have, best first. The only file
-// of the engine that names them.
+// A route that may be tried, or why not.
+struct RouteOption {
+  std::string route;
+  Transport* transport = nullptr;
+  std::string reason; // where there is no transport
+};
+
+// The routes that this build and this machine have. The only file of the
+// engine that names them.
 class Transports {
  public:
   explicit Transports(const Config& config);
 
+  // Those that exist here.
   const std::vector<std::unique_ptr<Transport>>& all() const {
     return all_;
   }
   Transport* find(const std::string& name) const;
-  // Routes that do not exist here, each with its reason.
-  const std::vector<std::pair<std::string, std::string>>& absent() const {
-    return absent_;
+  // All that we know, best first.
+  const std::vector<RouteOption>& routes() const {
+    return routes_;
   }
 
   // A process's way to itself.
@@ -32,7 +40,7 @@ class Transports {
   void add(const char* name, const Make& make);
 
   std::vector<std::unique_ptr<Transport>> all_;
-  std::vector<std::pair<std::string, std::string>> absent_;
+  std::vector<RouteOption> routes_;
 };
 
 } // namespace dlslime

@@ -1,6 +1,8 @@
 """Collectives, which Gloo carries underneath: every one, in several dtypes and operations."""
 
 import datetime
+import os
+import socket
 
 import pytest
 import torch
@@ -244,28 +246,31 @@ def test_sequence_number_counts_collectives_and_not_messages() -> None:
     run_world(_sequence_numbers, 2)
 
 
-def _sockets() -> int:
-    import os
-
-    count = 0
+def _sockets() -> tuple[int, int]:
+    """How many sockets this process has, and how many of them listen."""
+    count = listening = 0
     for fd in os.listdir("/proc/self/fd"):
         try:
-            count += os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
-        except OSError:
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+                count += 1
+                with socket.socket(fileno=os.dup(int(fd))) as copy:
+                    listening += copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except OSError:  # closed meanwhile
             continue
-    return count
+    return count, listening
 
 
 def _lazy(rank: int, size: int) -> None:
-    before = _sockets()
+    before, listeners = _sockets()
     groups = [dist.new_group() for _ in range(10)]
     for group in groups:
         exchange(group)
-    after_messages = _sockets()
-    dist.all_reduce(torch.ones(1), group=groups[0])
-    assert _sockets() > after_messages, "the first collective made its connections"
+    after_messages, still = _sockets()
     # One control connection and one listener's end of it at most, for all ten groups.
     assert after_messages - before <= 2
+    assert still == listeners
+    dist.all_reduce(torch.ones(1), group=groups[0])
+    assert _sockets()[1] == listeners + 1, "the first collective made Gloo's listener"
 
 
 @dlslime_only

@@ -124,7 +124,7 @@ def _run(job: Job) -> Any:
     global _current  # noqa: PLW0603  one job at a time; the functions above read it
     _current = _make_context(job)
     if job.init:
-        init_group()
+        _init_group(job.group_timeout)
     result = job.fn(job.rank, job.size, *job.args)
     if job.sync_end:
         # Gloo drops what is under way when a peer leaves: only tests about that leave early.
@@ -132,6 +132,14 @@ def _run(job: Job) -> Any:
     if dist.is_initialized():
         dist.destroy_process_group()
     return result
+
+
+def _init_group(seconds: float) -> None:
+    # Coming together takes its time, however short the time-out that is under test.
+    coming = 30 * PATIENCE
+    init_group(timeout=datetime.timedelta(seconds=max(seconds, coming)))
+    if seconds < coming:
+        dist.group.WORLD.set_timeout(datetime.timedelta(seconds=seconds))
 
 
 def _reply(job_bytes: bytes) -> bytes:
