@@ -16,6 +16,7 @@ _COUNTERS = (
     "received_messages",
     "received_bytes",
     "eager_messages",
+    "pushed_messages",
     "rendezvous_messages",
     "pending_sends",
     "pending_receives",

@@ -77,6 +77,7 @@ py::dict toDict(const PeerReport& report) {
   dict["received_messages"] = report.counters.receivedMessages;
   dict["received_bytes"] = report.counters.receivedBytes;
   dict["eager_messages"] = report.counters.eagerMessages;
+  dict["pushed_messages"] = report.counters.pushedMessages;
   dict["rendezvous_messages"] = report.counters.rendezvousMessages;
   dict["pending_sends"] = report.pendingSends;
   dict["pending_receives"] = report.pendingReceives;

@@ -2,6 +2,8 @@
 
 #include <sstream>
 
+#include "torch_ext/memory_watch.h"
+
 namespace dlslime {
 
 namespace {
@@ -50,7 +52,7 @@ const at::Tensor& checkedTensor(
   return tensor;
 }
 
-MemoryView bytesOf(const at::Tensor& tensor) {
+MemoryView bytesOf(const at::Tensor& tensor, MemoryOwner* owner) {
   // The storage's own pointer: data_ptr() of a tensor that requires grad or
   // is an inference tensor would do checks that are none of our business.
   auto* const base = static_cast<std::byte*>(tensor.storage()
@@ -59,7 +61,18 @@ MemoryView bytesOf(const at::Tensor& tensor) {
                                                  .mutable_get());
   const auto offset =
       static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
-  return {base + offset, tensor.nbytes()};
+  return {base + offset, tensor.nbytes(), owner};
+}
+
+MemoryView TensorOperation::allocation() const {
+  const auto* const storage = storage_.unsafeGetStorageImpl();
+  return {
+      static_cast<std::byte*>(const_cast<void*>(storage->data())),
+      storage->nbytes()};
+}
+
+bool TensorOperation::onEnd(std::function<void()> ended) {
+  return watchEnd(storage_, std::move(ended));
 }
 
 } // namespace dlslime

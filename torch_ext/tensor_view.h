@@ -17,15 +17,18 @@ const at::Tensor& checkedTensor(
 
 // Its bytes. Taken when the operation is posted: what the tensor is made to
 // point to later does not matter.
-MemoryView bytesOf(const at::Tensor& tensor);
+MemoryView bytesOf(const at::Tensor& tensor, MemoryOwner* owner = nullptr);
 
 // An operation on a tensor's bytes that owns their storage, and not just the
 // tensor: `t.data = other` between post and completion must not free them.
-class TensorOperation final : public Operation {
+class TensorOperation final : public Operation, public MemoryOwner {
  public:
   TensorOperation(Kind kind, int peer, uint32_t tag, const at::Tensor& tensor)
-      : Operation(kind, peer, tag, bytesOf(tensor)),
+      : Operation(kind, peer, tag, bytesOf(tensor, this)),
         storage_(tensor.storage()) {}
+
+  MemoryView allocation() const override;
+  bool onEnd(std::function<void()> ended) override;
 
  private:
   void releaseMemory() override {

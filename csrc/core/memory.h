@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -11,18 +12,35 @@ namespace dlslime {
 using Bytes = std::vector<std::byte>;
 using ByteSpan = std::span<const std::byte>;
 
+struct MemoryView;
+
+// The one who keeps memory alive, for those who want to remember something
+// about it: an address alone may be other memory the next time.
+class MemoryOwner {
+ public:
+  virtual ~MemoryOwner() = default;
+  // The allocation that its views are parts of.
+  virtual MemoryView allocation() const = 0;
+  // Has `ended` called just before the allocation is freed or replaced, on the
+  // thread that does so, even after this object is gone. False: nobody can
+  // tell when that is, so nothing may be remembered.
+  virtual bool onEnd(std::function<void()> ended) = 0;
+};
+
 // Memory of this process that somebody else owns; see Operation for who
 // keeps it alive.
 struct MemoryView {
   std::byte* data = nullptr;
   size_t size = 0;
+  MemoryOwner* owner = nullptr; // null: nothing may be remembered about it
 };
 
 // Memory of the peer, as the peer's Connection named it. Only Connections of
-// the same route know what the two numbers mean.
+// the same route know what the numbers mean.
 struct RemoteBuffer {
   uint64_t address = 0;
   uint32_t key = 0;
+  uint16_t slot = 0; // of memory that is offered for a push
 };
 
 // memcpy that permits null pointers when there is nothing to copy: empty

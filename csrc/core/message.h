@@ -21,8 +21,13 @@ enum class MessageType : uint8_t {
   kCredit, // length = eager bytes that have left the receiver's memory
   kTruncated, // group, tag, length, id = its sequence, offset = capacity: an
               // eager message was longer than the receive it met
+  kReady, // group, source, tag, length = capacity, id, address, key, slot;
+          // offset = the last sequence seen: write the next message there
+  kRetract, // group, tag, id: forget this offer
+  kRetracted, // id: it is forgotten, and what was written came before this
+  kPushed, // made at the receiver of what was written into an offer; never sent
 };
-constexpr auto kLastMessageType = MessageType::kTruncated;
+constexpr auto kLastMessageType = MessageType::kRetracted; // that is sent
 
 // How an announced message ended at the receiver.
 enum class FinishStatus : uint8_t {
@@ -39,7 +44,7 @@ enum class FinishStatus : uint8_t {
 struct MessageHeader {
   MessageType type{};
   FinishStatus status{};
-  uint16_t reserved = 0;
+  uint16_t slot = 0; // kReady: see RemoteBuffer
   uint32_t group = 0; // the RECEIVING process's id of the group
   uint64_t sequence = 0; // per direction of a pair, counts every message
   uint32_t source = 0; // rank of the sending process in the group

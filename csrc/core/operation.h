@@ -31,9 +31,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
   enum class Stage : uint8_t {
     kNew,
     kAwaitingPeer, // send: the pair is not connected yet
-    kPosted, // receive: in the matcher
+    kPosted, // receive: in the matcher, perhaps offered to its peer
     kQueued, // send: waits for room on the route
     kAnnounced, // send: the peer was told, and has not matched or not finished
+    kPushing, // send: being written into the receiver's memory
     kPulling, // receive: the bytes are on their way
     kDone,
   };
@@ -90,6 +91,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // code that we don't know (a tensor's deleter may want the GIL).
   void runCallbacks();
   void release() {
+    prepared.reset();
     releaseMemory();
   }
   // A send that ended well was refused by its receiver afterwards: whoever
@@ -97,9 +99,11 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void failLate(Status why);
 
   Stage stage = Stage::kNew;
-  uint64_t transferId = 0; // kAnnounced, kPulling: the channel's number for it
-  void* half = nullptr; // kQueued, kAnnounced: the Outbound that has it;
-                        // kPulling: the Inbound
+  // kAnnounced, kPushing, kPulling, kPosted if offered: the channel's number
+  uint64_t transferId = 0;
+  void* half = nullptr; // kQueued, kAnnounced, kPushing: the Outbound that has
+                        // it; kPulling, kPosted if offered: the Inbound
+  std::shared_ptr<const void> prepared; // by a MemoryRegistrar, when posted
   uint64_t groupKey = 0; // the engine's id of the group
   uint64_t order = 0; // posting order among the receives of a group
   Status cancelStatus; // not ok: the caller gave up, with this status

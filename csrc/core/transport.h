@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,13 @@ class ConnectionEvents {
   virtual void onMessage(const MessageHeader& header, ByteSpan payload) = 0;
   // A pull has ended: nothing will touch its memory any more.
   virtual void onPulled(uint64_t pullId, const Status& status) = 0;
+  // A push has ended: nothing will read its memory any more.
+  virtual void onPushed(uint64_t /*pushId*/, const Status& /*status*/) {}
+  // The peer has written so many bytes into what was offered under that id, as
+  // the message whose sequence number ends in these bits.
+  virtual void
+  onLanded(uint64_t /*offerId*/, uint16_t /*sequenceBits*/, size_t /*length*/) {
+  }
 };
 
 // One piece of a large copy. It is claimed and given back under the engine's
@@ -37,6 +45,16 @@ struct CopyJob {
 
 // Messages taken in one poll, so that a flood can't keep the lock for long.
 constexpr int kMessagesPerPoll = 64;
+
+// What a route can do about memory before it is used.
+class MemoryRegistrar {
+ public:
+  virtual ~MemoryRegistrar() = default;
+  // Any thread, not under the engine's lock, since it may take milliseconds.
+  // The memory stays prepared while somebody has the result. Null: not worth
+  // it, or it can't be done, which shows when the memory is used.
+  virtual std::shared_ptr<const void> prepare(MemoryView view) = 0;
+};
 
 // Ordered, reliable control messages with a small payload between two
 // processes, and, where canPull(), bulk copies that bypass the peer's CPU.
@@ -55,14 +73,18 @@ class Connection {
       const MessageHeader& header,
       ByteSpan payload) = 0;
 
+  // Null: memory needs no preparation. Lives as long as the Transport.
+  virtual MemoryRegistrar* registrar() {
+    return nullptr;
+  }
   // Names local memory for the peer's pull(). Valid until the owner forgets
   // `id`; a peer that asks for it later reads stale bytes of this process and
   // harms only itself.
   virtual RemoteBuffer expose(uint64_t id, MemoryView view) = 0;
   virtual void unexpose(uint64_t id) = 0;
-  // Whether a message of this many bytes, exposed as `source`, should be
-  // pulled; otherwise its sender streams it in kData messages.
-  virtual bool canPull(RemoteBuffer source, size_t length) const = 0;
+  // Whether what the peer exposed as `source` should be pulled to there;
+  // otherwise its sender streams it in kData messages.
+  virtual bool canPull(RemoteBuffer source, MemoryView destination) const = 0;
   // Fetches destination.size bytes of what the peer exposed as `peerId`; ends
   // with onPulled(pullId).
   virtual void pull(
@@ -73,6 +95,34 @@ class Connection {
   // Stop early. onPulled(kCancelled) still comes, once nothing can write into
   // the destination any more.
   virtual void abandon(uint64_t pullId) = 0;
+
+  // --- Writing where the peer wants it: optional -------------------------
+  // Messages of which size, in bytes, may be pushed. None: least > most.
+  struct PushRange {
+    size_t least = 1;
+    size_t most = 0;
+  };
+  virtual PushRange pushRange() const {
+    return {};
+  }
+  // Names memory for one push() by the peer, until withdraw(). Nothing: not
+  // this memory, or not now.
+  virtual std::optional<RemoteBuffer> offer(
+      uint64_t /*id*/,
+      MemoryView /*view*/) {
+    return std::nullopt;
+  }
+  virtual void withdraw(uint64_t /*id*/) {}
+  // Writes what the peer has offered, as the message with this sequence
+  // number. kPosted: ends with onPushed(id). kNever: this memory can't be.
+  enum class Push : uint8_t { kPosted, kNoRoom, kNever };
+  virtual Push push(
+      uint64_t /*id*/,
+      RemoteBuffer /*target*/,
+      MemoryView /*source*/,
+      uint64_t /*sequence*/) {
+    return Push::kNever;
+  }
 
   // Takes up to `most` of the messages that have arrived. True if anything
   // happened; a status that is not ok means the connection is broken: it is
@@ -91,7 +141,7 @@ class Connection {
   }
 
   // The connection has failed: the peer does nothing for its pulls any more, so
-  // they end without it.
+  // they end without it. Nothing that was offered is written from now on.
   virtual void endPulls() = 0;
   // The peer has closed its end: nobody will read what is sent, but what it
   // sent before may still be polled.

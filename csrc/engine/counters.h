@@ -11,6 +11,7 @@ struct Counters {
   uint64_t receivedMessages = 0;
   uint64_t receivedBytes = 0;
   uint64_t eagerMessages = 0; // of those sent
+  uint64_t pushedMessages = 0; // of those sent: written where they belong
   uint64_t rendezvousMessages = 0; // of those sent: announced, then pulled
 };
 

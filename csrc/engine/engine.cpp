@@ -13,6 +13,8 @@
 namespace dlslime {
 
 namespace {
+// Smaller messages are copied on every route.
+constexpr size_t kLeastPrepared = 16 * 1024;
 // A look costs about 0.1 us; credit comes in lumps of many messages.
 constexpr uint64_t kSendsPerLook = 16;
 // So that those who post keep up with what comes, and don't overtake it.
@@ -121,7 +123,20 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
   return group;
 }
 
+// Before the lock is taken: registering memory takes its time, and is between
+// the caller and its memory alone.
+void Engine::prepare(Group& group, Operation& operation) {
+  const auto view = operation.view();
+  if (view.size <= kLeastPrepared) {
+    return;
+  }
+  if (auto* const registrar = group.registrar(operation.peer())) {
+    operation.prepared = registrar->prepare(view);
+  }
+}
+
 void Engine::send(Group& group, const OperationPtr& operation) {
+  prepare(group, *operation);
   progress_.noteLook();
   Section section(state_);
   group.send(operation);
@@ -134,6 +149,7 @@ void Engine::send(Group& group, const OperationPtr& operation) {
 }
 
 void Engine::receive(Group& group, const OperationPtr& operation) {
+  prepare(group, *operation);
   progress_.noteLook();
   Section section(state_);
   group.receive(operation);

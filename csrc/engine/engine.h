@@ -94,6 +94,7 @@ class Engine final : public ProgressSource {
   cancelLocked(Group& group, const OperationPtr& operation, const Status& why);
   bool lookLocked(int most = kMessagesPerPoll);
   void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
+  static void prepare(Group& group, Operation& operation);
   void afterPost(Section& section, Group& group, const Operation& operation);
   PeerReport reportOne(Group& group, int rank);
 

@@ -101,8 +101,19 @@ void Group::receive(const OperationPtr& operation) {
     return;
   }
   matcher_.addReceive(operation);
+  makeReady(operation->peer(), operation->tag());
   // Connecting is the only way to learn that the peer dies before it sends.
   use(operation->peer());
+}
+
+void Group::makeReady(int source, uint32_t tag) {
+  const auto& peer = link(source);
+  if (peer.state != LinkState::kReady || !peer.channel->in().mayBePushed()) {
+    return;
+  }
+  if (const auto receive = matcher_.nextReceive(source, tag)) {
+    peer.channel->in().makeReady(*this, receive);
+  }
 }
 
 void Group::linkReady(
@@ -117,6 +128,7 @@ void Group::linkReady(
   peer.state = LinkState::kReady;
   peer.channel = std::move(channel);
   peer.remoteGroup = remoteGroup;
+  peer.registrar.store(peer.channel->registrar());
   while (auto operation = peer.waiting.pop()) {
     sendNow(peer, operation);
   }
@@ -141,8 +153,17 @@ void Group::joinBroke(int rank, const Status& why) {
 
 void Group::end(OperationQueue queue, const Status& why) {
   while (auto operation = queue.pop()) {
-    Status status = about(*operation, why);
-    completions_.finish(std::move(operation), std::move(status));
+    const Status status = about(*operation, why);
+    finish(std::move(operation), status);
+  }
+}
+
+// Ends an operation that has met no message. Its memory may have been offered.
+void Group::finish(OperationPtr operation, const Status& why) {
+  if (auto* const in = static_cast<Inbound*>(operation->half)) {
+    in->retract(operation, why);
+  } else {
+    completions_.finish(std::move(operation), why);
   }
 }
 
@@ -184,7 +205,7 @@ bool Group::cancelHere(const OperationPtr& operation, const Status& why) {
       : operation->stage == Operation::Stage::kPosted &&
           matcher_.removeReceive(*operation);
   if (removed) {
-    completions_.finish(operation, why);
+    finish(operation, why);
   }
   return removed;
 }

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/clock.h"
 #include "core/config.h"
+#include "core/transport.h"
 #include "engine/completions.h"
 #include "engine/counters.h"
 #include "engine/matcher.h"
@@ -47,6 +49,8 @@ class Group {
     OperationQueue waiting; // sends that were posted before kReady
     int brokenJoins = 0; // connections that broke in kJoining
     Counters counters;
+    // Of the channel once there is one. The only member for any thread.
+    std::atomic<MemoryRegistrar*> registrar{nullptr};
   };
 
   Group(uint32_t id, uint64_t epoch, GroupOptions options, Completions& done);
@@ -77,6 +81,12 @@ class Group {
   Link& link(int rank) {
     return links_[static_cast<size_t>(rank)];
   }
+  // Any thread: what prepares memory for messages with this rank; null if
+  // nothing needs to, or if the route to it is not known yet.
+  MemoryRegistrar* registrar(int rank) {
+    return rank == Operation::kAnySource ? nullptr
+                                         : link(rank).registrar.load();
+  }
   uint32_t remoteId(int rank) {
     return link(rank).remoteGroup;
   }
@@ -99,6 +109,9 @@ class Group {
   void joinBroke(int rank, const Status& why);
   // Everything with this rank fails, now and later. Idempotent.
   void failLink(int rank, const Status& why);
+  // The next message of this source and tag may be for a posted receive: says
+  // so to the source, where the route can write into its memory.
+  void makeReady(int source, uint32_t tag);
   // Begins to connect to the rank, for explain().
   void touch(int rank) {
     use(rank);
@@ -119,6 +132,7 @@ class Group {
  private:
   void use(int rank);
   void end(OperationQueue queue, const Status& why);
+  void finish(OperationPtr operation, const Status& why);
   void sendNow(Link& link, const OperationPtr& operation);
   void failIfAlone();
 

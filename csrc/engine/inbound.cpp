@@ -36,16 +36,18 @@ Inbound::Inbound(
     Connection& connection,
     Outbound& out,
     Completions& completions,
+    const Sequencer& sequencer,
     size_t unexpectedBytes)
     : connection_(connection),
       out_(out),
       completions_(completions),
+      ready_(connection, out, completions, sequencer),
       creditLump_(std::min<uint64_t>(
           kMostCreditLumpBytes,
           unexpectedBytes / kCreditLumpParts)) {}
 
-void Inbound::returnCredit(uint64_t length) {
-  creditOwed_ += eagerCost(length);
+void Inbound::returnCredit(uint64_t cost) {
+  creditOwed_ += cost;
   if (creditOwed_ < creditLump_) {
     return;
   }
@@ -78,38 +80,44 @@ void Inbound::sendFinish(uint64_t id, FinishStatus status, uint64_t capacity) {
   out_.sendControl(finish);
 }
 
+// The receive that gets a message which has come by another way than a push.
+OperationPtr Inbound::takeReceive(Group& group, int source, uint32_t tag) {
+  auto receive = group.matcher().takeReceive(source, tag);
+  if (receive != nullptr && receive->half != nullptr) {
+    ready_.close(*receive);
+  }
+  return receive;
+}
+
 void Inbound::onEager(
     Group& group,
     const MessageHeader& header,
     ByteSpan payload) {
   const int source = static_cast<int>(header.source);
-  auto receive = group.matcher().takeReceive(source, header.tag);
+  auto receive = takeReceive(group, source, header.tag);
+  Arrival arrival;
+  arrival.source = source;
+  arrival.tag = header.tag;
+  arrival.length = payload.size();
+  arrival.id = header.sequence;
+  arrival.channel = this;
   if (receive == nullptr) {
-    Arrival arrival;
-    arrival.source = source;
-    arrival.tag = header.tag;
-    arrival.length = payload.size();
-    arrival.id = header.sequence;
-    arrival.channel = this;
+    arrival.credit = eagerCost(payload.size());
     arrival.data = std::make_unique_for_overwrite<std::byte[]>(payload.size());
     copyBytes(arrival.data.get(), payload.data(), payload.size());
     group.matcher().addArrival(std::move(arrival));
     return;
   }
-  returnCredit(payload.size());
+  returnCredit(eagerCost(payload.size()));
   group.countReceived(source, payload.size());
   if (payload.size() > receive->view().size) {
-    Arrival arrival;
-    arrival.source = source;
-    arrival.tag = header.tag;
-    arrival.length = payload.size();
-    arrival.id = header.sequence;
     refuseTooLong(group, std::move(receive), arrival);
     return;
   }
   copyIn(receive->view().data, payload);
   receive->setResult(source, payload.size());
   completions_.finish(std::move(receive), {});
+  group.makeReady(source, header.tag);
 }
 
 void Inbound::onAnnounce(Group& group, const MessageHeader& header) {
@@ -121,12 +129,55 @@ void Inbound::onAnnounce(Group& group, const MessageHeader& header) {
   arrival.announced = true;
   arrival.id = header.id;
   arrival.remote = {header.address, header.key};
-  auto receive = group.matcher().takeReceive(arrival.source, arrival.tag);
+  match(group, std::move(arrival));
+}
+
+void Inbound::match(Group& group, Arrival arrival) {
+  const int source = arrival.source;
+  const auto tag = arrival.tag;
+  auto receive = takeReceive(group, source, tag);
   if (receive == nullptr) {
     group.matcher().addArrival(std::move(arrival));
     return;
   }
-  startPull(group, std::move(receive), arrival);
+  deliver(group, std::move(receive), std::move(arrival));
+  group.makeReady(source, tag);
+}
+
+bool Inbound::onPush(Group& group, const MessageHeader& header) {
+  const int source = static_cast<int>(header.source);
+  auto landed = ready_.land(header.id);
+  if (!landed.receive || header.length > landed.receive->view().size) {
+    if (landed.retracted) {
+      completions_.finish(std::move(landed.receive), {});
+    }
+    return false;
+  }
+  if (landed.retracted) {
+    // Its receive has given up: the next one of this tag gets the bytes.
+    Arrival arrival;
+    arrival.source = source;
+    arrival.tag = header.tag;
+    arrival.length = header.length;
+    arrival.id = header.sequence;
+    arrival.channel = this;
+    arrival.data = std::make_unique_for_overwrite<std::byte[]>(header.length);
+    const auto view = landed.receive->view();
+    copyBytes(arrival.data.get(), view.data, header.length);
+    completions_.finish(std::move(landed.receive), {});
+    match(group, std::move(arrival));
+    return true;
+  }
+  if (group.matcher().peekReceive(source, header.tag) != landed.receive.get()) {
+    return false;
+  }
+  auto receive = group.matcher().takeReceive(source, header.tag);
+  group.countReceived(source, header.length);
+  completions_.noteDelivered(header.length);
+  receive->setResult(source, header.length);
+  completions_.finish(std::move(receive), {});
+  group.makeReady(source, header.tag);
+  return true;
 }
 
 void Inbound::onRevoke(Group& group, const MessageHeader& header) {
@@ -139,7 +190,11 @@ void Inbound::onRevoke(Group& group, const MessageHeader& header) {
 
 void Inbound::refuse(const MessageHeader& header) {
   if (header.type == MessageType::kEager) {
-    returnCredit(header.payloadSize);
+    returnCredit(eagerCost(header.payloadSize));
+  } else if (header.type == MessageType::kPushed) {
+    if (auto landed = ready_.land(header.id); landed.receive) {
+      completions_.finish(std::move(landed.receive), {});
+    }
   } else if (header.type == MessageType::kAnnounce) {
     sendFinish(header.id, FinishStatus::kGroupGone);
   }
@@ -149,7 +204,7 @@ void Inbound::discard(const Arrival& arrival) {
   if (arrival.announced) {
     sendFinish(arrival.id, FinishStatus::kGroupGone);
   } else {
-    returnCredit(arrival.length);
+    returnCredit(arrival.credit);
   }
 }
 
@@ -158,7 +213,7 @@ void Inbound::deliver(Group& group, OperationPtr receive, Arrival arrival) {
     startPull(group, std::move(receive), arrival);
     return;
   }
-  returnCredit(arrival.length);
+  returnCredit(arrival.credit);
   group.countReceived(arrival.source, arrival.length);
   if (arrival.length > receive->view().size) {
     refuseTooLong(group, std::move(receive), arrival);
@@ -204,8 +259,9 @@ void Inbound::startPull(
     return;
   }
   Pull pull{receive, arrival.id, arrival.source, arrival.length};
-  pull.framed =
-      !connection_.canPull(arrival.remote, static_cast<size_t>(arrival.length));
+  auto destination = receive->view();
+  destination.size = static_cast<size_t>(arrival.length);
+  pull.framed = !connection_.canPull(arrival.remote, destination);
   const bool framed = pull.framed;
   const auto pullId = pulls_.insert(std::move(pull));
   receive->stage = Operation::Stage::kPulling;
@@ -220,11 +276,7 @@ void Inbound::startPull(
     request.offset = pullId;
     out_.sendControl(request);
   } else {
-    connection_.pull(
-        pullId,
-        arrival.id,
-        arrival.remote,
-        {receive->view().data, static_cast<size_t>(arrival.length)});
+    connection_.pull(pullId, arrival.id, arrival.remote, destination);
   }
 }
 
@@ -294,6 +346,7 @@ void Inbound::cancel(const OperationPtr& receive, const Status& why) {
 
 void Inbound::fail(const Status& why) {
   connection_.endPulls();
+  ready_.fail();
   for (const auto id : pulls_.ids()) {
     Pull* const pull = pulls_.find(id);
     if (pull->receive->cancelStatus.ok()) {

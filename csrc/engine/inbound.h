@@ -5,6 +5,7 @@
 #include "engine/completions.h"
 #include "engine/matcher.h"
 #include "engine/outbound.h"
+#include "engine/ready_receives.h"
 
 namespace dlslime {
 
@@ -20,18 +21,40 @@ class Inbound {
       Connection& connection,
       Outbound& out,
       Completions& completions,
+      const Sequencer& sequencer,
       size_t unexpectedBytes);
 
   // Messages of a group that this peer has joined.
   void onEager(Group& group, const MessageHeader& header, ByteSpan payload);
   void onAnnounce(Group& group, const MessageHeader& header);
   void onRevoke(Group& group, const MessageHeader& header);
+  // False: that can't be.
+  [[nodiscard]] bool onPush(Group& group, const MessageHeader& header);
   // The same for a group that is gone: the sender is told.
   void refuse(const MessageHeader& header);
 
   void onData(const MessageHeader& header, ByteSpan payload);
   void onPulled(uint64_t pullId, const Status& status);
+  void onRetracted(const MessageHeader& header) {
+    ready_.onRetracted(header.id);
+  }
+  std::optional<MessageHeader> headerOfPush(uint64_t offerId) const {
+    return ready_.headerOf(offerId);
+  }
 
+  // Whether the route can write into memory that is offered.
+  bool mayBePushed() const {
+    const auto range = connection_.pushRange();
+    return range.least <= range.most;
+  }
+  // The next message of its source and tag will be for this posted receive.
+  void makeReady(Group& group, const OperationPtr& receive) {
+    ready_.offer(group, receive, this);
+  }
+  // Ends a posted receive, now out of the matcher, whose memory was offered.
+  void retract(const OperationPtr& receive, const Status& why) {
+    ready_.retract(receive, why);
+  }
   // A posted receive has found a message of this peer that came earlier.
   void deliver(Group& group, OperationPtr receive, Arrival arrival);
   // An arrival that nobody will receive any more.
@@ -42,7 +65,7 @@ class Inbound {
   // end later, through onPulled().
   void fail(const Status& why);
   bool idle() const {
-    return pulls_.size() == 0;
+    return pulls_.size() == 0 && ready_.idle();
   }
   std::vector<OperationPtr> pending(uint64_t groupKey) const;
 
@@ -55,11 +78,13 @@ class Inbound {
     uint64_t streamed = 0; // bytes that came in kData messages
     bool framed = false;
   };
+  OperationPtr takeReceive(Group& group, int source, uint32_t tag);
+  void match(Group& group, Arrival arrival);
   void startPull(Group& group, OperationPtr receive, const Arrival& arrival);
   void endPull(uint64_t pullId, Status status);
   void
   refuseTooLong(Group& group, OperationPtr receive, const Arrival& arrival);
-  void returnCredit(uint64_t length);
+  void returnCredit(uint64_t cost);
   void copyIn(std::byte* destination, ByteSpan payload);
   void sendFinish(uint64_t id, FinishStatus status, uint64_t capacity = 0);
 
@@ -67,6 +92,7 @@ class Inbound {
   Outbound& out_;
   Completions& completions_;
   Slab<Pull> pulls_;
+  ReadyReceives ready_;
   const uint64_t creditLump_;
   uint64_t creditOwed_ = 0;
 };

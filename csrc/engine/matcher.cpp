@@ -46,23 +46,48 @@ void Matcher::sweep() {
   });
 }
 
-OperationPtr Matcher::takeReceive(int source, uint32_t tag) {
+// Where the receive is that gets the next message; null: nowhere.
+OperationQueue* Matcher::queueFor(int source, uint32_t tag) {
   Slot* const slot = findSlot(source, tag);
-  Operation* const directed =
-      slot != nullptr ? slot->receives.front().get() : nullptr;
+  OperationQueue* const directed =
+      slot != nullptr && !slot->receives.empty() ? &slot->receives : nullptr;
   if (anyCount_ != 0) {
     const auto any = anySource_.find(tag);
     if (any != anySource_.end() &&
-        (directed == nullptr || any->second.front()->order < directed->order)) {
-      auto receive = any->second.pop();
-      if (any->second.empty()) {
-        anySource_.erase(any);
-      }
-      --anyCount_;
-      return receive;
+        (directed == nullptr ||
+         any->second.front()->order < directed->front()->order)) {
+      return &any->second;
     }
   }
-  return directed != nullptr ? slot->receives.pop() : nullptr;
+  return directed;
+}
+
+OperationPtr Matcher::takeReceive(int source, uint32_t tag) {
+  auto* const queue = queueFor(source, tag);
+  if (queue == nullptr) {
+    return nullptr;
+  }
+  auto receive = queue->pop();
+  if (receive->peer() == Operation::kAnySource) {
+    --anyCount_;
+    if (queue->empty()) {
+      anySource_.erase(tag);
+    }
+  }
+  return receive;
+}
+
+const Operation* Matcher::peekReceive(int source, uint32_t tag) {
+  const auto* const queue = queueFor(source, tag);
+  return queue == nullptr ? nullptr : queue->front().get();
+}
+
+OperationPtr Matcher::nextReceive(int source, uint32_t tag) {
+  Slot* const slot = findSlot(source, tag);
+  return slot == nullptr || !slot->arrivals.empty() ||
+          (anyCount_ != 0 && anySource_.contains(tag))
+      ? nullptr
+      : slot->receives.front();
 }
 
 void Matcher::addArrival(Arrival arrival) {

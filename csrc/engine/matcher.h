@@ -21,6 +21,7 @@ struct Arrival {
   uint64_t id = 0; // the sender's number for it
   RemoteBuffer remote; // announced: where the sender has it
   std::unique_ptr<std::byte[]> data;
+  uint64_t credit = 0; // what its sender gets back once it is taken
   uint64_t order = 0; // of arrival in the group; set by the Matcher
 };
 
@@ -35,11 +36,18 @@ class Matcher {
   // The receive that this message belongs to, taken out; null if there is
   // none yet: then addArrival().
   OperationPtr takeReceive(int source, uint32_t tag);
+  // The same, left in.
+  const Operation* peekReceive(int source, uint32_t tag);
   void addArrival(Arrival arrival);
 
   // The message that this receive gets, taken out; none yet: addReceive().
   std::optional<Arrival> takeArrival(const Operation& receive);
   void addReceive(OperationPtr receive);
+
+  // The receive that the next message of this source and tag will get, if it
+  // is certain by now; stays here. Null: there is none, or a receive from any
+  // source may get that message or leave it.
+  OperationPtr nextReceive(int source, uint32_t tag);
 
   bool removeReceive(const Operation& receive);
   // The announced message `id` of that channel, if it is still here.
@@ -77,6 +85,7 @@ class Matcher {
       return key ^ (key >> 32);
     }
   };
+  OperationQueue* queueFor(int source, uint32_t tag);
   Slot& slotOf(int source, uint32_t tag);
   Slot* findSlot(int source, uint32_t tag);
   std::optional<Arrival> takeFirst(Slot& slot);

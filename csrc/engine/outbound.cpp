@@ -55,11 +55,7 @@ void Outbound::sendTensor(const OperationPtr& operation, Target target) {
   target.counters->sentBytes += length;
   header.type = MessageType::kEager;
   operation->stage = Operation::Stage::kQueued;
-  Queued entry{header, operation, target.counters};
-  if (length > limits_.eagerBytes && !failed_) {
-    announce(entry);
-  }
-  post(std::move(entry));
+  post({header, operation, target.counters});
 }
 
 bool Outbound::hasCredit(uint64_t length) const {
@@ -97,11 +93,53 @@ void Outbound::post(Queued entry) {
   }
 }
 
+// Writes the message where the receiver wants it, if it has said where.
+Connection::Push Outbound::tryPush(Queued& entry) {
+  auto& operation = entry.eager;
+  const auto group = operation->groupKey;
+  const auto tag = operation->tag();
+  const auto* const target = targets_.find(group, tag);
+  if (target == nullptr) {
+    return Connection::Push::kNever;
+  }
+  const auto view = operation->view();
+  const auto range = connection_.pushRange();
+  auto result = Connection::Push::kNever;
+  if (view.size >= range.least && view.size <= range.most &&
+      view.size <= target->capacity) {
+    const auto id = pushes_.insert(operation);
+    result = connection_.push(id, target->memory, view, nextSequence_);
+    if (result == Connection::Push::kPosted) {
+      operation->stage = Operation::Stage::kPushing;
+      operation->transferId = id;
+      ++entry.counters->pushedMessages;
+      countSent(*operation);
+      operation = nullptr;
+    } else {
+      pushes_.take(id);
+    }
+  }
+  return result;
+}
+
+// A tensor message has just gone out: what was offered for it is over.
+void Outbound::countSent(const Operation& operation) {
+  targets_.noteSent(operation.groupKey, operation.tag(), nextSequence_++);
+  targets_.drop(operation.groupKey, operation.tag());
+}
+
 bool Outbound::trySend(Queued& entry) {
   // Decided when its turn comes, not when it is posted: by then a receiver
-  // that keeps up has returned the credit.
-  if (entry.eager && !hasCredit(entry.header.length)) {
-    announce(entry);
+  // that keeps up has returned the credit, or said where to write.
+  if (entry.eager) {
+    const auto pushed = tryPush(entry);
+    if (pushed != Connection::Push::kNever) {
+      return pushed == Connection::Push::kPosted;
+    }
+    if (entry.header.length > limits_.eagerBytes ||
+        !hasCredit(entry.header.length)) {
+      announce(entry);
+    }
   }
   MessageHeader header = entry.header;
   header.sequence = nextSequence_;
@@ -113,12 +151,22 @@ bool Outbound::trySend(Queued& entry) {
   if (!connection_.send(header, payload)) {
     return false;
   }
-  ++nextSequence_;
   if (entry.eager) {
+    countSent(*entry.eager);
     ++entry.counters->eagerMessages;
     outstanding_ += eagerCost(header.length);
     recent_[header.sequence % kRecent] = {header.sequence, entry.eager};
     completions_.finish(std::move(entry.eager), {});
+    return true;
+  }
+  // Not there any more: a peer that answers what it has not been told.
+  const auto* const exposure = header.type == MessageType::kAnnounce
+      ? exposures_.find(header.id)
+      : nullptr;
+  if (exposure != nullptr) {
+    countSent(*exposure->operation);
+  } else {
+    ++nextSequence_;
   }
   return true;
 }
@@ -206,6 +254,31 @@ void Outbound::onCredit(const MessageHeader& header) {
   outstanding_ -= std::min(outstanding_, header.length);
 }
 
+void Outbound::onReady(const MessageHeader& header) {
+  targets_.offer(header, nextSequence_ - 1);
+}
+
+void Outbound::onRetract(const MessageHeader& header) {
+  targets_.retract(header);
+  MessageHeader answer;
+  answer.type = MessageType::kRetracted;
+  answer.id = header.id;
+  sendControl(answer);
+}
+
+void Outbound::onPushed(uint64_t pushId, const Status& status) {
+  if (pushes_.find(pushId) == nullptr) {
+    return; // it has failed already
+  }
+  auto operation = pushes_.take(pushId);
+  auto ended = status.ok()
+      ? status
+      : Status(
+            status.code(),
+            operation->describe() + " failed: " + status.message());
+  completions_.finish(std::move(operation), std::move(ended));
+}
+
 void Outbound::onTruncated(const MessageHeader& header) {
   const auto& recent = recent_[header.id % kRecent];
   const auto operation = recent.operation.lock();
@@ -218,6 +291,9 @@ void Outbound::onTruncated(const MessageHeader& header) {
 }
 
 void Outbound::cancel(const OperationPtr& operation, const Status& why) {
+  if (operation->stage == Operation::Stage::kPushing) {
+    return; // ends soon, or with the connection
+  }
   if (operation->stage == Operation::Stage::kAnnounced) {
     const auto* const exposure = exposures_.find(operation->transferId);
     if (exposure == nullptr || !operation->cancelStatus.ok()) {
@@ -258,6 +334,9 @@ std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {
   for (const auto id : exposures_.ids()) {
     add(const_cast<Slab<Exposure>&>(exposures_).find(id)->operation);
   }
+  for (const auto id : pushes_.ids()) {
+    add(*const_cast<Slab<OperationPtr>&>(pushes_).find(id));
+  }
   return found;
 }
 
@@ -283,6 +362,10 @@ void Outbound::fail(const Status& why) {
   for (const auto id : exposures_.ids()) {
     end(forget(id));
   }
+  for (const auto id : pushes_.ids()) {
+    end(pushes_.take(id));
+  }
+  targets_.clear();
 }
 
 } // namespace dlslime

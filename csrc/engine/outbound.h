@@ -6,6 +6,7 @@
 #include "core/transport.h"
 #include "engine/completions.h"
 #include "engine/counters.h"
+#include "engine/push_targets.h"
 
 namespace dlslime {
 
@@ -34,7 +35,8 @@ class Outbound {
   // Moves what had to wait for room. True if anything moved.
   bool flush();
   bool idle() const {
-    return outbox_.empty() && exposures_.size() == 0 && failedSends_.empty();
+    return outbox_.empty() && exposures_.size() == 0 && pushes_.size() == 0 &&
+        failedSends_.empty();
   }
   // Unfinished sends of this group's operations.
   std::vector<OperationPtr> pending(uint64_t groupKey) const;
@@ -42,6 +44,10 @@ class Outbound {
   void onFinish(const MessageHeader& header);
   void onRequest(const MessageHeader& header);
   void onCredit(const MessageHeader& header);
+  // kReady, kRetract: where our next message of a tag may be written.
+  void onReady(const MessageHeader& header);
+  void onRetract(const MessageHeader& header);
+  void onPushed(uint64_t pushId, const Status& status);
   // kTruncated: an eager send of ours was refused after its end.
   void onTruncated(const MessageHeader& header);
   // The connection is gone: everything ends with `why`, and its memory is
@@ -73,6 +79,8 @@ class Outbound {
   };
   static constexpr size_t kRecent = 256;
   bool trySend(Queued& entry);
+  Connection::Push tryPush(Queued& entry);
+  void countSent(const Operation& operation);
   void post(Queued entry);
   bool hasCredit(uint64_t length) const;
   void announce(Queued& entry);
@@ -91,6 +99,8 @@ class Outbound {
   std::deque<Queued> outbox_;
   Slab<Exposure> exposures_;
   std::deque<Stream> streams_;
+  PushTargets targets_;
+  Slab<OperationPtr> pushes_; // being written
   std::vector<Recent> recent_{kRecent}; // by sequence number, modulo
 };
 

@@ -20,7 +20,8 @@ void PeerChannel::connected(
   auto limits = limits_;
   limits.eagerBytes = std::min(limits.eagerBytes, connection_->maxPayload());
   out_.emplace(*connection_, completions_, limits);
-  in_.emplace(*connection_, *out_, completions_, limits.unexpectedBytes);
+  in_.emplace(
+      *connection_, *out_, completions_, sequencer_, limits.unexpectedBytes);
   toItself_ = connection_->route() == "self";
   state_ = State::kOpen;
 }
@@ -103,7 +104,37 @@ void PeerChannel::onPulled(uint64_t pullId, const Status& status) {
   in_->onPulled(pullId, status);
 }
 
+void PeerChannel::onPushed(uint64_t pushId, const Status& status) {
+  out_->onPushed(pushId, status);
+}
+
+void PeerChannel::onLanded(
+    uint64_t offerId,
+    uint16_t sequenceBits,
+    size_t length) {
+  if (auto header = in_->headerOfPush(offerId)) {
+    header->sequence = sequencer_.nearest(sequenceBits);
+    header->length = length;
+    inOrder(*header, {});
+  } // else the offer has ended with its channel, or this is a repetition
+}
+
 void PeerChannel::onMessage(const MessageHeader& header, ByteSpan payload) {
+  if (header.type > kLastMessageType) {
+    refuse(header);
+    return;
+  }
+  inOrder(header, payload);
+}
+
+void PeerChannel::refuse(const MessageHeader& header) {
+  fail(Status(
+      ErrorCode::kTransportFailed,
+      "a message of type " + std::to_string(static_cast<int>(header.type)) +
+          " from process " + std::to_string(peer_.pid) + ", which can't be"));
+}
+
+void PeerChannel::inOrder(const MessageHeader& header, ByteSpan payload) {
   if (state_ != State::kOpen) {
     return;
   }
@@ -141,6 +172,7 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kEager:
     case MessageType::kAnnounce:
     case MessageType::kRevoke:
+    case MessageType::kPushed:
       toGroup(header, payload);
       return;
     case MessageType::kData:
@@ -155,12 +187,17 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kCredit:
       out_->onCredit(header);
       return;
+    case MessageType::kReady:
+      out_->onReady(header);
+      return;
+    case MessageType::kRetract:
+      out_->onRetract(header);
+      return;
+    case MessageType::kRetracted:
+      in_->onRetracted(header);
+      return;
   }
-  fail(Status(
-      ErrorCode::kTransportFailed,
-      "a message of unknown type " +
-          std::to_string(static_cast<int>(header.type)) + " from process " +
-          std::to_string(peer_.pid)));
+  refuse(header);
 }
 
 void PeerChannel::toGroup(const MessageHeader& header, ByteSpan payload) {
@@ -171,8 +208,10 @@ void PeerChannel::toGroup(const MessageHeader& header, ByteSpan payload) {
     in_->onEager(*group, header, payload);
   } else if (header.type == MessageType::kAnnounce) {
     in_->onAnnounce(*group, header);
-  } else {
+  } else if (header.type == MessageType::kRevoke) {
     in_->onRevoke(*group, header);
+  } else if (!in_->onPush(*group, header)) {
+    refuse(header);
   }
 }
 

@@ -91,6 +91,9 @@ class PeerChannel final : public ConnectionEvents,
     return rejected_;
   }
   std::string route() const;
+  MemoryRegistrar* registrar() const {
+    return connection_ ? connection_->registrar() : nullptr;
+  }
   std::string copyName() const;
   // Only after connected().
   Outbound& out() {
@@ -104,8 +107,13 @@ class PeerChannel final : public ConnectionEvents,
 
   void onMessage(const MessageHeader& header, ByteSpan payload) override;
   void onPulled(uint64_t pullId, const Status& status) override;
+  void onPushed(uint64_t pushId, const Status& status) override;
+  void onLanded(uint64_t offerId, uint16_t sequenceBits, size_t length)
+      override;
 
  private:
+  void refuse(const MessageHeader& header);
+  void inOrder(const MessageHeader& header, ByteSpan payload);
   void dispatch(const MessageHeader& header, ByteSpan payload);
   void toGroup(const MessageHeader& header, ByteSpan payload);
 

@@ -35,6 +35,16 @@ class Sequencer {
       handle(entry.mapped().first, ByteSpan(entry.mapped().second));
     }
   }
+  // Of the messages whose turn has come.
+  uint64_t last() const {
+    return next_ - 1;
+  }
+  // The sequence number near the next one that ends in these bits.
+  uint64_t nearest(uint16_t bits) const {
+    const auto ahead =
+        static_cast<int16_t>(bits - static_cast<uint16_t>(next_));
+    return next_ + static_cast<uint64_t>(int64_t{ahead});
+  }
   size_t kept() const {
     return early_.size();
   }

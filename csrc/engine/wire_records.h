@@ -10,7 +10,7 @@ namespace dlslime {
 
 // Raised when anything in docs/protocol.md changes its meaning; two processes
 // of different versions refuse each other by name.
-constexpr uint16_t kProtocolVersion = 2;
+constexpr uint16_t kProtocolVersion = 3;
 
 // What a rank publishes in its group's store: how to reach its process, and
 // how to prove that one has read this.

@@ -36,7 +36,8 @@ class GlooConnection final : public Connection {
     return {};
   }
   void unexpose(uint64_t /*id*/) override {}
-  bool canPull(RemoteBuffer /*source*/, size_t /*length*/) const override {
+  bool canPull(RemoteBuffer /*source*/, MemoryView /*destination*/)
+      const override {
     return false;
   }
   void pull(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace dlslime::loopback {
 
@@ -45,8 +46,13 @@ bool LoopbackConnection::send(const MessageHeader& header, ByteSpan payload) {
   if (chance(faults_.refusePercent)) {
     return false;
   }
-  Wire::Packet packet{header, Bytes(payload.begin(), payload.end()), 0};
+  Wire::Packet packet{header, Bytes(payload.begin(), payload.end())};
   packet.header.payloadSize = static_cast<uint32_t>(payload.size());
+  put(std::move(packet));
+  return true;
+}
+
+void LoopbackConnection::put(Wire::Packet packet) {
   const int copies = faults_.duplicate && chance(20) ? 2 : 1;
   {
     const std::lock_guard<std::mutex> guard(wire_->mutex);
@@ -59,7 +65,53 @@ bool LoopbackConnection::send(const MessageHeader& header, ByteSpan payload) {
   if (wire_->wake[peerEnd_]) {
     wire_->wake[peerEnd_]();
   }
-  return true;
+}
+
+std::optional<RemoteBuffer> LoopbackConnection::offer(
+    uint64_t id,
+    MemoryView view) {
+  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  const auto slot = nextSlot_++;
+  if (chance(faults_.refusePercent) ||
+      !wire_->offered[end_].try_emplace(slot, Wire::Offer{id, view}).second) {
+    return std::nullopt;
+  }
+  return RemoteBuffer{0, 0, slot};
+}
+
+void LoopbackConnection::withdraw(uint64_t id) {
+  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  std::erase_if(wire_->offered[end_], [id](const auto& entry) {
+    return entry.second.id == id;
+  });
+}
+
+Connection::Push LoopbackConnection::push(
+    uint64_t id,
+    RemoteBuffer target,
+    MemoryView source,
+    uint64_t sequence) {
+  if (chance(faults_.refusePercent)) {
+    return chance(50) ? Push::kNoRoom : Push::kNever;
+  }
+  Wire::Packet packet;
+  packet.header.sequence = sequence;
+  packet.header.length = source.size;
+  {
+    const std::lock_guard<std::mutex> guard(wire_->mutex);
+    const auto& offers = wire_->offered[peerEnd_];
+    const auto found = offers.find(target.slot);
+    if (found == offers.end() || found->second.view.size < source.size) {
+      misused_ = true; // a NIC would refuse, and break the connection
+      return Push::kPosted;
+    }
+    // As a NIC: the bytes are there long before the receiver is told.
+    copyBytes(found->second.view.data, source.data, source.size);
+    packet.landedId = found->second.id;
+  }
+  put(std::move(packet));
+  pushed_.push_back(id);
+  return Push::kPosted;
 }
 
 RemoteBuffer LoopbackConnection::expose(uint64_t id, MemoryView view) {
@@ -151,7 +203,15 @@ bool LoopbackConnection::poll(
     ConnectionEvents& events,
     Status& broken,
     int most) {
-  bool any = pollPulls(events);
+  bool any = pollPulls(events) || !pushed_.empty();
+  for (const auto id : std::exchange(pushed_, {})) {
+    events.onPushed(id, {});
+  }
+  if (misused_) {
+    broken = Status(
+        ErrorCode::kTransportFailed, "a push into memory that is not offered");
+    return true;
+  }
   Wire::Packet packet;
   // As many as there are now: handling one may send another to ourselves.
   for (int i = 0; i < most && nextPacket(packet); ++i) {
@@ -159,6 +219,13 @@ bool LoopbackConnection::poll(
     if (faults_.breakAfter != 0 && ++delivered_ > faults_.breakAfter) {
       broken = Status(ErrorCode::kTransportFailed, "broken on purpose");
       return true;
+    }
+    if (packet.landedId != 0) {
+      events.onLanded(
+          packet.landedId,
+          static_cast<uint16_t>(packet.header.sequence),
+          packet.header.length);
+      continue;
     }
     events.onMessage(packet.header, packet.payload);
   }

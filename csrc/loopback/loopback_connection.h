@@ -22,6 +22,7 @@ struct Faults {
   bool duplicate = false; // some messages arrive twice
   uint64_t breakAfter = 0; // this connection breaks after so many messages
   bool framed = false; // canPull() is false: large messages are streamed
+  bool pushes = false; // memory can be offered and pushed into
 };
 
 // The wire between two ends in one process.
@@ -31,12 +32,19 @@ class Wire {
     MessageHeader header;
     Bytes payload;
     int delay = 0;
+    uint64_t landedId = 0; // not 0: no message, but a push into this offer
+  };
+  // Memory that one end has offered for one push.
+  struct Offer {
+    uint64_t id = 0;
+    MemoryView view;
   };
   std::mutex mutex;
   std::deque<Packet> toEnd[2];
   // What each end lets the other read, as a NIC knows its memory regions: who
   // asks for anything else gets an error and not the bytes.
   std::map<uint64_t, MemoryView> exposed[2];
+  std::map<uint16_t, Offer> offered[2]; // by slot
   // Called, outside of the mutex, after something was put on the wire.
   std::function<void()> wake[2];
 };
@@ -64,7 +72,8 @@ class LoopbackConnection final : public Connection {
   bool send(const MessageHeader& header, ByteSpan payload) override;
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
   void unexpose(uint64_t id) override;
-  bool canPull(RemoteBuffer /*source*/, size_t /*length*/) const override {
+  bool canPull(RemoteBuffer /*source*/, MemoryView /*destination*/)
+      const override {
     return !faults_.framed;
   }
   void pull(
@@ -73,6 +82,16 @@ class LoopbackConnection final : public Connection {
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
+  PushRange pushRange() const override {
+    return faults_.pushes ? PushRange{1, SIZE_MAX} : PushRange{};
+  }
+  std::optional<RemoteBuffer> offer(uint64_t id, MemoryView view) override;
+  void withdraw(uint64_t id) override;
+  Push push(
+      uint64_t id,
+      RemoteBuffer target,
+      MemoryView source,
+      uint64_t sequence) override;
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
   bool claimCopy(CopyJob& job) override;
   void finishCopy(const CopyJob& job) override;
@@ -90,6 +109,7 @@ class LoopbackConnection final : public Connection {
   };
   bool chance(int percent);
   int someDelay();
+  void put(Wire::Packet packet);
   bool nextPacket(Wire::Packet& packet);
   const std::byte* sourceOf(const Pull& pull);
   bool pollPulls(ConnectionEvents& events);
@@ -101,6 +121,9 @@ class LoopbackConnection final : public Connection {
   std::mt19937_64 random_;
   uint64_t delivered_ = 0;
   std::deque<Pull> pulls_;
+  std::vector<uint64_t> pushed_; // to be reported
+  uint16_t nextSlot_ = 0;
+  bool misused_ = false; // a push went where nothing was offered
 };
 
 } // namespace dlslime::loopback

@@ -12,17 +12,21 @@ namespace dlslime::rdma {
 constexpr size_t kRingUnit = 1024;
 constexpr uint32_t kRingUnits = 1024;
 constexpr size_t kRingBytes = kRingUnit * kRingUnits;
-// A sixteenth, so that a few are on their way at any time.
-constexpr size_t kMostRecordBytes = kRingBytes / 16;
+// About a sixteenth, so that a few are on their way at any time: a payload of
+// 64 KiB with its header.
+constexpr size_t kMostRecordBytes = kRingBytes / 16 + kRingUnit;
 
 constexpr uint32_t unitsOf(size_t bytes) {
   return static_cast<uint32_t>((bytes + kRingUnit - 1) / kRingUnit);
 }
 
-// Positions count units since the beginning, modulo 2^31: what an immediate
-// holds beside the bit that tells a record from a credit.
-constexpr uint32_t kPositionMask = 0x7fffffff;
+// What an immediate tells: the position of a record; with one bit the position
+// before which everything has been consumed; with the other one that a push
+// has landed, in which slot (14 bits) and with which sequence number (its last
+// 16 bits). Positions count units since the beginning, modulo 2^30.
 constexpr uint32_t kCreditBit = 0x80000000;
+constexpr uint32_t kPushBit = 0x40000000;
+constexpr uint32_t kPositionMask = kPushBit - 1;
 // Shortly before they wrap, so that every connection comes past it.
 constexpr uint32_t kFirstPosition = kPositionMask + 1 - 4 * kRingUnits;
 

@@ -50,6 +50,9 @@ uint64_t laneMegabits(uint8_t speed) {
   }
 }
 
+// Devices have hundreds of thousands; each is looked up in a tree.
+constexpr size_t kMostRegistrations = 4096;
+
 int mtuBytes(ibv_mtu mtu) {
   return 128 << static_cast<int>(mtu);
 }
@@ -121,6 +124,11 @@ bool selects(
 
 Nic::Nic(ProtectionDomainPtr domain, uint8_t port, const RdmaConfig& config)
     : domain_(std::move(domain)),
+      memory_(std::make_shared<RegistrationCache>(
+          domain_,
+          RegistrationCache::Limits{
+              config.cacheBytes,
+              config.cacheBytes > 0 ? kMostRegistrations : 0})),
       port_(port),
       name_(domain_->context()->name() + ":" + std::to_string(port)) {
   readLimits();

@@ -7,6 +7,7 @@
 #include "core/config.h"
 #include "rdma/gid.h"
 #include "rdma/handles.h"
+#include "rdma/registration_cache.h"
 
 namespace dlslime::rdma {
 
@@ -27,6 +28,9 @@ class Nic {
   }
   const ProtectionDomainPtr& domain() const {
     return domain_;
+  }
+  RegistrationCache& memory() const {
+    return *memory_;
   }
   const ContextPtr& context() const {
     return domain_->context();
@@ -61,6 +65,7 @@ class Nic {
   std::vector<Gid> readGids(uint32_t count) const;
 
   const ProtectionDomainPtr domain_;
+  const std::shared_ptr<RegistrationCache> memory_;
   const uint8_t port_;
   const std::string name_;
   NicLimits limits_;

@@ -14,9 +14,10 @@ namespace dlslime::rdma {
 
 namespace {
 
-// Beside a full ring of records: a credit for each quarter, the initiator's
-// greeting, and receives of credits that are not posted again yet.
-constexpr uint32_t kSpareReceives = 64;
+// Beside a full ring of records: pushes into all that was offered, a credit
+// for each quarter, the initiator's greeting, and receives that are not posted
+// again yet.
+constexpr uint32_t kSpareReceives = 64 + OfferedMemory::kSlots;
 constexpr uint32_t kReceives = kRingUnits + kSpareReceives;
 constexpr uint32_t kSends = 512;
 // Small messages in one store to the NIC, without a fetch of the mirror.
@@ -178,32 +179,39 @@ bool RdmaConnection::send(const MessageHeader& header, ByteSpan payload) {
   return postRecord(*position, bytes);
 }
 
+// Of this memory; null where copying its bytes through the rings costs less.
+// Throws Error.
+MemoryRegionPtr RdmaConnection::regionFor(MemoryView view) const {
+  auto& memory = nic_->memory();
+  return view.size > kMostStreamedBytes ? memory.acquire(view)
+                                        : memory.find(view);
+}
+
 RemoteBuffer RdmaConnection::expose(uint64_t id, MemoryView view) {
-  if (view.size <= kMostStreamedBytes) {
-    return {};
-  }
   try {
-    auto region =
-        std::make_unique<MemoryRegion>(nic_->domain(), view.data, view.size);
-    const RemoteBuffer buffer{
-        reinterpret_cast<uint64_t>(view.data), region->remoteKey()};
-    exposed_[id] = std::move(region);
-    return buffer;
+    if (auto region = regionFor(view)) {
+      const auto key = region->remoteKey();
+      exposed_[id] = std::move(region);
+      return {reinterpret_cast<uint64_t>(view.data), key};
+    }
   } catch (const Error& error) {
     // No key: the peer asks for a stream.
     logWarning(
         std::string(error.what()) +
         "; the message is copied through the eager ring, which is slower");
-    return {};
   }
+  return {};
 }
 
 void RdmaConnection::unexpose(uint64_t id) {
   exposed_.erase(id);
 }
 
-bool RdmaConnection::canPull(RemoteBuffer source, size_t length) const {
-  return source.key != 0 && length > kMostStreamedBytes;
+bool RdmaConnection::canPull(RemoteBuffer source, MemoryView destination)
+    const {
+  return source.key != 0 &&
+      (destination.size > kMostStreamedBytes ||
+       nic_->memory().find(destination) != nullptr);
 }
 
 void RdmaConnection::pull(
@@ -213,11 +221,7 @@ void RdmaConnection::pull(
     MemoryView destination) {
   try {
     pulls_.start(
-        pullId,
-        source,
-        destination,
-        std::make_shared<MemoryRegion>(
-            nic_->domain(), destination.data, destination.size));
+        pullId, source, destination, nic_->memory().acquire(destination));
   } catch (const Error& error) {
     pulls_.refuse(pullId, error.status());
     return;
@@ -239,6 +243,9 @@ void RdmaConnection::peerClosed() {
 }
 
 void RdmaConnection::endPulls() {
+  if (!offered_.empty()) {
+    pair_.toError(); // so that nothing more is written there
+  }
   pulls_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
 }
 
@@ -292,26 +299,33 @@ void RdmaConnection::onCompletion(
       (completion.opcode & IBV_WC_RECV) != 0;
   if (received) {
     ++takenReceives_;
-    onImmediate(be32toh(completion.imm_data), events);
+    onImmediate(completion, events);
     return;
   }
   const auto id = queue_.completed(completion.wr_id);
   Status status;
   if (completion.status != IBV_WC_SUCCESS) {
-    status = Status(
-        ErrorCode::kTransportFailed,
-        describeCompletion(completion.status, completion.vendor_err));
-    breakWith(status.message());
+    breakWith(describeCompletion(completion.status, completion.vendor_err));
+    status = broken_; // with the first cause
   }
   if (id.kind == RequestKind::kRead) {
     pulls_.completed(id.number, status);
+  } else if (id.kind == RequestKind::kPush) {
+    onPushed(id.number, status, events);
   }
 }
 
-void RdmaConnection::onImmediate(uint32_t immediate, ConnectionEvents& events) {
+void RdmaConnection::onImmediate(
+    const ibv_wc& completion,
+    ConnectionEvents& events) {
+  const uint32_t immediate = be32toh(completion.imm_data);
   peerReady_ = true;
-  if ((immediate & kCreditBit) == 0) {
+  if ((immediate & (kCreditBit | kPushBit)) == 0) {
     onRecord(immediate, events);
+    return;
+  }
+  if ((immediate & kCreditBit) == 0) {
+    onLanded(immediate, completion.byte_len, events);
     return;
   }
   if (!out_.credit(immediate & kPositionMask)) {

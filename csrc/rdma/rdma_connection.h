@@ -1,11 +1,13 @@
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
 
 #include "core/transport.h"
 #include "rdma/eager_ring.h"
+#include "rdma/offered_memory.h"
 #include "rdma/queue_pair.h"
 #include "rdma/read_pulls.h"
 #include "rdma/send_queue.h"
@@ -73,15 +75,28 @@ class RdmaConnection final : public Connection {
     return kMostRecordBytes - sizeof(MessageHeader);
   }
   bool send(const MessageHeader& header, ByteSpan payload) override;
+  MemoryRegistrar* registrar() override {
+    return &nic_->memory();
+  }
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
   void unexpose(uint64_t id) override;
-  bool canPull(RemoteBuffer source, size_t length) const override;
+  bool canPull(RemoteBuffer source, MemoryView destination) const override;
   void pull(
       uint64_t pullId,
       uint64_t peerId,
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
+  PushRange pushRange() const override;
+  std::optional<RemoteBuffer> offer(uint64_t id, MemoryView view) override;
+  void withdraw(uint64_t id) override {
+    offered_.withdraw(id);
+  }
+  Push push(
+      uint64_t id,
+      RemoteBuffer target,
+      MemoryView source,
+      uint64_t sequence) override;
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
   void endPulls() override;
   void peerClosed() override;
@@ -92,13 +107,23 @@ class RdmaConnection final : public Connection {
 
  private:
   void onCompletion(const ibv_wc& completion, ConnectionEvents& events);
-  void onImmediate(uint32_t immediate, ConnectionEvents& events);
+  void onImmediate(const ibv_wc& completion, ConnectionEvents& events);
+  void
+  onPushed(uint32_t number, const Status& status, ConnectionEvents& events);
+  void onLanded(uint32_t immediate, size_t bytes, ConnectionEvents& events);
   void onRecord(uint32_t position, ConnectionEvents& events);
   bool postRecord(uint32_t position, size_t bytes);
   bool postCredit(uint32_t position);
   void returnCredit();
   void giveBackReceives(uint32_t least);
   void breakWith(const std::string& what);
+  MemoryRegionPtr regionFor(MemoryView view) const;
+
+  struct Pushing {
+    uint32_t number = 0;
+    uint64_t id = 0;
+    MemoryRegionPtr region; // of what is being read
+  };
 
   const NicPtr nic_;
   const CompletionQueuePtr completions_;
@@ -112,7 +137,10 @@ class RdmaConnection final : public Connection {
   bool peerReady_ = false; // it has said something
   uint32_t takenReceives_ = 0; // to be posted again
   Status broken_;
-  std::map<uint64_t, std::unique_ptr<MemoryRegion>> exposed_;
+  std::map<uint64_t, MemoryRegionPtr> exposed_;
+  OfferedMemory offered_;
+  std::deque<Pushing> pushing_; // oldest first, as they complete
+  uint32_t nextPush_ = 1;
 };
 
 } // namespace dlslime::rdma

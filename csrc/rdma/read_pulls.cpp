@@ -16,7 +16,7 @@ void ReadPulls::start(
     uint64_t pullId,
     RemoteBuffer source,
     MemoryView destination,
-    std::shared_ptr<MemoryRegion> region) {
+    MemoryRegionPtr region) {
   Pull pull;
   pull.number = nextNumber_++;
   pull.pullId = pullId;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/transport.h"
+#include "rdma/registration_cache.h"
 #include "rdma/send_queue.h"
 
 namespace dlslime::rdma {
@@ -18,7 +19,7 @@ class ReadPulls {
       uint64_t pullId,
       RemoteBuffer source,
       MemoryView destination,
-      std::shared_ptr<MemoryRegion> region);
+      MemoryRegionPtr region);
   // A pull that ends with this status at the next poll.
   void refuse(uint64_t pullId, Status why);
   void abandon(uint64_t pullId, const Status& why);
@@ -39,7 +40,7 @@ class ReadPulls {
     uint64_t pullId = 0;
     RemoteBuffer source;
     MemoryView destination;
-    std::shared_ptr<MemoryRegion> region;
+    MemoryRegionPtr region;
     size_t posted = 0; // bytes
     uint32_t reading = 0; // pieces
     Status status;

@@ -7,12 +7,17 @@
 namespace dlslime::rdma {
 
 // What a completed request was.
-enum class RequestKind : uint8_t { kMessage = 1, kRead = 2, kFlush = 3 };
+enum class RequestKind : uint8_t {
+  kMessage = 1,
+  kRead = 2,
+  kPush = 3,
+  kFlush = 4
+};
 
 struct RequestId {
   RequestKind kind = RequestKind::kMessage;
   uint32_t slots = 0; // of the send queue that are free with it
-  uint32_t number = 0; // kRead: whose
+  uint32_t number = 0; // kRead, kPush: whose
 };
 
 // Counts the slots of a queue pair's send queue, and asks for as few

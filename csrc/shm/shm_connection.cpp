@@ -27,9 +27,11 @@ Access ShmConnection::peerAccess() const {
   return layout().access[1 - side_].load(std::memory_order_acquire);
 }
 
-bool ShmConnection::canPull(RemoteBuffer /*source*/, size_t length) const {
+bool ShmConnection::canPull(RemoteBuffer /*source*/, MemoryView destination)
+    const {
   // A sender that sleeps or computes would have to be woken to stream.
-  const bool stream = length <= kMostStreamedBytes && doorbell_.awake();
+  const bool stream =
+      destination.size <= kMostStreamedBytes && doorbell_.awake();
   return memoryReadable() && !stream;
 }
 

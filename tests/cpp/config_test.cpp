@@ -57,6 +57,7 @@ class ConfigTest : public ::testing::Test {
       "DLSLIME_LINGER_MS",
       "DLSLIME_LOG",
       "DLSLIME_RDMA",
+      "DLSLIME_REGISTRATION_BYTES",
       "DLSLIME_GID_INDEX",
       "DLSLIME_IB_SL",
       "DLSLIME_IB_TC",
@@ -107,6 +108,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
        {"DLSLIME_UNEXPECTED_LIMIT", "99"},
        {"DLSLIME_SPIN_US", "7"},
        {"DLSLIME_LINGER_MS", "8"},
+       {"DLSLIME_REGISTRATION_BYTES", "10"},
        {"DLSLIME_LOG", "debug"}});
   const auto config = Config::fromEnvironment();
   EXPECT_EQ(config.route, RoutePolicy::kGloo);
@@ -118,6 +120,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
   EXPECT_EQ(config.unexpectedLimitBytes, 99U);
   EXPECT_EQ(config.spin, microseconds(7));
   EXPECT_EQ(config.linger, milliseconds(8));
+  EXPECT_EQ(config.rdma.cacheBytes, 10U);
   EXPECT_EQ(config.logLevel, LogLevel::kDebug);
 }
 

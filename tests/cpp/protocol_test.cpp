@@ -34,6 +34,11 @@ faultsOf(int delay, bool reorder, int refuse, bool duplicate, bool framed) {
   return faults;
 }
 
+Faults pushing(Faults faults) {
+  faults.pushes = true;
+  return faults;
+}
+
 const Setting kSettings[] = {
     {"Perfect", faultsOf(0, false, 0, false, false)},
     {"Framed", faultsOf(0, false, 0, false, true)},
@@ -44,6 +49,11 @@ const Setting kSettings[] = {
     {"Repeated", faultsOf(0, false, 0, true, false)},
     {"Everything", faultsOf(6, true, 30, true, false)},
     {"EverythingFramed", faultsOf(6, true, 30, true, true)},
+    {"Pushing", pushing(faultsOf(0, false, 0, false, false))},
+    {"PushingDelayed", pushing(faultsOf(5, false, 0, false, false))},
+    {"PushingReordered", pushing(faultsOf(7, true, 0, false, true))},
+    {"PushingRefused", pushing(faultsOf(3, false, 40, false, false))},
+    {"PushingEverything", pushing(faultsOf(6, true, 30, true, false))},
 };
 
 // A pair under random traffic in one direction or both; every tag's n-th
@@ -80,8 +90,10 @@ class ProtocolTraffic : public ::testing::TestWithParam<Setting> {
     auto& lane = lanes[1 - at][tag];
     const size_t size = random() % 10 == 0 ? random() % 1000 : 200000;
     lane.capacity.push_back(size);
+    // No memory is offered beside receives from any source.
+    const unsigned anyShare = GetParam().faults.pushes ? 100 : 4;
     lane.receives.push_back(GuardedOperation::receive(
-        random() % 4 == 0 ? kAny : 1 - at, tag, size));
+        random() % anyShare == 0 ? kAny : 1 - at, tag, size));
     pair->receive(at, lane.receives.back());
   }
   void run(uint64_t seed) {
@@ -112,6 +124,9 @@ class ProtocolTraffic : public ::testing::TestWithParam<Setting> {
       for (uint32_t tag = 0; tag < kTags; ++tag) {
         auto& lane = lanes[end][tag];
         while (lane.sends.size() < lane.receives.size()) {
+          if (GetParam().faults.pushes) {
+            pair->settle(); // what is offered is known
+          }
           sendSome(end, tag);
         }
         while (lane.receives.size() < lane.sends.size()) {
@@ -167,6 +182,7 @@ class ProtocolTraffic : public ::testing::TestWithParam<Setting> {
   std::mt19937_64 random;
   std::unique_ptr<Pair> pair;
   Lane lanes[2][kTags];
+  uint64_t pushed = 0;
 };
 
 TEST_P(ProtocolTraffic, EverythingArrivesOnceInOrderWithItsBytes) {
@@ -174,7 +190,9 @@ TEST_P(ProtocolTraffic, EverythingArrivesOnceInOrderWithItsBytes) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     run(seed);
     check();
+    pushed += pair->group(0).link(1).counters.pushedMessages;
   }
+  EXPECT_EQ(pushed > 30, GetParam().faults.pushes) << pushed;
 }
 
 // After a break each end learns of the other's end by its socket.

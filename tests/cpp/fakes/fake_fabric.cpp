@@ -49,9 +49,10 @@ void FakeFabric::failPosts(int count, int error, int taken) {
   postTaken_ = taken;
 }
 
-void FakeFabric::failRegistrations(int error) {
+void FakeFabric::failRegistrations(int error, int count) {
   const std::lock_guard<std::mutex> guard(mutex_);
   registrationError_ = error;
+  failingRegistrations_ = error == 0 ? 0 : count;
 }
 
 void FakeFabric::delay(int polls) {

@@ -125,7 +125,8 @@ struct FakeCalls {
   static ibv_mr*
   registerRegion(ibv_pd* domain, void* address, size_t size, int /*access*/) {
     const auto held = lock();
-    if (FakeFabric::current->registrationError_ != 0) {
+    if (FakeFabric::current->failingRegistrations_ > 0) {
+      --FakeFabric::current->failingRegistrations_;
       errno = FakeFabric::current->registrationError_;
       return nullptr;
     }

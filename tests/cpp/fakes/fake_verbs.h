@@ -1,5 +1,6 @@
 #pragma once
 
+#include <climits>
 #include <deque>
 #include <map>
 #include <memory>
@@ -55,8 +56,8 @@ class FakeFabric {
   // The next `count` calls of post_send fail with `error` after they have
   // taken `taken` requests of their list.
   void failPosts(int count, int error, int taken = 0);
-  // Registrations fail with this errno; 0: they work.
-  void failRegistrations(int error);
+  // The next `count` registrations fail with this errno; 0: they work.
+  void failRegistrations(int error, int count = INT_MAX);
   // Requests wait until poll_cq has been called this often.
   void delay(int polls);
 
@@ -100,7 +101,7 @@ class FakeFabric {
   std::map<int, uint64_t> requests_;
   uint32_t nextNumber_ = 17;
   int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;
-  int registrationError_ = 0;
+  int registrationError_ = 0, failingRegistrations_ = 0;
   int delay_ = 0;
   bool overflowed_ = false;
 };

@@ -18,6 +18,17 @@ class ScriptedConnection final : public Connection {
     bool abandoned = false;
   };
 
+  struct Offered {
+    uint64_t id = 0;
+    MemoryView view;
+  };
+  struct Pushed {
+    uint64_t id = 0;
+    uint16_t slot = 0;
+    MemoryView source;
+    uint64_t sequence = 0;
+  };
+
   std::string_view route() const override {
     return "scripted";
   }
@@ -42,7 +53,8 @@ class ScriptedConnection final : public Connection {
   void unexpose(uint64_t id) override {
     std::erase(exposed, id);
   }
-  bool canPull(RemoteBuffer /*source*/, size_t /*length*/) const override {
+  bool canPull(RemoteBuffer /*source*/, MemoryView /*destination*/)
+      const override {
     return pulling;
   }
   void pull(
@@ -56,6 +68,27 @@ class ScriptedConnection final : public Connection {
     for (auto& pull : pulls) {
       pull.abandoned |= pull.id == pullId;
     }
+  }
+  PushRange pushRange() const override {
+    return pushing ? PushRange{1, SIZE_MAX} : PushRange{};
+  }
+  std::optional<RemoteBuffer> offer(uint64_t id, MemoryView view) override {
+    offered.push_back({id, view});
+    return RemoteBuffer{1, 2, static_cast<uint16_t>(id)};
+  }
+  void withdraw(uint64_t id) override {
+    std::erase_if(offered, [id](const auto& one) { return one.id == id; });
+  }
+  Push push(
+      uint64_t id,
+      RemoteBuffer target,
+      MemoryView source,
+      uint64_t sequence) override {
+    if (full) {
+      return Push::kNoRoom;
+    }
+    pushes.push_back({id, target.slot, source, sequence});
+    return Push::kPosted;
   }
   bool poll(ConnectionEvents& events, Status& broken, int /*most*/) override {
     broken = breakWith;
@@ -77,11 +110,13 @@ class ScriptedConnection final : public Connection {
   }
 
   size_t mostPayload = 64 * 1024;
-  bool full = false, pulling = false, ended = false;
+  bool full = false, pulling = false, pushing = false, ended = false;
   Status breakWith;
   std::vector<MessageHeader> sent;
   std::vector<uint64_t> exposed;
   std::vector<Pull> pulls;
+  std::vector<Offered> offered;
+  std::vector<Pushed> pushes;
   std::deque<CopyJob> jobs;
   std::vector<CopyJob> finished;
   std::function<bool(ConnectionEvents&)> onPoll;

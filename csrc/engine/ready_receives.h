@@ -1,0 +1,71 @@
+#pragma once
+
+#include "core/slab.h"
+#include "core/transport.h"
+#include "engine/completions.h"
+#include "engine/outbound.h"
+
+namespace dlslime {
+
+class Group;
+class Sequencer;
+
+// Receives whose memory one peer has been offered for its next message of
+// their tag: the receiver's half of pushing (docs/protocol.md, "Push"). They
+// stay in the matcher; their `half` is set and `transferId` is the offer's id.
+// Under the engine's lock.
+class ReadyReceives {
+ public:
+  // A push that has come, after it was matched with its offer.
+  struct Landed {
+    OperationPtr receive;
+    bool retracted = false;
+  };
+
+  ReadyReceives(
+      Connection& connection,
+      Outbound& out,
+      Completions& completions,
+      const Sequencer& sequencer)
+      : connection_(connection),
+        out_(out),
+        completions_(completions),
+        sequencer_(sequencer) {}
+
+  // Offers the memory of `receive`, the next one for its source and tag, if
+  // the route can be offered it.
+  void offer(Group& group, const OperationPtr& receive, void* half);
+  // Its message has come another way: the offer has ended by that.
+  void close(Operation& receive);
+  // The receive ends with `why`. Its memory is kept until the peer says that
+  // it has forgotten the offer.
+  void retract(const OperationPtr& receive, const Status& why);
+  void onRetracted(uint64_t id);
+  // The header of a message that has been pushed into offer `id`; nothing:
+  // there is no such offer.
+  std::optional<MessageHeader> headerOf(uint64_t id) const;
+  Landed land(uint64_t id);
+  // The connection is broken, and nothing is written any more.
+  void fail();
+  bool idle() const {
+    return retracted_ == 0;
+  }
+
+ private:
+  struct Offer {
+    OperationPtr receive; // null: retracted, but its message has come
+    uint32_t remoteGroup = 0; // the peer's id of the group
+    uint32_t group = 0; // ours
+    bool retracted = false;
+  };
+  void forget(uint64_t id);
+
+  Connection& connection_;
+  Outbound& out_;
+  Completions& completions_;
+  const Sequencer& sequencer_;
+  Slab<Offer> offers_;
+  size_t retracted_ = 0; // of the offers
+};
+
+} // namespace dlslime

@@ -1,0 +1,91 @@
+#include "rdma/rdma_connection.h"
+
+// Messages that are written straight to where the receiver wants them.
+
+namespace dlslime::rdma {
+
+namespace {
+// Smaller ones are copied into the ring sooner than the receiver has told where
+// it wants them. Larger ones are read in pieces, so that messages behind one
+// need not wait for all of it.
+constexpr Connection::PushRange kPushed{32 * 1024, 1024 * 1024};
+constexpr int kSlotShift = 16;
+} // namespace
+
+Connection::PushRange RdmaConnection::pushRange() const {
+  return kPushed;
+}
+
+std::optional<RemoteBuffer> RdmaConnection::offer(
+    uint64_t id,
+    MemoryView view) {
+  auto region = nic_->memory().find(view);
+  return region && broken_.ok() ? offered_.offer(id, view, std::move(region))
+                                : std::nullopt;
+}
+
+Connection::Push RdmaConnection::push(
+    uint64_t id,
+    RemoteBuffer target,
+    MemoryView source,
+    uint64_t sequence) {
+  auto region = nic_->memory().find(source);
+  if (!region || target.slot >= OfferedMemory::kSlots) {
+    return Push::kNever;
+  }
+  if (!broken_.ok() || !peerReady_ || !queue_.room()) {
+    return Push::kNoRoom;
+  }
+  ibv_sge segment{};
+  segment.addr = reinterpret_cast<uint64_t>(source.data);
+  segment.length = static_cast<uint32_t>(source.size);
+  segment.lkey = region->localKey();
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.sg_list = &segment;
+  request.num_sge = 1;
+  request.imm_data = htobe32(
+      kPushBit | uint32_t{target.slot} << kSlotShift |
+      static_cast<uint16_t>(sequence));
+  request.wr.rdma.remote_addr = target.address;
+  request.wr.rdma.rkey = target.key;
+  const auto number = nextPush_++;
+  pushing_.push_back({number, id, std::move(region)});
+  int error = 0;
+  if (!queue_.post(request, RequestKind::kPush, number, error)) {
+    breakWith("a push could not be posted: " + errnoText(error));
+    pushing_.pop_back();
+    return Push::kNoRoom; // nothing goes out any more
+  }
+  return Push::kPosted;
+}
+
+void RdmaConnection::onPushed(
+    uint32_t number,
+    const Status& status,
+    ConnectionEvents& events) {
+  // A queue pair completes its requests in order, those that fail, too.
+  if (!pushing_.empty() && pushing_.front().number == number) {
+    const auto id = pushing_.front().id;
+    pushing_.pop_front();
+    events.onPushed(id, status);
+  }
+}
+
+void RdmaConnection::onLanded(
+    uint32_t immediate,
+    size_t bytes,
+    ConnectionEvents& events) {
+  const auto slot =
+      static_cast<uint16_t>((immediate & kPositionMask) >> kSlotShift);
+  const auto id = offered_.idOf(slot);
+  if (id == 0) {
+    breakWith(
+        "the peer has pushed " + std::to_string(bytes) + " bytes into slot " +
+        std::to_string(slot) + ", which was not offered");
+    return;
+  }
+  events.onLanded(id, static_cast<uint16_t>(immediate), bytes);
+}
+
+} // namespace dlslime::rdma

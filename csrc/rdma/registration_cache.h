@@ -1,0 +1,71 @@
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "core/transport.h"
+#include "rdma/handles.h"
+
+namespace dlslime::rdma {
+
+using MemoryRegionPtr = std::shared_ptr<const MemoryRegion>;
+
+// The memory that is registered with one device. Registering takes as long as
+// sending tens of kilobytes, so registrations are kept for the next use of
+// the same memory: until it is freed, which its MemoryOwner tells beforehand,
+// or until they are too many. Those in use stay. Any thread.
+class RegistrationCache final
+    : public MemoryRegistrar,
+      public std::enable_shared_from_this<RegistrationCache> {
+ public:
+  struct Limits {
+    size_t bytes = 0; // of the registrations, beside those in use
+    size_t entries = 0; // 0: nothing is kept
+  };
+  RegistrationCache(ProtectionDomainPtr domain, Limits limits)
+      : domain_(std::move(domain)), limits_(limits) {}
+
+  // Null: it is not registered.
+  MemoryRegionPtr find(MemoryView view);
+  // Registers the view, and more of its allocation where that is cheap.
+  // Throws Error.
+  MemoryRegionPtr acquire(MemoryView view);
+  // Registers large views, and small ones when their allocation is met again:
+  // copying a small message once costs less.
+  std::shared_ptr<const void> prepare(MemoryView view) override;
+
+  size_t entries();
+
+ private:
+  struct Entry {
+    MemoryView range;
+    MemoryRegionPtr region;
+  };
+  using Entries = std::list<Entry>; // least recently used first
+  using Dropped = std::vector<MemoryRegionPtr>;
+  // Whether this allocation has been met, and its end will be told.
+  enum class Met { kNever, kNow, kBefore };
+
+  MemoryRegionPtr lookUp(MemoryView view);
+  MemoryRegionPtr make(MemoryView range);
+  MemoryRegionPtr keep(MemoryView range, MemoryRegionPtr region);
+  Met meet(MemoryOwner& owner);
+  void onEnd(MemoryView allocation);
+  void shrink(Limits limits, Dropped& dropped);
+  void drop(Entries::iterator entry, Dropped& dropped);
+
+  const ProtectionDomainPtr domain_;
+  const Limits limits_;
+  std::mutex mutex_;
+  // Guarded by mutex_, and no region is freed while it is held:
+  Entries entries_;
+  std::map<const std::byte*, Entries::iterator> byAddress_;
+  std::set<const std::byte*> watched_; // allocations
+  size_t bytes_ = 0; // of the entries
+};
+
+} // namespace dlslime::rdma
