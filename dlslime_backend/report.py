@@ -46,10 +46,11 @@ def stats(group: _Group = None) -> dict[str, Any]:
 
     Returns:
         "rank" and "size" of this process in the group; "peers": for each rank that was used its
-        route ("shm", "gloo", "self"; empty until connected), copy method, messages and bytes sent
-        and received, how many of those sent were eager (copied at once) or rendezvous (announced,
-        then fetched), and how many operations are pending; "process": numbers of connections,
-        groups and threads of the whole process.
+        route ("shm", "rdma", "gloo", "self"; empty until connected), copy method, messages and
+        bytes sent and received, how many of those sent were eager (copied at once), pushed (written
+        into the memory of a posted receive) or rendezvous (announced, then fetched), and how many
+        operations are pending; "process": numbers of connections, groups and threads of the whole
+        process.
 
     Raises:
         ValueError: there is no such group.

@@ -77,6 +77,9 @@ class Connection {
   virtual MemoryRegistrar* registrar() {
     return nullptr;
   }
+  // What is posted between these two calls may go out together, at the end.
+  virtual void beginBatch() {}
+  virtual void endBatch() {}
   // Names local memory for the peer's pull(). Valid until the owner forgets
   // `id`; a peer that asks for it later reads stale bytes of this process and
   // harms only itself.

@@ -39,13 +39,15 @@ bool PeerChannel::poll(int most) {
     return false;
   }
   Status broken;
+  connection_->beginBatch();
   bool any = connection_->poll(*this, broken, most);
+  if (broken.ok() && state_ == State::kOpen) {
+    any |= out_->flush();
+  }
+  connection_->endBatch();
   if (!broken.ok()) {
     fail(peerClosed_.ok() ? broken : peerClosed_);
     return true;
-  }
-  if (state_ == State::kOpen) {
-    any |= out_->flush();
   }
   return any;
 }

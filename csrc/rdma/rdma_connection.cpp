@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <thread>
 
 #include "core/clock.h"
@@ -27,56 +25,9 @@ constexpr uint32_t kReceiveLump = 32;
 // Up to here two copies through the ring beat registering memory.
 constexpr size_t kMostStreamedBytes = 128 * 1024;
 constexpr milliseconds kDrainTime{1000};
-constexpr size_t kPage = 4096;
 constexpr int kPollBatch = 32;
 
-std::byte* allocate() {
-  auto* const memory = std::aligned_alloc(kPage, 2 * kRingBytes);
-  if (memory == nullptr) {
-    throw std::bad_alloc();
-  }
-  std::memset(memory, 0, 2 * kRingBytes);
-  return static_cast<std::byte*>(memory);
-}
-
 } // namespace
-
-Bytes EndAddress::encode() const {
-  ByteWriter writer;
-  pair.write(writer);
-  writer.number(ring);
-  writer.number(ringKey);
-  writer.number(kRingUnits);
-  return writer.take();
-}
-
-EndAddress EndAddress::decode(ByteSpan bytes) {
-  ByteReader reader(bytes);
-  EndAddress address;
-  address.pair = QueuePairAddress::read(reader);
-  address.ring = reader.number<uint64_t>();
-  address.ringKey = reader.number<uint32_t>();
-  const auto units = reader.number<uint32_t>();
-  if (!reader.atEnd() || units != kRingUnits) {
-    throw Error(
-        ErrorCode::kPeerFailed,
-        "the peer's RDMA address is malformed (" +
-            std::to_string(bytes.size()) + " bytes, a ring of " +
-            std::to_string(units) + " units)");
-  }
-  return address;
-}
-
-void RingMemory::Free::operator()(std::byte* memory) const {
-  std::free(memory);
-}
-
-RingMemory::RingMemory(const ProtectionDomainPtr& domain)
-    : memory_(allocate()),
-      region_(std::make_unique<MemoryRegion>(
-          domain,
-          memory_.get(),
-          2 * kRingBytes)) {}
 
 int RdmaConnection::mostCompletions() {
   return static_cast<int>(kSends + kReceives);
@@ -247,6 +198,13 @@ void RdmaConnection::endPulls() {
     pair_.toError(); // so that nothing more is written there
   }
   pulls_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
+}
+
+void RdmaConnection::endBatch() {
+  int error = 0;
+  if (!queue_.letGo(error)) {
+    breakWith("requests could not be posted: " + errnoText(error));
+  }
 }
 
 bool RdmaConnection::poll(ConnectionEvents& events, Status& broken, int most) {

@@ -7,46 +7,14 @@
 
 #include "core/transport.h"
 #include "rdma/eager_ring.h"
+#include "rdma/end_address.h"
 #include "rdma/offered_memory.h"
 #include "rdma/queue_pair.h"
 #include "rdma/read_pulls.h"
+#include "rdma/ring_memory.h"
 #include "rdma/send_queue.h"
 
 namespace dlslime::rdma {
-
-// What one end of a connection tells the other before they connect.
-struct EndAddress {
-  QueuePairAddress pair;
-  uint64_t ring = 0; // address of its eager ring
-  uint32_t ringKey = 0;
-
-  Bytes encode() const;
-  static EndAddress decode(ByteSpan bytes); // throws Error
-};
-
-// Memory of one connection that NICs read and write: the ring that the peer
-// fills, and the mirror that our messages to the peer's ring are sent from.
-class RingMemory {
- public:
-  explicit RingMemory(const ProtectionDomainPtr& domain);
-
-  std::byte* ring() const {
-    return memory_.get();
-  }
-  std::byte* mirror() const {
-    return memory_.get() + kRingBytes;
-  }
-  const MemoryRegion& region() const {
-    return *region_;
-  }
-
- private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-  const std::unique_ptr<std::byte, Free> memory_;
-  const std::unique_ptr<MemoryRegion> region_;
-};
 
 // One reliable connection between two processes (docs/protocol.md, "RDMA").
 // Made in two steps, as the handshake goes: first an address to tell the peer,
@@ -87,6 +55,10 @@ class RdmaConnection final : public Connection {
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
+  void beginBatch() override {
+    queue_.hold();
+  }
+  void endBatch() override;
   PushRange pushRange() const override;
   std::optional<RemoteBuffer> offer(uint64_t id, MemoryView view) override;
   void withdraw(uint64_t id) override {

@@ -1,5 +1,7 @@
 #include "rdma/send_queue.h"
 
+#include <utility>
+
 namespace dlslime::rdma {
 
 namespace {
@@ -36,7 +38,25 @@ bool SendQueue::post(
     request.send_flags |= IBV_SEND_SIGNALED;
   }
   request.wr_id = pack(id);
-  return pair_.postSend(&request, error);
+  if (!held_) {
+    return pair_.postSend(&request, error);
+  }
+  auto& kept = chain_[chained_];
+  kept.request = request;
+  kept.request.next = nullptr;
+  if (request.num_sge != 0) { // each has one at most
+    kept.segment = *request.sg_list;
+    kept.request.sg_list = &kept.segment;
+  }
+  if (chained_ > 0) {
+    chain_[chained_ - 1].request.next = &kept.request;
+  }
+  return ++chained_ < kChain || flush(error);
+}
+
+bool SendQueue::flush(int& error) {
+  return std::exchange(chained_, 0) == 0 ||
+      pair_.postSend(&chain_[0].request, error);
 }
 
 RequestId SendQueue::completed(uint64_t workRequestId) {

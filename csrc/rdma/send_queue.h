@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "rdma/queue_pair.h"
@@ -31,9 +32,20 @@ class SendQueue {
   bool room() const {
     return free_ > 0;
   }
-  // Posts one request. False, with the errno: the queue pair is broken.
+  // Posts one request, or keeps it while held. False, with the errno: the
+  // queue pair is broken.
   bool
   post(ibv_send_wr& request, RequestKind kind, uint32_t number, int& error);
+  // Requests are chained from now on, up to a few dozen, so that the NIC is
+  // told of all by one write to its doorbell.
+  void hold() {
+    held_ = true;
+  }
+  // Posts what was kept. False, with the errno, as above.
+  bool letGo(int& error) {
+    held_ = false;
+    return flush(error);
+  }
   // A completion of this queue, whatever its status.
   RequestId completed(uint64_t workRequestId);
   // Everything that was posted has completed.
@@ -42,7 +54,17 @@ class SendQueue {
   }
 
  private:
+  static constexpr size_t kChain = 32;
+  struct Kept {
+    ibv_send_wr request;
+    ibv_sge segment;
+  };
+  bool flush(int& error);
+
   QueuePair& pair_;
+  std::array<Kept, kChain> chain_;
+  size_t chained_ = 0;
+  bool held_ = false;
   uint32_t free_;
   uint32_t unsignalled_ = 0; // since the last signalled one
   uint32_t pending_ = 0; // slots that a completion to come frees
