@@ -47,7 +47,9 @@ void installHandlers() {
 void registerForkFd(int fd) {
   installHandlers();
   const std::lock_guard<std::mutex> guard(fdMutex());
-  fds().insert(fd);
+  if (fd >= 0) {
+    fds().insert(fd);
+  }
 }
 
 void unregisterForkFd(int fd) {

@@ -7,7 +7,8 @@ namespace dlslime {
 // and must not keep their sockets open either: a peer learns of our death by
 // the socket's end, which would not come while a child holds a copy.
 //
-// registerForkFd: the child closes this descriptor at once. Threads: any.
+// registerForkFd: the child closes this descriptor at once, unless it is none
+// (negative). Threads: any.
 void registerForkFd(int fd);
 void unregisterForkFd(int fd);
 

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "core/fork_guard.h"
 #include "core/log.h"
 
 namespace dlslime::rdma {
@@ -66,9 +67,14 @@ Context::Context(const Verbs& verbs, ibv_device* device)
     : verbs_(verbs),
       name_(verbs.getDeviceName(device)),
       context_(
-          made(verbs.openDevice(device), "cannot open RDMA device " + name_)) {}
+          made(verbs.openDevice(device), "cannot open RDMA device " + name_)) {
+  registerForkFd(context_->cmd_fd);
+  registerForkFd(context_->async_fd);
+}
 
 Context::~Context() {
+  unregisterForkFd(context_->cmd_fd);
+  unregisterForkFd(context_->async_fd);
   expectFreed(verbs_.closeDevice(context_), "device context");
 }
 
@@ -104,9 +110,11 @@ CompletionChannel::CompletionChannel(ContextPtr context)
     context_->verbs().destroyCompChannel(channel_);
     throwErrno("cannot make a completion channel non-blocking", error);
   }
+  registerForkFd(channel_->fd);
 }
 
 CompletionChannel::~CompletionChannel() {
+  unregisterForkFd(channel_->fd);
   expectFreed(
       context_->verbs().destroyCompChannel(channel_), "completion channel");
 }

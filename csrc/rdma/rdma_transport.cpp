@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "core/fork_guard.h"
 #include "core/log.h"
 
 namespace dlslime::rdma {
@@ -29,6 +30,11 @@ RdmaTransport::RdmaTransport(const RdmaConfig& config)
   if (!events_) {
     throwErrno("cannot create an epoll set", errno);
   }
+  registerForkFd(events_.get());
+}
+
+RdmaTransport::~RdmaTransport() {
+  unregisterForkFd(events_.get());
 }
 
 void RdmaTransport::openDevices() {

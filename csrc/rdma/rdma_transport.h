@@ -22,6 +22,7 @@ class RdmaTransport final : public Transport {
   // Throws Error{kUnavailable}: switched off, or this machine has no RDMA
   // devices.
   explicit RdmaTransport(const RdmaConfig& config);
+  ~RdmaTransport() override;
 
   std::string_view name() const override {
     return "rdma";

@@ -220,6 +220,48 @@ TEST_F(RdmaTest, PostThatTheDeviceRefusesBreaksTheConnectionOnly) {
       << sent->status().message();
 }
 
+// Messages that waited for room in the ring go out together when there is some.
+TEST_F(RdmaTest, MessagesThatWaitedShareADoorbell) {
+  connect();
+  settle();
+  std::vector<GuardedPtr> sends;
+  for (int i = 0; i < 2000; ++i) {
+    sends.push_back(send(0, 8));
+  }
+  const auto posted = fabric.requests(IBV_WR_RDMA_WRITE_WITH_IMM);
+  const auto before = fabric.doorbells();
+  settle();
+  const auto more = fabric.requests(IBV_WR_RDMA_WRITE_WITH_IMM) - posted;
+  EXPECT_GT(more, 900U);
+  EXPECT_LT(fabric.doorbells() - before, more / 10);
+  for (uint32_t i = 0; i < 2000; ++i) {
+    const auto got = receive(1, 8);
+    ASSERT_TRUE(got->done() && got->status().ok());
+    ASSERT_EQ(got->result(), sends[i]->result());
+  }
+}
+
+TEST_F(RdmaTest, ChainOfWhichTheDeviceTakesAPartBreaksTheConnectionOnly) {
+  connect();
+  settle();
+  std::vector<GuardedPtr> sends;
+  for (int i = 0; i < 2000; ++i) {
+    sends.push_back(send(0, 8));
+  }
+  fabric.failPosts(1, ENOMEM, 3);
+  settle();
+  ends_[1]->channels[0]->peerClosed(
+      Status(ErrorCode::kPeerFailed, "its process has ended"));
+  settle();
+  EXPECT_EQ(channel(0).state(), PeerChannel::State::kFailed);
+  for (const auto& sent : sends) {
+    ASSERT_EQ(sent->ends(), 1);
+    ASSERT_EQ(sent->releases(), 1);
+  }
+  EXPECT_TRUE(channel(0).idle());
+  EXPECT_TRUE(channel(1).idle());
+}
+
 TEST_F(RdmaTest, MemoryThatCantBeRegisteredIsStreamed) {
   connect();
   settle();

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,34 @@ def test_pairs_of_a_node_share_memory_and_the_others_go_by_rdma() -> None:
     routes = run_world(_routes, 4)
     for rank, of in enumerate(routes):
         assert of == {r: "shm" if r // 2 == rank // 2 else "rdma" for r in range(4) if r != rank}
+
+
+def _descriptors() -> set[str]:
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the one of this very listing
+            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+    return found
+
+
+def _fork(rank: int, size: int) -> list[str]:
+    _exchange(rank, size, 1000)
+    assert any("infiniband" in name for name in _descriptors())
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writable, "\n".join(_descriptors()).encode())
+        os._exit(0)
+    os.close(writable)
+    with open(readable, encoding="utf-8") as pipe:
+        names = pipe.read().split("\n")
+    os.waitpid(child, 0)
+    _exchange(rank, size, LARGE)
+    return [name for name in names if "infiniband" in name]
+
+
+def test_forked_child_keeps_nothing_of_the_nics() -> None:
+    assert run_world(_fork, 2) == [[], []]
 
 
 def test_gloo_carries_what_rdma_may_not_and_says_why() -> None:

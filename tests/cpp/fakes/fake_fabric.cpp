@@ -72,6 +72,11 @@ bool FakeFabric::overflowed() {
   return overflowed_;
 }
 
+uint64_t FakeFabric::doorbells() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return doorbells_;
+}
+
 uint64_t FakeFabric::requests(ibv_wr_opcode opcode) {
   const std::lock_guard<std::mutex> guard(mutex_);
   return requests_[opcode];

@@ -52,6 +52,7 @@ struct FakeCalls {
         auto* const context = new Context;
         context->device = &known;
         context->base.device = device;
+        context->base.cmd_fd = context->base.async_fd = -1;
         context->base.ops.post_send = postSend;
         context->base.ops.post_recv = postReceive;
         context->base.ops.poll_cq = poll;
@@ -269,6 +270,7 @@ struct FakeCalls {
     const auto held = lock();
     auto& fabric = *FakeFabric::current;
     auto& qp = of(base);
+    ++fabric.doorbells_;
     int left = -1;
     if (fabric.failingPosts_ > 0) {
       --fabric.failingPosts_;

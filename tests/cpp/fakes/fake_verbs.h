@@ -66,6 +66,7 @@ class FakeFabric {
   std::map<std::string, int> live();
   bool overflowed(); // some completion queue did
   uint64_t requests(ibv_wr_opcode opcode); // carried out
+  uint64_t doorbells(); // calls of post_send
 
   struct Qp;
   struct Cq;
@@ -103,6 +104,7 @@ class FakeFabric {
   int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;
   int registrationError_ = 0, failingRegistrations_ = 0;
   int delay_ = 0;
+  uint64_t doorbells_ = 0;
   bool overflowed_ = false;
 };
 
