@@ -194,6 +194,7 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options.rounds, Path(folder))
+        route = _route(bench.peer)
         figures: list[Figure] = []
         for part in [_small, *(lambda b, size=size: _large(b, size) for size in SHARES)]:
             for figure in part(bench):
@@ -201,7 +202,7 @@ def main() -> int:
                 if bench.rank == 0:
                     print(report.line(figure), flush=True)
         if bench.rank == 0:
-            about = report.environment() | {"route": _route(bench.peer)}
+            about = report.environment() | {"route": route}
             report.save(options.json, about, figures, [])
             print(f"written to {options.json}")
         dist.destroy_process_group()
