@@ -139,6 +139,9 @@ void Engine::send(Group& group, const OperationPtr& operation) {
   prepare(group, *operation);
   progress_.noteLook();
   Section section(state_);
+  if (operation->prepared) {
+    lookLocked(); // the receiver may have said where to write it
+  }
   group.send(operation);
   // No room: there may be some by now. And from time to time anyway: the peer
   // returns credit, without which eager sends turn into announced ones.

@@ -22,16 +22,13 @@ void PeerChannel::connected(
   out_.emplace(*connection_, completions_, limits);
   in_.emplace(
       *connection_, *out_, completions_, sequencer_, limits.unexpectedBytes);
-  toItself_ = connection_->route() == "self";
+  route_ = connection_->route();
+  toItself_ = route_ == "self";
   state_ = State::kOpen;
 }
 
-std::string PeerChannel::route() const {
-  return connection_ ? std::string(connection_->route()) : "";
-}
-
 std::string PeerChannel::copyName() const {
-  return connection_ ? std::string(connection_->copyName()) : "";
+  return connection_ ? std::string(connection_->copyName()) : copyName_;
 }
 
 bool PeerChannel::poll(int most) {
@@ -97,6 +94,7 @@ void PeerChannel::peerClosed(const Status& why) {
 }
 
 std::unique_ptr<Connection> PeerChannel::takeConnection() {
+  copyName_ = copyName();
   // The two halves stay: groups may still hold what came through them. Both
   // have failed, and do not touch the connection any more.
   return std::move(connection_);

@@ -90,7 +90,10 @@ class PeerChannel final : public ConnectionEvents,
   const std::vector<RejectedRoute>& rejected() const {
     return rejected_;
   }
-  std::string route() const;
+  // How it is, or was, reached; empty before connected().
+  const std::string& route() const {
+    return route_;
+  }
   MemoryRegistrar* registrar() const {
     return connection_ ? connection_->registrar() : nullptr;
   }
@@ -127,6 +130,8 @@ class PeerChannel final : public ConnectionEvents,
   Status peerClosed_; // set by peerClosed() until the route is drained
   std::vector<RejectedRoute> rejected_;
   std::unique_ptr<Connection> connection_;
+  std::string route_;
+  std::string copyName_; // once the connection is gone
   int copies_ = 0; // claimed and not finished: they use the connection
   std::optional<Outbound> out_;
   std::optional<Inbound> in_;

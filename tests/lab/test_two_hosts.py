@@ -49,6 +49,40 @@ def test_pairs_of_a_node_share_memory_and_the_others_go_by_rdma() -> None:
         assert of == {r: "shm" if r // 2 == rank // 2 else "rdma" for r in range(4) if r != rank}
 
 
+def _nic_counter(name: str) -> int:
+    path = Path("/sys/class/infiniband/rxe0/ports/1/hw_counters", name)
+    return int(path.read_text(encoding="ascii"))
+
+
+def _posted_first(rank: int, size: int, nbytes: int, rounds: int) -> tuple[int, int]:
+    """Returns how many messages rank 0 has pushed, and how many rank 1's NIC has received."""
+    tensor = blank(nbytes)
+    for number in range(-2, rounds):  # the first ones make the memory known
+        if number == 0:
+            sync("known")
+            received = _nic_counter("rdma_recvs")
+        if rank == 1:
+            work = dist.irecv(tensor, 0)
+            sync(f"posted {number}")
+            work.wait()
+            expect_pattern(tensor, number + 2)
+        else:
+            tensor.copy_(pattern(nbytes, number + 2))
+            sync(f"posted {number}")
+            dist.send(tensor, 1)
+    sync("over")
+    pushed = dlslime_backend.stats()["peers"][1 - rank]["pushed_messages"]
+    return pushed, _nic_counter("rdma_recvs") - received
+
+
+@pytest.mark.parametrize("nbytes", [64 << 10, 1 << 20])
+def test_message_for_a_posted_receive_is_one_on_the_wire(nbytes: int) -> None:
+    rounds = 20
+    (pushed, _), (_, received) = run_world(_posted_first, 2, nbytes, rounds, fresh=True)
+    assert pushed >= rounds
+    assert received <= rounds + 2  # and some credit
+
+
 def _descriptors() -> set[str]:
     found = set()
     for fd in os.listdir("/proc/self/fd"):

@@ -49,6 +49,21 @@ def test_explain_names_the_rejected_route_and_its_reason() -> None:
     assert "route=gloo" in told["text"]
 
 
+def _explain_one_who_left(rank: int, size: int) -> None:
+    assert dlslime_backend.explain(1 - rank)["route"] == "shm"
+    sync("explained")
+    if rank == 1:
+        dist.destroy_process_group()
+        return
+    for _ in range(20):  # its process leaves, and the connection is taken down
+        assert dlslime_backend.explain(1)["route"] == "shm"
+        time.sleep(0.02)
+
+
+def test_explain_still_tells_how_a_rank_was_reached_that_has_left() -> None:
+    run_world(_explain_one_who_left, 2, fresh=True, sync_end=False)
+
+
 def _explain_myself(rank: int, size: int) -> None:
     told = dlslime_backend.explain(rank)
     assert told["route"] == "self"
