@@ -62,7 +62,7 @@ class SendQueue {
   bool flush(int& error);
 
   QueuePair& pair_;
-  std::array<Kept, kChain> chain_;
+  std::array<Kept, kChain> chain_{};
   size_t chained_ = 0;
   bool held_ = false;
   uint32_t free_;
