@@ -3,6 +3,7 @@
 import datetime
 import os
 import socket
+import time
 
 import pytest
 import torch
@@ -265,9 +266,12 @@ def _lazy(rank: int, size: int) -> None:
     groups = [dist.new_group() for _ in range(10)]
     for group in groups:
         exchange(group)
+    # One control connection at most for all ten groups, once the handshakes that crossed are over.
+    deadline = time.monotonic() + 10
+    while _sockets()[0] - before > 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
     after_messages, still = _sockets()
-    # One control connection and one listener's end of it at most, for all ten groups.
-    assert after_messages - before <= 2
+    assert after_messages - before <= 1
     assert still == listeners
     dist.all_reduce(torch.ones(1), group=groups[0])
     assert _sockets()[1] == listeners + 1, "the first collective made Gloo's listener"
