@@ -111,8 +111,8 @@ RdmaConfig readRdma() {
   readSmall("DLSLIME_IB_TC", "NCCL_IB_TC", 255, rdma.trafficClass);
   readSmall("DLSLIME_IB_PKEY", "NCCL_IB_PKEY", 65535, rdma.pkeyIndex);
   readSmall("DLSLIME_IB_TIMEOUT", "NCCL_IB_TIMEOUT", 31, rdma.timeout);
-  readNumber("DLSLIME_REGISTRATION_BYTES", 0, SIZE_MAX / 2, rdma.cacheBytes);
   readSmall("DLSLIME_IB_RETRY_CNT", "NCCL_IB_RETRY_CNT", 7, rdma.retryCount);
+  readNumber("DLSLIME_REGISTRATION_BYTES", 0, SIZE_MAX / 2, rdma.cacheBytes);
   return rdma;
 }
 

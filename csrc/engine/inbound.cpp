@@ -42,6 +42,7 @@ Inbound::Inbound(
       out_(out),
       completions_(completions),
       ready_(connection, out, completions, sequencer),
+      mayBePushed_(connection.pushRange().least <= connection.pushRange().most),
       creditLump_(std::min<uint64_t>(
           kMostCreditLumpBytes,
           unexpectedBytes / kCreditLumpParts)) {}

@@ -44,8 +44,7 @@ class Inbound {
 
   // Whether the route can write into memory that is offered.
   bool mayBePushed() const {
-    const auto range = connection_.pushRange();
-    return range.least <= range.most;
+    return mayBePushed_;
   }
   // The next message of its source and tag will be for this posted receive.
   void makeReady(Group& group, const OperationPtr& receive) {
@@ -93,6 +92,7 @@ class Inbound {
   Completions& completions_;
   Slab<Pull> pulls_;
   ReadyReceives ready_;
+  const bool mayBePushed_;
   const uint64_t creditLump_;
   uint64_t creditOwed_ = 0;
 };

@@ -15,10 +15,11 @@ std::vector<RouteOption> chooseRoutes(
     if (option.transport == nullptr) {
       continue;
     }
-    Status usable = option.transport->reaches(self, peer);
-    if (policy != RoutePolicy::kAuto && option.route != forced) {
-      usable = {ErrorCode::kUnavailable, "excluded by route=" + forced};
-    }
+    const bool excluded =
+        policy != RoutePolicy::kAuto && option.route != forced;
+    const Status usable = excluded
+        ? Status(ErrorCode::kUnavailable, "excluded by route=" + forced)
+        : option.transport->reaches(self, peer);
     if (!usable.ok()) {
       option = {option.route, nullptr, usable.message()};
     }

@@ -22,8 +22,6 @@ constexpr uint32_t kSends = 512;
 constexpr uint32_t kInlineBytes = 256;
 // Received immediates after which receives are posted again, in one call.
 constexpr uint32_t kReceiveLump = 32;
-// Up to here two copies through the ring beat registering memory.
-constexpr size_t kMostStreamedBytes = 128 * 1024;
 constexpr milliseconds kDrainTime{1000};
 constexpr int kPollBatch = 32;
 
@@ -134,8 +132,8 @@ bool RdmaConnection::send(const MessageHeader& header, ByteSpan payload) {
 // Throws Error.
 MemoryRegionPtr RdmaConnection::regionFor(MemoryView view) const {
   auto& memory = nic_->memory();
-  return view.size > kMostStreamedBytes ? memory.acquire(view)
-                                        : memory.find(view);
+  return view.size > RegistrationCache::kMostCopied ? memory.acquire(view)
+                                                    : memory.find(view);
 }
 
 RemoteBuffer RdmaConnection::expose(uint64_t id, MemoryView view) {
@@ -161,7 +159,7 @@ void RdmaConnection::unexpose(uint64_t id) {
 bool RdmaConnection::canPull(RemoteBuffer source, MemoryView destination)
     const {
   return source.key != 0 &&
-      (destination.size > kMostStreamedBytes ||
+      (destination.size > RegistrationCache::kMostCopied ||
        nic_->memory().find(destination) != nullptr);
 }
 

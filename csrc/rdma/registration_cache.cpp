@@ -7,8 +7,6 @@
 namespace dlslime::rdma {
 
 namespace {
-// Two copies through the eager ring cost less than registering once.
-constexpr size_t kMostCopied = 128 * 1024;
 // Allocations up to here are registered whole: programs send their parts.
 constexpr size_t kMostWhole = 4 * 1024 * 1024;
 

@@ -22,6 +22,9 @@ class RegistrationCache final
     : public MemoryRegistrar,
       public std::enable_shared_from_this<RegistrationCache> {
  public:
+  // Two copies through the eager ring cost less than registering so little.
+  static constexpr size_t kMostCopied = 128 * 1024;
+
   struct Limits {
     size_t bytes = 0; // of the registrations, beside those in use
     size_t entries = 0; // 0: nothing is kept

@@ -84,6 +84,16 @@ class RdmaTest : public ::testing::Test {
     ends_[at]->receive(*groups_[at], operation);
     return operation;
   }
+  // More messages at once than the ring has room for.
+  std::vector<GuardedPtr> flood(int count) {
+    connect();
+    settle();
+    std::vector<GuardedPtr> sends;
+    for (int i = 0; i < count; ++i) {
+      sends.push_back(send(0, 8));
+    }
+    return sends;
+  }
   PeerChannel& channel(int end) {
     return *ends_[end]->channels[0];
   }
@@ -222,12 +232,7 @@ TEST_F(RdmaTest, PostThatTheDeviceRefusesBreaksTheConnectionOnly) {
 
 // Messages that waited for room in the ring go out together when there is some.
 TEST_F(RdmaTest, MessagesThatWaitedShareADoorbell) {
-  connect();
-  settle();
-  std::vector<GuardedPtr> sends;
-  for (int i = 0; i < 2000; ++i) {
-    sends.push_back(send(0, 8));
-  }
+  const auto sends = flood(2000);
   const auto posted = fabric.requests(IBV_WR_RDMA_WRITE_WITH_IMM);
   const auto before = fabric.doorbells();
   settle();
@@ -242,12 +247,7 @@ TEST_F(RdmaTest, MessagesThatWaitedShareADoorbell) {
 }
 
 TEST_F(RdmaTest, ChainOfWhichTheDeviceTakesAPartBreaksTheConnectionOnly) {
-  connect();
-  settle();
-  std::vector<GuardedPtr> sends;
-  for (int i = 0; i < 2000; ++i) {
-    sends.push_back(send(0, 8));
-  }
+  const auto sends = flood(2000);
   fabric.failPosts(1, ENOMEM, 3);
   settle();
   ends_[1]->channels[0]->peerClosed(

@@ -8,37 +8,24 @@
 #include "fakes/fake_verbs.h"
 #include "fakes/log_capture.h"
 #include "fakes/memory_carriers.h"
+#include "fakes/rdma_hosts.h"
 
 namespace dlslime::testing {
 namespace {
 
-FakeDevice named(const char* name) {
-  FakeDevice device;
-  device.name = name;
-  return device;
-}
-
 class RdmaEngine : public ::testing::Test {
  protected:
-  // Each rank on a host of its own, with a NIC of its own.
-  static Config onHost(int rank) {
-    Config config;
-    config.hostId = "host " + std::to_string(rank);
-    config.interfaces = "=lo";
-    config.rdma.nics = "nic" + std::to_string(rank);
-    return config;
-  }
   ~RdmaEngine() override {
     EXPECT_TRUE(fabric.live().empty()) << "something was not freed";
     EXPECT_FALSE(fabric.overflowed()) << "a completion queue was too small";
   }
 
-  FakeFabric fabric{{named("nic0"), named("nic1"), named("nic2")}};
+  FakeFabric fabric{{nicOf(0), nicOf(1), nicOf(2)}};
   LogCapture log;
 };
 
 TEST_F(RdmaEngine, MessagesOfAllSizesArriveInBothDirections) {
-  Cluster world(3, onHost);
+  Cluster world(3, rdmaHost);
   for (const size_t size :
        {0, 1, 8000, 70000, 200000, 1 << 20, (9 << 20) + 13}) {
     ASSERT_TRUE(world.passes(0, 1, size)) << size;
@@ -51,7 +38,7 @@ TEST_F(RdmaEngine, MessagesOfAllSizesArriveInBothDirections) {
 }
 
 TEST_F(RdmaEngine, WaitersSleepAndAreWoken) {
-  Cluster world(2, onHost);
+  Cluster world(2, rdmaHost);
   ASSERT_TRUE(world.passes(0, 1));
   for (const size_t size : {8, 1 << 20}) {
     const auto receive = world[1].receive(0, 1, size);
@@ -65,7 +52,7 @@ TEST_F(RdmaEngine, WaitersSleepAndAreWoken) {
 }
 
 TEST_F(RdmaEngine, OperationsCompleteWithoutAnybodyWaiting) {
-  Cluster world(2, onHost);
+  Cluster world(2, rdmaHost);
   const auto receive = world[1].receive(0, 1, 1 << 22);
   const auto send = world[0].send(1, 1, pattern(1 << 22));
   EXPECT_TRUE(eventually([&] { return receive->done() && send->done(); }));
@@ -73,7 +60,7 @@ TEST_F(RdmaEngine, OperationsCompleteWithoutAnybodyWaiting) {
 }
 
 TEST_F(RdmaEngine, ThreadsOfBothEndsPostAtOnce) {
-  Cluster world(2, onHost);
+  Cluster world(2, rdmaHost);
   std::vector<std::thread> threads;
   for (uint32_t tag = 0; tag < 4; ++tag) {
     threads.emplace_back([&, tag] {
@@ -98,7 +85,7 @@ TEST_F(RdmaEngine, HostWithoutANicIsReachedByGlooAndBothSayWhy) {
   Cluster world(
       2,
       [](int rank) {
-        auto config = onHost(rank);
+        auto config = rdmaHost(rank);
         config.rdma.enabled = rank == 0;
         return config;
       },
@@ -110,7 +97,7 @@ TEST_F(RdmaEngine, HostWithoutANicIsReachedByGlooAndBothSayWhy) {
 }
 
 TEST_F(RdmaEngine, PeerThatLeavesFailsTheReceivesAndKeepsWhatItSent) {
-  Cluster world(2, onHost);
+  Cluster world(2, rdmaHost);
   ASSERT_TRUE(world.passes(0, 1));
   const auto last = world[1].send(0, 1, pattern(500));
   ASSERT_TRUE(world[1].wait(last));
@@ -124,7 +111,7 @@ TEST_F(RdmaEngine, PeerThatLeavesFailsTheReceivesAndKeepsWhatItSent) {
 }
 
 TEST_F(RdmaEngine, IdleEnginesUseNoProcessorTime) {
-  Cluster world(2, onHost);
+  Cluster world(2, rdmaHost);
   ASSERT_TRUE(world.passes(0, 1, 2 << 20));
   const auto pending = world[0].receive(1, 5, 8);
   std::this_thread::sleep_for(milliseconds(100));

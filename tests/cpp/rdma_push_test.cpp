@@ -7,6 +7,7 @@
 #include "fakes/fake_verbs.h"
 #include "fakes/log_capture.h"
 #include "fakes/owned_memory.h"
+#include "fakes/rdma_hosts.h"
 
 namespace dlslime::testing {
 namespace {
@@ -15,23 +16,11 @@ using Kind = Operation::Kind;
 using OwnedPtr = std::shared_ptr<OwnedOperation>;
 constexpr size_t kSize = 256 * 1024;
 
-FakeDevice named(const char* name) {
-  FakeDevice device;
-  device.name = name;
-  return device;
-}
-
 // Two hosts, of which rank 0 sends and rank 1 receives.
 class RdmaPush : public ::testing::Test {
  protected:
   void SetUp() override {
-    world.emplace(2, [](int rank) {
-      Config config;
-      config.hostId = "host " + std::to_string(rank);
-      config.interfaces = "=lo";
-      config.rdma.nics = "nic" + std::to_string(rank);
-      return config;
-    });
+    world.emplace(2, rdmaHost);
     ASSERT_TRUE(world->passes(0, 1)); // they are connected
   }
   void TearDown() override {
@@ -49,16 +38,10 @@ class RdmaPush : public ::testing::Test {
                         : node.engine->receive(*node.group, operation);
     return operation;
   }
+  // The sender sees the offer when it looks, before it sends.
   OwnedPtr postReceive() {
     std::memset(target->view().data, 0, target->view().size);
-    const auto before = fabric.requests(IBV_WR_RDMA_WRITE_WITH_IMM);
-    auto receive = post(Kind::kReceive, target);
-    // Until the offer is with the sender: its engine polls by itself.
-    eventually(
-        [&] { return fabric.requests(IBV_WR_RDMA_WRITE_WITH_IMM) > before; },
-        1);
-    std::this_thread::sleep_for(milliseconds(20));
-    return receive;
+    return post(Kind::kReceive, target);
   }
   OwnedPtr postSend(unsigned seed) {
     const auto bytes = pattern(source->view().size, seed);
@@ -79,7 +62,7 @@ class RdmaPush : public ::testing::Test {
   }
 
   LogCapture log;
-  FakeFabric fabric{{named("nic0"), named("nic1")}};
+  FakeFabric fabric{{nicOf(0), nicOf(1)}};
   std::optional<Cluster> world;
   std::shared_ptr<OwnedMemory> source = std::make_shared<OwnedMemory>(kSize);
   std::shared_ptr<OwnedMemory> target = std::make_shared<OwnedMemory>(kSize);

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -84,11 +84,11 @@ def test_message_for_a_posted_receive_is_one_on_the_wire(nbytes: int) -> None:
 
 
 def _descriptors() -> set[str]:
-    found = set()
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the one of this very listing
-            found.add(os.readlink(f"/proc/self/fd/{fd}"))
-    return found
+    folder = os.open("/proc/self/fd", os.O_RDONLY)  # its own is there to be read, too
+    try:
+        return {os.readlink(name, dir_fd=folder) for name in os.listdir(folder)}
+    finally:
+        os.close(folder)
 
 
 def _fork(rank: int, size: int) -> list[str]:

@@ -193,10 +193,7 @@ class _Node:
         self._processes[ticket].join(seconds)
 
     def signal(self, ticket: int, number: int) -> None:
-        process = self._processes[ticket]
-        with contextlib.suppress(ProcessLookupError):  # it may end at this moment
-            if process.is_alive():
-                os.kill(process.pid, number)
+        worker.send_signal(self._processes[ticket], number)
 
     def output(self, ticket: int, start: int) -> bytes:
         return self._path(ticket).read_bytes()[start:]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import itertools
 import multiprocessing
@@ -58,9 +57,7 @@ class LocalWorker:
 
     def send_signal(self, number: int) -> None:
         """Sends it a signal, unless it has ended."""
-        with contextlib.suppress(ProcessLookupError):  # it may end at this moment
-            if self._process.is_alive():
-                os.kill(self._process.pid, number)
+        worker.send_signal(self._process, number)
 
     def output(self, start: int) -> bytes:
         """Returns what it wrote from this byte on."""

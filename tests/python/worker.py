@@ -178,6 +178,13 @@ def main(connection: Connection, env: Mapping[str, str], output_path: str) -> No
             connection.send_bytes(reply)
 
 
+def send_signal(process: Any, number: int) -> None:
+    """Sends a signal to a process of multiprocessing, unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):  # the fork server has just reaped it
+        if process.is_alive():
+            os.kill(process.pid, number)
+
+
 def await_death(pid: int, seconds: float = 20) -> None:
     """Waits until process `pid` is gone or a zombie: its descriptors are closed then."""
     deadline = time.monotonic() + seconds

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "core/config.h"
+#include "fakes/fake_verbs.h"
+
+namespace dlslime::testing {
+
+// The NIC of a rank that is on a host of its own.
+inline FakeDevice nicOf(int rank) {
+  FakeDevice device;
+  device.name = "nic" + std::to_string(rank);
+  return device;
+}
+inline Config rdmaHost(int rank) {
+  Config config;
+  config.hostId = "host " + std::to_string(rank);
+  config.interfaces = "=lo";
+  config.rdma.nics = nicOf(rank).name;
+  return config;
+}
+
+} // namespace dlslime::testing
