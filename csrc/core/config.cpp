@@ -174,6 +174,9 @@ Config Config::fromEnvironment() {
   if (number != SIZE_MAX) {
     config.spin = microseconds(number);
   }
+  number = static_cast<size_t>(config.recovery.count());
+  readNumber("DLSLIME_RECOVERY_MS", 0, 3'600'000, number);
+  config.recovery = milliseconds(number);
   number = static_cast<size_t>(config.linger.count());
   readNumber("DLSLIME_LINGER_MS", 0, 3'600'000, number);
   config.linger = milliseconds(number);

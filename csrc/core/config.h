@@ -78,6 +78,9 @@ struct Config {
   // times what sleeping and waking costs (engine/system_cost.h), 50 us where
   // that is 9 us.
   std::optional<microseconds> spin;
+  // DLSLIME_RECOVERY_MS: how long a connection that was lost is looked for
+  // another; 0: what goes on fails at once.
+  milliseconds recovery{30000};
   // DLSLIME_LINGER_MS: how long shutdown() waits for sends that nobody waited
   // for.
   milliseconds linger{1000};

@@ -25,9 +25,12 @@ enum class MessageType : uint8_t {
           // offset = the last sequence seen: write the next message there
   kRetract, // group, tag, id: forget this offer
   kRetracted, // id: it is forgotten, and what was written came before this
+  kMoved, // as kAnnounce: after the connection was replaced, the announced
+          // message is to be found there
+  kNothing, // takes the place of a message that has lost its meaning
   kPushed, // made at the receiver of what was written into an offer; never sent
 };
-constexpr auto kLastMessageType = MessageType::kRetracted; // that is sent
+constexpr auto kLastMessageType = MessageType::kNothing; // that is sent
 
 // How an announced message ended at the receiver.
 enum class FinishStatus : uint8_t {

@@ -13,6 +13,12 @@
 
 namespace dlslime {
 
+// A message that was sent, and that the peer may not have taken.
+struct SentMessage {
+  MessageHeader header;
+  Bytes payload;
+};
+
 // What a Connection tells its owner, from inside poll().
 class ConnectionEvents {
  public:
@@ -149,10 +155,31 @@ class Connection {
   // The peer has closed its end: nobody will read what is sent, but what it
   // sent before may still be polled.
   virtual void peerClosed() {}
-  // After that: poll() has seen all that it sent.
+  // After that, or after sever(): poll() has seen all that it sent, and
+  // nothing of what was started here is going on.
   virtual bool drained() const {
     return true;
   }
+
+  // --- Being replaced after a failure: optional --------------------------
+  // When it breaks, what it may have lost can be sent by another connection.
+  virtual bool replaceable() const {
+    return false;
+  }
+  // Lets nothing more through: poll() finds it broken, until it is drained().
+  virtual void sever() {}
+  // Of a broken connection: what the peer may not have taken, oldest first.
+  virtual std::vector<SentMessage> unconfirmed() const {
+    return {};
+  }
+  // At the initiator, before the connection is used: whether messages pass,
+  // which some routes learn only by sending one. False: not known yet; true:
+  // they do, and the other end's confirm() is to be told this. Throws Error:
+  // they don't.
+  virtual bool verify(Bytes& /*result*/) {
+    return true;
+  }
+  virtual void confirm(ByteSpan /*result*/) {} // throws Error
   // Sends what still waits, within reason, and stops the route's own threads.
   // Not under the engine's lock.
   virtual void close() {}

@@ -9,7 +9,7 @@ namespace dlslime {
 
 std::shared_ptr<PeerChannel> ChannelTable::find(const ChannelKey& key) const {
   for (const auto& entry : entries_) {
-    if (entry.channel->open() && entry.key == key) {
+    if (entry.channel->alive() && entry.key == key) {
       return entry.channel;
     }
   }
@@ -18,13 +18,46 @@ std::shared_ptr<PeerChannel> ChannelTable::find(const ChannelKey& key) const {
 
 void ChannelTable::add(
     const ChannelKey& key,
+    AddressRecord peer,
     std::shared_ptr<PeerChannel> channel,
     std::optional<ControlSocket> socket) {
   const auto token = nextToken_++;
   if (socket) {
     sleeper_.add(socket->fd(), token);
   }
-  entries_.push_back({key, std::move(channel), std::move(socket), token});
+  entries_.push_back(
+      {key, std::move(peer), std::move(channel), std::move(socket), token});
+}
+
+ChannelTable::Entry& ChannelTable::entryOf(const PeerChannel& channel) {
+  return *std::find_if(
+      entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return entry.channel.get() == &channel;
+      });
+}
+
+void ChannelTable::replaceSocket(
+    const PeerChannel& channel,
+    ControlSocket socket) {
+  auto& entry = entryOf(channel);
+  dropSocket(entry);
+  entry.token = nextToken_++;
+  sleeper_.add(socket.fd(), entry.token);
+  entry.socket.emplace(std::move(socket));
+}
+
+void ChannelTable::dropSocket(const PeerChannel& channel) {
+  dropSocket(entryOf(channel));
+}
+
+std::vector<ChannelTable::Severed> ChannelTable::severed() const {
+  std::vector<Severed> found;
+  for (const auto& entry : entries_) {
+    if (entry.channel->awaitsConnection()) {
+      found.push_back({entry.key, entry.peer, entry.channel});
+    }
+  }
+  return found;
 }
 
 bool ChannelTable::poll(int most) {
@@ -73,19 +106,31 @@ void ChannelTable::onSocket(uint64_t token) {
     dropSocket(entry);
     const auto& peer = entry.channel->peer();
     const auto who = "pid " + std::to_string(peer.pid) + " on " + peer.host;
-    entry.channel->peerClosed(Status(
+    const Status why(
         ErrorCode::kPeerFailed,
         error == 0 ? "its process has ended or shut down (" + who +
                 " closed its connection)"
                    : "its process or its host is gone (" + who + ": " +
-                errnoText(error) + ")"));
+                errnoText(error) + ")");
+    // While it waits for another connection: so does the peer, who takes
+    // another socket, too; or it has died, which trying to connect shows.
+    const bool waits = entry.channel->alive() && !entry.channel->open();
+    // Nobody answers: it may be the way there, and not the peer.
+    const bool unheard =
+        error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+    if (!waits && !(unheard && entry.channel->sever(why))) {
+      entry.channel->peerClosed(why);
+    }
     return;
   }
 }
 
-std::vector<std::unique_ptr<Connection>> ChannelTable::reap() {
-  std::vector<std::unique_ptr<Connection>> closed;
+std::vector<ChannelTable::Retired> ChannelTable::reap() {
+  std::vector<Retired> retired;
   std::erase_if(entries_, [&](Entry& entry) {
+    if (auto severed = entry.channel->takeSevered()) {
+      retired.push_back({std::move(severed), entry.channel});
+    }
     if (entry.channel->state() != PeerChannel::State::kFailed) {
       return false;
     }
@@ -95,11 +140,11 @@ std::vector<std::unique_ptr<Connection>> ChannelTable::reap() {
       return false;
     }
     if (auto connection = entry.channel->takeConnection()) {
-      closed.push_back(std::move(connection));
+      retired.push_back({std::move(connection), nullptr});
     }
     return true;
   });
-  return closed;
+  return retired;
 }
 
 std::vector<std::unique_ptr<Connection>> ChannelTable::closeAll(

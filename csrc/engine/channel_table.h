@@ -10,6 +10,7 @@
 #include "engine/control_socket.h"
 #include "engine/peer_channel.h"
 #include "engine/sleeper.h"
+#include "engine/wire_records.h"
 
 namespace dlslime {
 
@@ -30,8 +31,11 @@ class ChannelTable {
   // `socket` is empty for the channel to oneself.
   void add(
       const ChannelKey& key,
+      AddressRecord peer,
       std::shared_ptr<PeerChannel> channel,
       std::optional<ControlSocket> socket);
+  void replaceSocket(const PeerChannel& channel, ControlSocket socket);
+  void dropSocket(const PeerChannel& channel);
 
   bool poll(int most);
   // See Connection::endsSoon().
@@ -40,9 +44,21 @@ class ChannelTable {
   std::shared_ptr<PeerChannel> claimCopy(CopyJob& job);
   // A control socket has something to say: almost always that it has ended.
   void onSocket(uint64_t token);
-  // Drops channels that have failed and are idle; the caller closes what is
-  // returned, outside of the lock.
-  std::vector<std::unique_ptr<Connection>> reap();
+  // Connections that are over, of a channel that goes on if there is one.
+  struct Retired {
+    std::unique_ptr<Connection> connection;
+    std::shared_ptr<PeerChannel> channel;
+  };
+  // Drops channels that have failed and are idle, and severed connections; the
+  // caller closes what is returned, outside of the lock.
+  std::vector<Retired> reap();
+  // Channels whose connection is to be replaced.
+  struct Severed {
+    ChannelKey key;
+    AddressRecord peer;
+    std::shared_ptr<PeerChannel> channel;
+  };
+  std::vector<Severed> severed() const;
   // Fails and drops everything.
   std::vector<std::unique_ptr<Connection>> closeAll(const Status& why);
 
@@ -53,11 +69,13 @@ class ChannelTable {
  private:
   struct Entry {
     ChannelKey key;
+    AddressRecord peer;
     std::shared_ptr<PeerChannel> channel;
     std::optional<ControlSocket> socket;
     uint64_t token;
   };
   void dropSocket(Entry& entry);
+  Entry& entryOf(const PeerChannel& channel);
 
   Sleeper& sleeper_;
   std::vector<Entry> entries_;

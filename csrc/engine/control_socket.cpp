@@ -69,6 +69,11 @@ class DescriptorCargo {
       cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)> control_{};
 };
 
+// Somebody has said that nobody listens there, or nobody has said anything.
+ErrorCode connectCode(int error) {
+  return error == ECONNREFUSED ? ErrorCode::kPeerFailed : ErrorCode::kTimeout;
+}
+
 } // namespace
 
 UnixAddress::UnixAddress(const std::string& name) {
@@ -128,7 +133,7 @@ ControlSocket ControlSocket::startConnecting(const std::string& address) {
           made.fd(), reinterpret_cast<const sockaddr*>(&to.name), to.size) !=
           0 &&
       errno != EINPROGRESS) {
-    throw Error(ErrorCode::kPeerFailed, errnoText(errno));
+    throw Error(connectCode(errno), errnoText(errno));
   }
   return made;
 }
@@ -138,7 +143,7 @@ void ControlSocket::finishConnecting() {
   socklen_t size = sizeof(error);
   getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) {
-    throw Error(ErrorCode::kPeerFailed, errnoText(error));
+    throw Error(connectCode(error), errnoText(error));
   }
 }
 

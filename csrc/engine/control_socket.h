@@ -42,9 +42,10 @@ class ControlSocket {
   };
   // Throws Error if nobody listens there.
   static ControlSocket connectTo(const std::string& abstractName);
-  // Begins to connect to "10.9.0.1:4711". Throws Error if that can't be.
+  // Begins to connect to "10.9.0.1:4711". Throws Error: kPeerFailed if nobody
+  // listens there, else kTimeout: there is no way to it, ...
   static ControlSocket startConnecting(const std::string& address);
-  // Once the socket is writable: throws Error if nobody listens there.
+  // Once the socket is writable: throws the same.
   void finishConnecting();
 
   explicit ControlSocket(UniqueFd fd);

@@ -80,6 +80,11 @@ Engine::Engine(const Config& config)
 Engine::~Engine() {
   wireUp_.stop();
   progress_.stop();
+  {
+    const Section section(state_);
+    state_.buryFailed();
+  }
+  state_.closeGraveyard(); // before what it may touch is given back
   std::vector<std::unique_ptr<Connection>> connections;
   {
     const Section section(state_);

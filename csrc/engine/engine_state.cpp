@@ -7,6 +7,7 @@
 
 #include "core/log.h"
 #include "core/random.h"
+#include "engine/section.h"
 #include "engine/wire_records.h"
 
 namespace dlslime {
@@ -37,10 +38,26 @@ void EngineState::buryFailed() {
   if (gone.empty()) {
     return;
   }
-  for (auto& connection : gone) {
-    graveyard.push_back(std::move(connection));
+  for (auto& retired : gone) {
+    graveyard.push_back(std::move(retired));
   }
   wakeWireUp();
+}
+
+void EngineState::closeGraveyard() {
+  std::vector<ChannelTable::Retired> gone;
+  {
+    const Section section(*this);
+    gone.swap(graveyard);
+  }
+  for (auto& [connection, channel] : gone) {
+    connection->close();
+    connection.reset();
+    if (channel) {
+      const Section section(*this);
+      channel->quieted();
+    }
+  }
 }
 
 std::shared_ptr<PeerChannel> EngineState::makeChannel(PeerIdentity peer) {

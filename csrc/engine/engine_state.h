@@ -33,7 +33,7 @@ struct EngineState {
   ChannelTable channels{sleeper};
   // Connections that are over; the wire-up thread closes them, since that may
   // mean joining threads.
-  std::vector<std::unique_ptr<Connection>> graveyard;
+  std::vector<ChannelTable::Retired> graveyard;
   UniqueFd nudge; // eventfd that wakes the wire-up thread
 
   // Lets waiting threads see what is done; set once by the engine, before any
@@ -43,6 +43,8 @@ struct EngineState {
   std::shared_ptr<PeerChannel> makeChannel(PeerIdentity peer);
   // Under the lock: moves failed, idle channels' connections to the graveyard.
   void buryFailed();
+  // Of the wire-up thread, not under the lock.
+  void closeGraveyard();
   // Any thread.
   void wakeWireUp();
 };

@@ -237,7 +237,7 @@ std::vector<OperationPtr> Group::pending() {
       continue;
     }
     seen.push_back(channel);
-    if (!channel->open()) {
+    if (!channel->alive()) {
       continue;
     }
     for (auto& op : channel->out().pending(id_)) {

@@ -25,18 +25,18 @@ void Handshakes::connect(Attempt& attempt) {
 void Handshakes::connectByNetwork(Attempt& attempt) {
   const auto& addresses = attempt.request.record.addresses;
   while (attempt.address < addresses.size()) {
+    attempt.connecting = true;
     try {
       attempt.socket =
           ControlSocket::startConnecting(addresses[attempt.address]);
-      attempt.connecting = true;
       attempt.deadline = deadlineAfter(kConnectTime);
       return;
     } catch (const Error& error) {
-      nextAddress(attempt, error.what());
+      nextAddress(attempt, error.status());
     }
   }
   throw Error(
-      ErrorCode::kPeerFailed,
+      attempt.givenUp ? ErrorCode::kTransportFailed : ErrorCode::kPeerFailed,
       addresses.empty()
           ? "it is on another host (" + attempt.context.peer.host +
               ") and has no network address there: does "
@@ -44,21 +44,24 @@ void Handshakes::connectByNetwork(Attempt& attempt) {
           : "nobody answers at " + attempt.unreachable);
 }
 
-void Handshakes::nextAddress(Attempt& attempt, const std::string& problem) {
+void Handshakes::nextAddress(Attempt& attempt, const Status& problem) {
   const auto& tried = attempt.request.record.addresses.at(attempt.address++);
-  attempt.unreachable +=
-      (attempt.unreachable.empty() ? "" : "; ") + tried + " (" + problem + ")";
+  attempt.unreachable += (attempt.unreachable.empty() ? "" : "; ") + tried +
+      " (" + problem.message() + ")";
+  attempt.refused &=
+      attempt.connecting && problem.code() == ErrorCode::kPeerFailed;
+  attempt.givenUp |= problem.code() == ErrorCode::kTransportFailed;
 }
 
 void Handshakes::onConnected(Attempt& attempt) {
-  attempt.connecting = false;
   try {
     attempt.socket->finishConnecting();
   } catch (const Error& error) {
-    nextAddress(attempt, error.what());
+    nextAddress(attempt, error.status());
     connectByNetwork(attempt);
     return;
   }
+  attempt.connecting = false;
   sendHello(attempt);
 }
 
@@ -74,10 +77,10 @@ void Handshakes::onProblem(const ChannelKey& key, const Status& why) {
   auto& attempt = attempts_.at(key);
   const auto& record = attempt.request.record;
   try {
-    if (why.code() == ErrorCode::kPeerFailed && attempt.socket &&
+    if (why.code() != ErrorCode::kUnavailable && attempt.socket &&
         !sameHost(state_.self, record.identity) &&
         attempt.address < record.addresses.size()) {
-      nextAddress(attempt, why.message());
+      nextAddress(attempt, why);
       connectByNetwork(attempt); // or tells all that were tried
       return;
     }

@@ -37,11 +37,15 @@ void Handshakes::acceptGuests(Listener& listener) {
       logWarning("too many connections in the handshake: dropped the oldest");
       guests_.erase(guests_.begin());
     }
-    guests_.push_back({std::move(*socket), deadlineAfter(kHandshakeTime)});
+    guests_.push_back(
+        {std::move(*socket), deadlineAfter(kHandshakeTime), {}, {}});
   }
 }
 
 bool Handshakes::onGuest(Guest& guest) {
+  if (guest.made) {
+    return onConfirm(guest);
+  }
   try {
     auto frame = guest.socket.receiveFrame();
     if (!frame) {
@@ -50,7 +54,7 @@ bool Handshakes::onGuest(Guest& guest) {
     Hello hello = decodeHello(frame->bytes);
     const auto welcome = answer(guest, std::move(*frame), std::move(hello));
     if (welcome.verdict == Verdict::kAccepted) {
-      return true;
+      return false; // it has been told
     }
     try {
       guest.socket.sendFrame(encode(welcome), {});
@@ -72,6 +76,28 @@ bool Handshakes::onGuest(Guest& guest) {
   return true;
 }
 
+// The answer was taken: either the connection works, or it comes to nothing.
+bool Handshakes::onConfirm(Guest& guest) {
+  auto& made = *guest.made;
+  try {
+    const auto frame = guest.socket.receiveFrame();
+    if (!frame) {
+      return false;
+    }
+    const auto confirm = decodeConfirm(frame->bytes);
+    if (confirm.nonce != guest.nonce) {
+      throw Error(ErrorCode::kPeerFailed, "it confirms another connection");
+    }
+    made.connection->confirm(confirm.blob);
+    install(std::move(made), std::move(guest.socket));
+  } catch (const std::exception& error) {
+    logInfo(
+        "a connection with pid " + std::to_string(made.peer.identity.pid) +
+        " came to nothing: " + error.what());
+  }
+  return true;
+}
+
 Welcome
 Handshakes::answer(Guest& guest, ControlSocket::Frame frame, Hello hello) {
   const bool forUs = hello.targetInstance == state_.self.instance &&
@@ -85,30 +111,70 @@ Handshakes::answer(Guest& guest, ControlSocket::Frame frame, Hello hello) {
         "it is not for this process, or lacks its token",
         {}};
   }
-  const ChannelKey key{hello.self.instance, hello.policy};
+  const ChannelKey key{hello.self.identity.instance, hello.policy};
   const auto own = attempts_.find(key);
-  bool connected = false;
-  {
-    const Section section(state_);
-    connected = state_.channels.find(key) != nullptr;
-  }
   // Both ends connect at the same time: the one with the smaller instance
   // number goes on, so exactly one connection comes of it.
   // But only once it has got through: this peer's has.
   const bool ownGoesOn = own != attempts_.end() && own->second.socket &&
-      !own->second.connecting && state_.self.instance < hello.self.instance;
-  if (connected || ownGoesOn) {
+      !own->second.connecting && state_.self.instance < key.instance;
+  if (ownGoesOn) {
     return {Verdict::kCrossed, "", {}};
+  }
+  if (auto refusal = answerReplacing(hello)) {
+    return *refusal;
   }
   auto* const transport = state_.transports.find(hello.route);
   if (transport == nullptr) {
     return {Verdict::kRefused, "the peer has no such route", {}};
   }
-  const auto reachable = transport->reaches(state_.self, hello.self);
+  const auto reachable = transport->reaches(state_.self, hello.self.identity);
   if (!reachable.ok()) {
     return {Verdict::kRefused, "the peer says: " + reachable.message(), {}};
   }
   return connectGuest(guest, std::move(frame), hello, *transport);
+}
+
+// What there is of a connection already decides; nothing: a new one is made.
+std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
+  const ChannelKey key{hello.self.identity.instance, hello.policy};
+  std::shared_ptr<PeerChannel> channel;
+  {
+    const Section section(state_);
+    channel = state_.channels.find(key);
+    if (hello.replaces == 0) {
+      return channel ? std::optional(Welcome{Verdict::kCrossed, "", {}, 0})
+                     : std::nullopt;
+    }
+    const Status why(
+        ErrorCode::kTransportFailed, "the other end finds it broken");
+    if (channel && hello.replaces < channel->generation()) {
+      return Welcome{Verdict::kCrossed, "", {}, 0}; // it is replaced already
+    }
+    if (!channel || (channel->open() && !channel->sever(why))) {
+      return Welcome{
+          Verdict::kStranger,
+          "the connection that is to be replaced is given up",
+          {},
+          0};
+    }
+  }
+  // What came by the old one counts, and takes microseconds to see.
+  for (bool waits = false; !waits;) {
+    {
+      const Section section(state_);
+      channel->poll();
+      state_.buryFailed();
+    }
+    state_.closeGraveyard();
+    const Section section(state_);
+    if (!channel->alive()) {
+      return Welcome{Verdict::kStranger, channel->failure().message(), {}, 0};
+    }
+    waits = channel->awaitsConnection();
+  }
+  state_.channels.dropSocket(*channel);
+  return std::nullopt;
 }
 
 Welcome Handshakes::connectGuest(
@@ -118,7 +184,7 @@ Welcome Handshakes::connectGuest(
     Transport& transport) {
   Transport::Context context;
   context.nonce = hello.nonce;
-  context.peer = hello.self;
+  context.peer = hello.self.identity;
   auto fallback = state_.config.fallback;
   {
     const Section section(state_);
@@ -139,7 +205,7 @@ Welcome Handshakes::connectGuest(
       // The end that began has told the user already.
       requireFallback(
           fallback == FallbackPolicy::kWarn ? FallbackPolicy::kAllow : fallback,
-          "pid " + std::to_string(hello.self.pid),
+          "pid " + std::to_string(context.peer.pid),
           rejected);
     }
     connection =
@@ -148,7 +214,7 @@ Welcome Handshakes::connectGuest(
     return {
         Verdict::kRefused, std::string("the peer says: ") + error.what(), {}};
   }
-  const ChannelKey key{hello.self.instance, hello.policy};
+  const ChannelKey key{hello.self.identity.instance, hello.policy};
   const auto own = attempts_.find(key);
   if (own != attempts_.end()) {
     if (own->second.socket) {
@@ -156,15 +222,30 @@ Welcome Handshakes::connectGuest(
     }
     attempts_.erase(own);
   }
-  Welcome welcome{Verdict::kAccepted, "", std::move(reply.blob)};
+  for (auto& other : guests_) { // an earlier attempt of the same peer
+    if (other.made && other.made->key == key) {
+      other.made.reset();
+      other.deadline = Clock::now();
+    }
+  }
+  Welcome welcome{Verdict::kAccepted, "", std::move(reply.blob), lastSeen(key)};
   guest.socket.sendFrame(encode(welcome), reply.fds);
-  install(
+  guest.nonce = hello.nonce;
+  guest.made = Made{
       key,
       hello.self,
       std::move(connection),
-      std::move(guest.socket),
-      std::move(rejected));
+      std::move(rejected),
+      hello.replaces,
+      hello.lastSeen};
+  guest.deadline = deadlineAfter(kHandshakeTime);
   return welcome;
+}
+
+uint64_t Handshakes::lastSeen(const ChannelKey& key) {
+  const Section section(state_);
+  const auto channel = state_.channels.find(key);
+  return channel ? channel->lastSeen() : 0;
 }
 
 } // namespace dlslime

@@ -65,12 +65,25 @@ void Handshakes::connectSelf(const Request& request) {
   const Section section(state_);
   auto channel = state_.makeChannel(request.record.identity);
   channel->connected(Transports::makeSelfConnection(), {});
-  state_.channels.add(request.key, std::move(channel), std::nullopt);
+  state_.channels.add(
+      request.key, request.record, std::move(channel), std::nullopt);
+}
+
+bool Handshakes::busy(const ChannelKey& key) const {
+  return attempts_.contains(key) ||
+      std::any_of(guests_.begin(), guests_.end(), [&](const Guest& guest) {
+           return guest.made && guest.made->key == key;
+         });
 }
 
 Status Handshakes::failure(const ChannelKey& key) const {
   const auto found = failures_.find(key);
-  return found == failures_.end() ? Status() : found->second;
+  return found == failures_.end() ? Status() : found->second.why;
+}
+
+bool Handshakes::gone(const ChannelKey& key) const {
+  const auto found = failures_.find(key);
+  return found != failures_.end() && found->second.gone;
 }
 
 std::string Handshakes::describePeer(const Attempt& attempt) {
@@ -110,7 +123,10 @@ void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
   Hello hello;
   hello.targetInstance = record.identity.instance;
   hello.token = record.token;
-  hello.self = state_.self;
+  hello.self.identity = state_.self;
+  hello.self.token = state_.token;
+  hello.self.socketName = socketName();
+  hello.self.addresses = addresses();
   hello.nonce = attempt.context.nonce;
   hello.policy = attempt.request.key.policy;
   hello.group = record.group;
@@ -119,6 +135,8 @@ void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
   for (const auto& entry : attempt.rejected) {
     hello.rejected.emplace_back(entry.route, entry.reason);
   }
+  hello.replaces = attempt.request.replaces;
+  hello.lastSeen = attempt.request.lastSeen;
   attempt.hello = encode(hello);
   attempt.helloFds = std::move(offer.fds);
 }
@@ -139,7 +157,14 @@ void Handshakes::onSocket(const ChannelKey& key) {
 void Handshakes::onWelcome(const ChannelKey& key) {
   auto& attempt = attempts_.at(key);
   auto frame = attempt.socket->receiveFrame();
-  if (frame && settle(attempt, decodeWelcome(frame->bytes), *frame)) {
+  if (!frame) {
+    return;
+  }
+  if (attempt.connection) {
+    throw Error(ErrorCode::kPeerFailed, "it says more than was asked");
+  }
+  settle(attempt, decodeWelcome(frame->bytes), *frame);
+  if (verify(attempt)) {
     attempts_.erase(key);
   }
 }
@@ -149,14 +174,18 @@ void Handshakes::fail(const ChannelKey& key, Status why) {
   if (attempt.transport != nullptr) {
     attempt.transport->withdraw(attempt.context);
   }
+  const auto& record = attempt.request.record;
+  const bool gone = attempt.refused && !record.addresses.empty() &&
+      attempt.address == record.addresses.size();
   attempts_.erase(key);
   if (failures_.size() > kMostFailures) {
     failures_.clear();
   }
-  failures_[key] = std::move(why);
+  failures_[key] = {std::move(why), gone};
 }
 
 void Handshakes::tryAnother(Attempt& attempt, const std::string& why) {
+  attempt.connection.reset();
   attempt.transport->withdraw(attempt.context);
   attempt.rejected.push_back({std::string(attempt.transport->name()), why});
   if (!tryNext(attempt)) {
@@ -166,58 +195,100 @@ void Handshakes::tryAnother(Attempt& attempt, const std::string& why) {
   }
 }
 
-// True: this attempt is over, well. Throws: it has failed.
-bool Handshakes::settle(
+// Throws: the attempt has failed.
+void Handshakes::settle(
     Attempt& attempt,
     Welcome welcome,
     ControlSocket::Frame& frame) {
   switch (welcome.verdict) {
-    case Verdict::kAccepted: {
-      std::unique_ptr<Connection> connection;
+    case Verdict::kAccepted:
       try {
-        connection = attempt.transport->finish(
+        attempt.connection = attempt.transport->finish(
             attempt.context, {std::move(welcome.blob), std::move(frame.fds)});
+        attempt.peerLast = welcome.lastSeen;
+        attempt.deadline = deadlineAfter(kVerifyTime);
       } catch (const Error& error) { // the peer sees it by the socket's end
         tryAnother(attempt, error.what());
-        return false;
       }
-      install(
-          attempt.request.key,
-          attempt.context.peer,
-          std::move(connection),
-          std::move(*attempt.socket),
-          std::move(attempt.rejected));
-      return true;
-    }
+      return;
     case Verdict::kRefused:
       tryAnother(attempt, welcome.text);
-      return false;
+      return;
     case Verdict::kCrossed:
       attempt.transport->withdraw(attempt.context);
       attempt.socket.reset();
-      return false;
+      return;
     case Verdict::kStranger:
       break;
   }
-  throw Error(ErrorCode::kPeerFailed, "it refuses us: " + welcome.text);
+  throw Error(
+      attempt.request.replaces != 0 ? ErrorCode::kTransportFailed
+                                    : ErrorCode::kPeerFailed,
+      "it refuses us: " + welcome.text);
 }
 
-void Handshakes::install(
-    const ChannelKey& key,
-    const PeerIdentity& peer,
-    std::unique_ptr<Connection> connection,
-    ControlSocket socket,
-    std::vector<RejectedRoute> rejected) {
+// True: this attempt is over, well. Throws: it has failed.
+bool Handshakes::verify(Attempt& attempt) {
+  if (!attempt.connection) {
+    return false;
+  }
+  Confirm confirm;
+  try {
+    if (!attempt.connection->verify(confirm.blob)) {
+      return false;
+    }
+  } catch (const Error& error) {
+    tryAnother(attempt, error.what());
+    return false;
+  }
+  confirm.nonce = attempt.context.nonce;
+  attempt.socket->sendFrame(encode(confirm), {});
+  install(
+      {attempt.request.key,
+       std::move(attempt.request.record),
+       std::move(attempt.connection),
+       std::move(attempt.rejected),
+       attempt.request.replaces,
+       attempt.peerLast},
+      std::move(*attempt.socket));
+  return true;
+}
+
+void Handshakes::install(Made made, ControlSocket socket) {
+  const auto& peer = made.peer.identity;
+  news_ = true;
+  failures_.erase(made.key);
   const Section section(state_);
-  auto channel = state_.makeChannel(peer);
   logInfo(
       "connected to pid " + std::to_string(peer.pid) + " on " + peer.host +
-      " by " + std::string(connection->route()) + "/" +
-      std::string(connection->copyName()));
-  channel->connected(std::move(connection), std::move(rejected));
-  state_.channels.add(key, std::move(channel), std::move(socket));
+      " by " + std::string(made.connection->route()) + "/" +
+      std::string(made.connection->copyName()));
+  if (made.replaces != 0) {
+    installAgain(made, std::move(socket));
+  } else {
+    auto channel = state_.makeChannel(peer);
+    channel->connected(std::move(made.connection), std::move(made.rejected));
+    state_.channels.add(
+        made.key, std::move(made.peer), std::move(channel), std::move(socket));
+  }
   // The peer may have sent, and rung, before there was a channel to look at.
   state_.sleeper.kick();
+}
+
+// Under the lock.
+void Handshakes::installAgain(Made& made, ControlSocket socket) {
+  const auto channel = state_.channels.find(made.key);
+  if (!channel || !channel->awaitsConnection()) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "the connection that was to be replaced is given up");
+  }
+  state_.channels.replaceSocket(*channel, std::move(socket));
+  channel->resumed(
+      std::move(made.connection),
+      std::move(made.rejected),
+      made.replaces + 1,
+      made.peerLast);
 }
 
 void Handshakes::addTo(std::vector<pollfd>& fds) const {
@@ -268,7 +339,9 @@ void Handshakes::onPoll(const std::vector<pollfd>& fds) {
 TimePoint Handshakes::nextDeadline() const {
   auto next = accepting() ? never() : deadlineAfter(kAcceptPause);
   for (const auto& [key, attempt] : attempts_) {
-    next = std::min(next, attempt.deadline);
+    next = std::min(
+        next,
+        attempt.connection ? deadlineAfter(kVerifyPause) : attempt.deadline);
   }
   for (const auto& guest : guests_) {
     next = std::min(next, guest.deadline);
@@ -278,11 +351,16 @@ TimePoint Handshakes::nextDeadline() const {
 
 void Handshakes::expire() {
   const auto now = Clock::now();
-  std::vector<ChannelKey> late;
+  std::vector<ChannelKey> late, verifying;
   for (const auto& [key, attempt] : attempts_) {
     if (attempt.deadline <= now) {
       late.push_back(key);
+    } else if (attempt.connection) {
+      verifying.push_back(key);
     }
+  }
+  for (const auto& key : verifying) {
+    onVerifying(key);
   }
   for (const auto& key : late) {
     onLate(key);
@@ -291,8 +369,26 @@ void Handshakes::expire() {
       guests_, [now](const Guest& guest) { return guest.deadline <= now; });
 }
 
+void Handshakes::onVerifying(const ChannelKey& key) {
+  try {
+    if (verify(attempts_.at(key))) {
+      attempts_.erase(key);
+    }
+  } catch (const std::exception& error) {
+    onProblem(key, statusOf(error));
+  }
+}
+
 void Handshakes::onLate(const ChannelKey& key) {
-  const auto& attempt = attempts_.at(key);
+  auto& attempt = attempts_.at(key);
+  if (attempt.connection) {
+    try {
+      tryAnother(attempt, "it connects, but no message passes");
+    } catch (const Error& error) {
+      fail(key, error.status());
+    }
+    return;
+  }
   std::string text =
       "its process accepts connections but has not answered for 10 s";
   if (!attempt.socket) {
@@ -300,7 +396,7 @@ void Handshakes::onLate(const ChannelKey& key) {
   } else if (attempt.connecting) {
     text = "no answer for 5 s";
   }
-  onProblem(key, Status(ErrorCode::kPeerFailed, text));
+  onProblem(key, Status(ErrorCode::kTimeout, text));
 }
 
 } // namespace dlslime

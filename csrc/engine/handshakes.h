@@ -26,15 +26,24 @@ class Handshakes {
     FallbackPolicy fallback = FallbackPolicy::kWarn;
     std::shared_ptr<void> carrierSource;
     int rank = 0; // of the peer, for texts
+    // Which connection of the pair the new one replaces, counted from 1, and
+    // up to which message we have seen what came by it; 0: it is the first.
+    uint32_t replaces = 0;
+    uint64_t lastSeen = 0;
   };
   // Starts connecting; the channel appears in the table, or failure() tells.
   void begin(Request request);
-  bool busy(const ChannelKey& key) const {
-    return attempts_.contains(key);
-  }
+  bool busy(const ChannelKey& key) const;
   // Why the last attempt failed; ok if none has. kUnavailable: another
-  // attempt would end the same way.
+  // attempt would end the same way. kTransportFailed, of one that was to
+  // replace a connection: the peer has given it up.
   Status failure(const ChannelKey& key) const;
+  // Nobody listens any more wherever its process did: it has ended.
+  bool gone(const ChannelKey& key) const;
+  // True once after a connection has been made.
+  bool takeNews() {
+    return std::exchange(news_, false);
+  }
 
   // Where peers find us: for the address record.
   const std::string& socketName() const {
@@ -56,6 +65,9 @@ class Handshakes {
   static constexpr milliseconds kConnectTime{5000};
   // Without accepting: this process is full of guests, or of descriptors.
   static constexpr milliseconds kAcceptPause{100};
+  // Until a new connection is known to work: RDMA tries for 4.3 s by default.
+  static constexpr milliseconds kVerifyTime{6000};
+  static constexpr milliseconds kVerifyPause{1};
 
   struct Attempt {
     Request request;
@@ -68,35 +80,49 @@ class Handshakes {
     std::vector<UniqueFd> helloFds; // and beside it
     std::optional<ControlSocket> socket; // none: crossed, the peer comes to us
     bool connecting = false;
+    std::unique_ptr<Connection> connection; // made, and being verified
+    uint64_t peerLast = 0; // of the Welcome
     size_t address = 0; // of the record's, the one in use or to be tried
     std::string unreachable; // by those before, and why
+    bool refused = true; // by all of those: nobody listens there
+    bool givenUp = false; // one knows us, but not what is to be replaced
     TimePoint deadline;
+  };
+  // A connection that can be used: what it takes to install it.
+  struct Made {
+    ChannelKey key;
+    AddressRecord peer;
+    std::unique_ptr<Connection> connection;
+    std::vector<RejectedRoute> rejected;
+    uint32_t replaces = 0;
+    uint64_t peerLast = 0;
   };
   struct Guest {
     ControlSocket socket;
     TimePoint deadline;
+    // Once it was answered: until it confirms, and what it must say then.
+    std::optional<Made> made;
+    std::string nonce;
   };
   static std::string describePeer(const Attempt& attempt);
   bool tryNext(Attempt& attempt);
   void makeHello(Attempt& attempt, Transport& transport);
   void onSocket(const ChannelKey& key);
   void onWelcome(const ChannelKey& key);
-  bool settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
+  void settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
+  bool verify(Attempt& attempt);
   void fail(const ChannelKey& key, Status why);
   void tryAnother(Attempt& attempt, const std::string& why);
+  void onVerifying(const ChannelKey& key);
   void onLate(const ChannelKey& key);
   void connectSelf(const Request& request);
-  void install(
-      const ChannelKey& key,
-      const PeerIdentity& peer,
-      std::unique_ptr<Connection> connection,
-      ControlSocket socket,
-      std::vector<RejectedRoute> rejected);
+  void install(Made made, ControlSocket socket);
+  void installAgain(Made& made, ControlSocket socket);
 
   // handshake_dial.cpp
   void connect(Attempt& attempt);
   void connectByNetwork(Attempt& attempt);
-  void nextAddress(Attempt& attempt, const std::string& problem);
+  static void nextAddress(Attempt& attempt, const Status& problem);
   void onConnected(Attempt& attempt);
   void sendHello(Attempt& attempt);
   void onProblem(const ChannelKey& key, const Status& why);
@@ -105,7 +131,10 @@ class Handshakes {
   bool accepting() const;
   void acceptGuests(Listener& listener);
   bool onGuest(Guest& guest); // true: finished with it
+  bool onConfirm(Guest& guest);
   Welcome answer(Guest& guest, ControlSocket::Frame frame, Hello hello);
+  std::optional<Welcome> answerReplacing(const Hello& hello);
+  uint64_t lastSeen(const ChannelKey& key);
   Welcome connectGuest(
       Guest& guest,
       ControlSocket::Frame frame,
@@ -116,8 +145,13 @@ class Handshakes {
   Listener local_ = Listener::onThisHost();
   std::optional<Listener> network_; // none: this host has no network
   std::map<ChannelKey, Attempt> attempts_;
-  std::map<ChannelKey, Status> failures_;
+  struct Failure {
+    Status why;
+    bool gone = false;
+  };
+  std::map<ChannelKey, Failure> failures_;
   std::vector<Guest> guests_;
+  bool news_ = false;
   TimePoint acceptAgain_{};
 };
 

@@ -38,14 +38,15 @@ Inbound::Inbound(
     Completions& completions,
     const Sequencer& sequencer,
     size_t unexpectedBytes)
-    : connection_(connection),
+    : connection_(&connection),
       out_(out),
       completions_(completions),
-      ready_(connection, out, completions, sequencer),
-      mayBePushed_(connection.pushRange().least <= connection.pushRange().most),
+      ready_(out, completions, sequencer),
       creditLump_(std::min<uint64_t>(
           kMostCreditLumpBytes,
-          unexpectedBytes / kCreditLumpParts)) {}
+          unexpectedBytes / kCreditLumpParts)) {
+  resume(connection);
+}
 
 void Inbound::returnCredit(uint64_t cost) {
   creditOwed_ += cost;
@@ -130,6 +131,7 @@ void Inbound::onAnnounce(Group& group, const MessageHeader& header) {
   arrival.announced = true;
   arrival.id = header.id;
   arrival.remote = {header.address, header.key};
+  arrival.generation = generation_;
   match(group, std::move(arrival));
 }
 
@@ -260,24 +262,32 @@ void Inbound::startPull(
     return;
   }
   Pull pull{receive, arrival.id, arrival.source, arrival.length};
-  auto destination = receive->view();
-  destination.size = static_cast<size_t>(arrival.length);
-  pull.framed = !connection_.canPull(arrival.remote, destination);
-  const bool framed = pull.framed;
+  pull.waiting = severed_ || arrival.generation != generation_;
   const auto pullId = pulls_.insert(std::move(pull));
   receive->stage = Operation::Stage::kPulling;
   receive->transferId = pullId;
   receive->half = this;
   if (arrival.length == 0) {
     endPull(pullId, {});
-  } else if (framed) {
+  } else if (!pulls_.find(pullId)->waiting) {
+    fetch(pullId, arrival.remote);
+  }
+}
+
+void Inbound::fetch(uint64_t pullId, RemoteBuffer source) {
+  auto& pull = *pulls_.find(pullId);
+  auto destination = pull.receive->view();
+  destination.size = static_cast<size_t>(pull.length);
+  pull.waiting = false;
+  pull.framed = !connection_->canPull(source, destination);
+  if (pull.framed) {
     MessageHeader request;
     request.type = MessageType::kRequest;
-    request.id = arrival.id;
+    request.id = pull.senderId;
     request.offset = pullId;
     out_.sendControl(request);
   } else {
-    connection_.pull(pullId, arrival.id, arrival.remote, destination);
+    connection_->pull(pullId, pull.senderId, source, destination);
   }
 }
 
@@ -309,7 +319,13 @@ void Inbound::onData(const MessageHeader& header, ByteSpan payload) {
 }
 
 void Inbound::onPulled(uint64_t pullId, const Status& status) {
-  if (pulls_.find(pullId) != nullptr) {
+  auto* const pull = pulls_.find(pullId);
+  if (pull == nullptr) {
+    return;
+  }
+  if (severed_ && !status.ok() && pull->receive->cancelStatus.ok()) {
+    pull->waiting = true;
+  } else {
     endPull(pullId, status);
   }
 }
@@ -338,15 +354,17 @@ void Inbound::cancel(const OperationPtr& receive, const Status& why) {
     return;
   }
   receive->cancelStatus = why;
-  if (pull->framed) {
+  if (pull->framed || pull->waiting) {
     endPull(receive->transferId, why);
-  } else {
-    connection_.abandon(receive->transferId);
+  } else if (connection_ != nullptr) {
+    connection_->abandon(receive->transferId);
   }
 }
 
 void Inbound::fail(const Status& why) {
-  connection_.endPulls();
+  if (connection_ != nullptr) {
+    connection_->endPulls();
+  }
   ready_.fail();
   for (const auto id : pulls_.ids()) {
     Pull* const pull = pulls_.find(id);
@@ -354,7 +372,7 @@ void Inbound::fail(const Status& why) {
       pull->receive->cancelStatus = Status(
           why.code(), pull->receive->describe() + " failed: " + why.message());
     }
-    if (pull->framed) {
+    if (pull->framed || pull->waiting) {
       endPull(id, why);
     }
   }

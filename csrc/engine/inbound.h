@@ -38,9 +38,12 @@ class Inbound {
   void onRetracted(const MessageHeader& header) {
     ready_.onRetracted(header.id);
   }
-  std::optional<MessageHeader> headerOfPush(uint64_t offerId) const {
+  std::optional<MessageHeader> headerOfPush(uint64_t offerId) {
     return ready_.headerOf(offerId);
   }
+
+  // kMoved: an announced message is to be found elsewhere.
+  void onMoved(Group& group, const MessageHeader& header);
 
   // Whether the route can write into memory that is offered.
   bool mayBePushed() const {
@@ -68,6 +71,13 @@ class Inbound {
   }
   std::vector<OperationPtr> pending(uint64_t groupKey) const;
 
+  // The connection is broken, and another will take its place: what is being
+  // fetched waits to be told from where.
+  void sever();
+  void detach(); // from now on it must not be used,
+  void quieted(); // and now it is gone, and touches no memory any more
+  void resume(Connection& connection);
+
  private:
   struct Pull {
     OperationPtr receive;
@@ -76,10 +86,12 @@ class Inbound {
     uint64_t length = 0;
     uint64_t streamed = 0; // bytes that came in kData messages
     bool framed = false;
+    bool waiting = false; // for kMoved
   };
   OperationPtr takeReceive(Group& group, int source, uint32_t tag);
   void match(Group& group, Arrival arrival);
   void startPull(Group& group, OperationPtr receive, const Arrival& arrival);
+  void fetch(uint64_t pullId, RemoteBuffer source);
   void endPull(uint64_t pullId, Status status);
   void
   refuseTooLong(Group& group, OperationPtr receive, const Arrival& arrival);
@@ -87,12 +99,14 @@ class Inbound {
   void copyIn(std::byte* destination, ByteSpan payload);
   void sendFinish(uint64_t id, FinishStatus status, uint64_t capacity = 0);
 
-  Connection& connection_;
+  Connection* connection_; // null: being replaced
   Outbound& out_;
   Completions& completions_;
   Slab<Pull> pulls_;
   ReadyReceives ready_;
-  const bool mayBePushed_;
+  bool mayBePushed_ = false;
+  bool severed_ = false;
+  uint32_t generation_ = 0; // of the connection
   const uint64_t creditLump_;
   uint64_t creditOwed_ = 0;
 };

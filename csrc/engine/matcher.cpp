@@ -160,23 +160,37 @@ bool Matcher::removeReceive(const Operation& receive) {
   return true;
 }
 
-bool Matcher::removeArrival(
+Arrival* Matcher::findArrival(
     int source,
     uint32_t tag,
     const void* channel,
     uint64_t id) {
   Slot* const slot = findSlot(source, tag);
   if (slot == nullptr) {
-    return false;
+    return nullptr;
   }
-  for (auto it = slot->arrivals.begin(); it != slot->arrivals.end(); ++it) {
-    if (it->announced && it->channel == channel && it->id == id) {
-      slot->arrivals.erase(it);
-      --arrivalCount_;
-      return true;
+  for (auto& arrival : slot->arrivals) {
+    if (arrival.announced && arrival.channel == channel && arrival.id == id) {
+      return &arrival;
     }
   }
-  return false;
+  return nullptr;
+}
+
+bool Matcher::removeArrival(
+    int source,
+    uint32_t tag,
+    const void* channel,
+    uint64_t id) {
+  const auto* const found = findArrival(source, tag, channel, id);
+  if (found == nullptr) {
+    return false;
+  }
+  findSlot(source, tag)->arrivals.remove_if([found](const Arrival& arrival) {
+    return &arrival == found;
+  });
+  --arrivalCount_;
+  return true;
 }
 
 void Matcher::removeAnnounced(const void* channel) {

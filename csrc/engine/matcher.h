@@ -19,7 +19,8 @@ struct Arrival {
   void* channel = nullptr; // the PeerChannel it came by
   bool announced = false; // false: `data` is the message
   uint64_t id = 0; // the sender's number for it
-  RemoteBuffer remote; // announced: where the sender has it
+  RemoteBuffer remote; // announced: where the sender has it, for
+  uint32_t generation = 0; // this connection of the channel
   std::unique_ptr<std::byte[]> data;
   uint64_t credit = 0; // what its sender gets back once it is taken
   uint64_t order = 0; // of arrival in the group; set by the Matcher
@@ -53,6 +54,9 @@ class Matcher {
   // The announced message `id` of that channel, if it is still here.
   bool
   removeArrival(int source, uint32_t tag, const void* channel, uint64_t id);
+  // The same, to change it; null: it is not here.
+  Arrival*
+  findArrival(int source, uint32_t tag, const void* channel, uint64_t id);
   // Drops announced messages of a channel that is gone.
   void removeAnnounced(const void* channel);
 

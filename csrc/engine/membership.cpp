@@ -165,6 +165,17 @@ void Membership::onTruncated(Group& group, const MessageHeader& notice) {
       std::to_string(notice.offset) + " bytes; that receive has failed");
 }
 
+void Membership::onChannelResumed(PeerChannel& channel) {
+  for (const auto& [id, group] : groups_) {
+    for (int rank = 0; rank < group->size(); ++rank) {
+      auto& link = group->link(rank);
+      if (link.channel.get() == &channel) {
+        link.registrar.store(channel.registrar());
+      }
+    }
+  }
+}
+
 void Membership::onChannelFailed(PeerChannel& channel, const Status& why) {
   for (const auto& [id, group] : groups_) {
     for (int rank = 0; rank < group->size(); ++rank) {

@@ -39,6 +39,7 @@ class Membership final : public ChannelOwner {
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& header) override;
   void onChannelFailed(PeerChannel& channel, const Status& why) override;
+  void onChannelResumed(PeerChannel& channel) override;
 
  private:
   void onJoin(

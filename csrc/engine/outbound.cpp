@@ -43,6 +43,17 @@ Status finishError(const Operation& send, const MessageHeader& finish) {
 
 } // namespace
 
+Outbound::Outbound(
+    Connection& connection,
+    Completions& completions,
+    Limits limits)
+    : connection_(&connection),
+      completions_(completions),
+      wanted_(limits),
+      limits_(limits) {
+  limits_.eagerBytes = std::min(wanted_.eagerBytes, connection.maxPayload());
+}
+
 void Outbound::sendTensor(const OperationPtr& operation, Target target) {
   const size_t length = operation->view().size;
   MessageHeader header;
@@ -69,12 +80,12 @@ void Outbound::announce(Queued& entry) {
   auto& header = entry.header;
   header.type = MessageType::kAnnounce;
   header.id = exposures_.insert({});
-  const auto remote = connection_.expose(header.id, operation->view());
+  const auto remote = connection_->expose(header.id, operation->view());
   header.address = remote.address;
   header.key = remote.key;
   operation->transferId = header.id;
   operation->stage = Operation::Stage::kAnnounced;
-  *exposures_.find(header.id) = {std::move(operation), header, false};
+  *exposures_.find(header.id) = {std::move(operation), header};
 }
 
 void Outbound::sendControl(const MessageHeader& header) {
@@ -88,7 +99,8 @@ void Outbound::post(Queued entry) {
     }
     return; // nobody would read it
   }
-  if (!outbox_.empty() || !trySend(entry)) {
+  if (!outbox_.empty() || severed_ || !unconfirmed_.empty() ||
+      !trySend(entry)) {
     outbox_.push_back(std::move(entry));
   }
 }
@@ -103,13 +115,16 @@ Connection::Push Outbound::tryPush(Queued& entry) {
     return Connection::Push::kNever;
   }
   const auto view = operation->view();
-  const auto range = connection_.pushRange();
+  const auto range = connection_->pushRange();
   auto result = Connection::Push::kNever;
   if (view.size >= range.least && view.size <= range.most &&
       view.size <= target->capacity) {
-    const auto id = pushes_.insert(operation);
-    result = connection_.push(id, target->memory, view, nextSequence_);
+    const auto id = pushes_.insert({operation, entry.header});
+    result = connection_->push(id, target->memory, view, nextSequence_);
     if (result == Connection::Push::kPosted) {
+      auto& announce = pushes_.find(id)->announce;
+      announce.type = MessageType::kAnnounce;
+      announce.sequence = nextSequence_;
       operation->stage = Operation::Stage::kPushing;
       operation->transferId = id;
       ++entry.counters->pushedMessages;
@@ -148,7 +163,7 @@ bool Outbound::trySend(Queued& entry) {
     const auto view = entry.eager->view();
     payload = {view.data, view.size};
   }
-  if (!connection_.send(header, payload)) {
+  if (!connection_->send(header, payload)) {
     return false;
   }
   if (entry.eager) {
@@ -172,6 +187,9 @@ bool Outbound::trySend(Queued& entry) {
 }
 
 bool Outbound::flush() {
+  if (severed_ || !flushUnconfirmed()) {
+    return false;
+  }
   bool any = false;
   while (!outbox_.empty() && trySend(outbox_.front())) {
     outbox_.pop_front();
@@ -208,7 +226,7 @@ bool Outbound::streamPiece(Stream& stream) {
   const auto view = exposures_.find(stream.id)->operation->view();
   const size_t piece = std::min(
       {kStreamPieceBytes,
-       connection_.maxPayload(),
+       connection_->maxPayload(),
        view.size - static_cast<size_t>(stream.offset)});
   MessageHeader header;
   header.type = MessageType::kData;
@@ -216,7 +234,7 @@ bool Outbound::streamPiece(Stream& stream) {
   header.offset = stream.offset;
   header.length = view.size;
   header.sequence = nextSequence_;
-  if (!connection_.send(header, {view.data + stream.offset, piece})) {
+  if (!connection_->send(header, {view.data + stream.offset, piece})) {
     return false;
   }
   ++nextSequence_;
@@ -225,7 +243,9 @@ bool Outbound::streamPiece(Stream& stream) {
 }
 
 OperationPtr Outbound::forget(uint64_t id) {
-  connection_.unexpose(id);
+  if (connection_ != nullptr) {
+    connection_->unexpose(id);
+  }
   return exposures_.take(id).operation;
 }
 
@@ -267,10 +287,10 @@ void Outbound::onRetract(const MessageHeader& header) {
 }
 
 void Outbound::onPushed(uint64_t pushId, const Status& status) {
-  if (pushes_.find(pushId) == nullptr) {
-    return; // it has failed already
+  if (pushes_.find(pushId) == nullptr || (severed_ && !status.ok())) {
+    return; // it has failed already; or the next connection ends it
   }
-  auto operation = pushes_.take(pushId);
+  auto operation = pushes_.take(pushId).operation;
   auto ended = status.ok()
       ? status
       : Status(
@@ -335,7 +355,7 @@ std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {
     add(const_cast<Slab<Exposure>&>(exposures_).find(id)->operation);
   }
   for (const auto id : pushes_.ids()) {
-    add(*const_cast<Slab<OperationPtr>&>(pushes_).find(id));
+    add(const_cast<Slab<Pushing>&>(pushes_).find(id)->operation);
   }
   return found;
 }
@@ -345,6 +365,7 @@ void Outbound::fail(const Status& why) {
   failure_ = why;
   auto entries = std::move(outbox_);
   outbox_.clear();
+  unconfirmed_.clear();
   streams_.clear();
   const auto end = [&](OperationPtr operation) {
     Status status = !operation->cancelStatus.ok()
@@ -363,7 +384,7 @@ void Outbound::fail(const Status& why) {
     end(forget(id));
   }
   for (const auto id : pushes_.ids()) {
-    end(pushes_.take(id));
+    end(pushes_.take(id).operation);
   }
   targets_.clear();
 }

@@ -24,8 +24,7 @@ class Outbound {
     Counters* counters;
   };
 
-  Outbound(Connection& connection, Completions& completions, Limits limits)
-      : connection_(connection), completions_(completions), limits_(limits) {}
+  Outbound(Connection& connection, Completions& completions, Limits limits);
 
   void sendTensor(const OperationPtr& operation, Target target);
   void sendControl(const MessageHeader& header);
@@ -55,6 +54,15 @@ class Outbound {
   void fail(const Status& why);
   void releaseFailed();
 
+  // The connection is broken, and another will take its place. Until then
+  // everything waits; pushes that end badly will be made good.
+  void sever();
+  // It is gone: with it these messages, perhaps.
+  void keepUnconfirmed(std::vector<SentMessage> messages);
+  // Here is the other one. The peer has seen every message up to number
+  // `peerLast`: what comes after it is sent again. Not ok: that is impossible.
+  [[nodiscard]] Status resume(Connection& connection, uint64_t peerLast);
+
  private:
   struct Queued {
     MessageHeader header;
@@ -65,6 +73,12 @@ class Outbound {
     OperationPtr operation;
     MessageHeader announce;
     bool streaming = false; // the receiver has asked for it in pieces
+    bool moved = false; // since the receiver was told where it is
+  };
+  // A message that is being written where the receiver wants it.
+  struct Pushing {
+    OperationPtr operation;
+    MessageHeader announce; // to send it again another way; with its sequence
   };
   // An announced message that we copy to the receiver through messages.
   struct Stream {
@@ -87,20 +101,27 @@ class Outbound {
   OperationPtr forget(uint64_t id);
   bool flushStreams();
   bool streamPiece(Stream& stream);
+  bool flushUnconfirmed();
+  void endPushes(uint64_t peerLast);
+  void exposeAgain();
+  void renew(MessageHeader& header);
 
-  Connection& connection_;
+  Connection* connection_; // null: being replaced
   Completions& completions_;
-  const Limits limits_;
+  const Limits wanted_;
+  Limits limits_; // the same, within what the connection can do
+  bool severed_ = false;
   bool failed_ = false;
   Status failure_;
   std::vector<OperationPtr> failedSends_; // ended, memory perhaps in use
   uint64_t nextSequence_ = 1;
   uint64_t outstanding_ = 0; // eager cost that the receiver has not returned
+  std::deque<SentMessage> unconfirmed_; // of connections that are gone
   std::deque<Queued> outbox_;
   Slab<Exposure> exposures_;
   std::deque<Stream> streams_;
   PushTargets targets_;
-  Slab<OperationPtr> pushes_; // being written
+  Slab<Pushing> pushes_;
   std::vector<Recent> recent_{kRecent}; // by sequence number, modulo
 };
 

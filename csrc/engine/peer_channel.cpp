@@ -10,21 +10,85 @@ namespace {
 // Messages that overtook others wait here; a peer that leaves a gap for ever
 // must not make us keep more.
 constexpr size_t kMostKept = 65536;
+// A device that is well ends what was started on it within microseconds.
+constexpr milliseconds kDrainTime{1000};
 } // namespace
 
-void PeerChannel::connected(
+void PeerChannel::use(
     std::unique_ptr<Connection> connection,
     std::vector<RejectedRoute> rejected) {
   connection_ = std::move(connection);
   rejected_ = std::move(rejected);
-  auto limits = limits_;
-  limits.eagerBytes = std::min(limits.eagerBytes, connection_->maxPayload());
-  out_.emplace(*connection_, completions_, limits);
-  in_.emplace(
-      *connection_, *out_, completions_, sequencer_, limits.unexpectedBytes);
   route_ = connection_->route();
-  toItself_ = route_ == "self";
   state_ = State::kOpen;
+}
+
+void PeerChannel::connected(
+    std::unique_ptr<Connection> connection,
+    std::vector<RejectedRoute> rejected) {
+  use(std::move(connection), std::move(rejected));
+  out_.emplace(*connection_, completions_, limits_);
+  in_.emplace(
+      *connection_, *out_, completions_, sequencer_, limits_.unexpectedBytes);
+  toItself_ = route_ == "self";
+}
+
+void PeerChannel::resumed(
+    std::unique_ptr<Connection> connection,
+    std::vector<RejectedRoute> rejected,
+    uint32_t generation,
+    uint64_t peerLast) {
+  use(std::move(connection), std::move(rejected));
+  generation_ = generation;
+  in_->resume(*connection_);
+  const auto status = out_->resume(*connection_, peerLast);
+  if (!status.ok()) {
+    fail(status);
+    return;
+  }
+  logWarning(
+      "connected to pid " + std::to_string(peer_.pid) + " on " + peer_.host +
+      " again, by " + route_ + ": what was lost is sent again");
+  owner_.onChannelResumed(*this);
+}
+
+bool PeerChannel::sever(const Status& why) {
+  if (state_ != State::kOpen || !connection_->replaceable() ||
+      !peerClosed_.ok()) {
+    return false;
+  }
+  logWarning(
+      "the connection to pid " + std::to_string(peer_.pid) + " on " +
+      peer_.host + " by " + route_ + " is lost (" + why.message() +
+      "): another will take its place");
+  state_ = State::kSevered;
+  failure_ = why;
+  quiet_ = false;
+  detachAt_ = deadlineAfter(kDrainTime);
+  out_->sever();
+  in_->sever();
+  connection_->sever();
+  return true;
+}
+
+// Everything that came by the old connection has been handled.
+void PeerChannel::detachIfDrained() {
+  const bool over = connection_->drained() || Clock::now() >= detachAt_;
+  if (!over || copies_ > 0) {
+    return;
+  }
+  copyName_ = copyName();
+  out_->keepUnconfirmed(connection_->unconfirmed());
+  in_->detach();
+  severed_ = std::move(connection_);
+}
+
+void PeerChannel::quieted() {
+  quiet_ = true;
+  in_->quieted();
+  if (state_ == State::kFailed) {
+    out_->releaseFailed();
+  }
 }
 
 std::string PeerChannel::copyName() const {
@@ -42,15 +106,19 @@ bool PeerChannel::poll(int most) {
     any |= out_->flush();
   }
   connection_->endBatch();
-  if (!broken.ok()) {
-    fail(peerClosed_.ok() ? broken : peerClosed_);
+  if (state_ == State::kSevered) {
+    detachIfDrained();
     return true;
   }
-  return any;
+  if (!broken.ok() && !sever(broken)) {
+    fail(peerClosed_.ok() ? broken : peerClosed_);
+  }
+  return any || !broken.ok();
 }
 
 bool PeerChannel::claimCopy(CopyJob& job) {
-  if (!connection_ || !connection_->claimCopy(job)) {
+  if (!connection_ || state_ == State::kSevered ||
+      !connection_->claimCopy(job)) {
     return false;
   }
   ++copies_;
@@ -70,10 +138,11 @@ void PeerChannel::fail(const Status& why) {
   }
   state_ = State::kFailed;
   failure_ = why;
-  if (connection_) {
+  quiet_ |= connection_ != nullptr; // it will report what has ended
+  if (out_) {
     out_->fail(why);
     in_->fail(why);
-    if (copies_ == 0) {
+    if (copies_ == 0 && quiet_) {
       out_->releaseFailed();
     }
   }
@@ -83,6 +152,10 @@ void PeerChannel::fail(const Status& why) {
 void PeerChannel::peerClosed(const Status& why) {
   while (state_ == State::kOpen && poll()) {
     // What it sent before it went still counts.
+  }
+  if (state_ == State::kSevered) {
+    fail(why);
+    return;
   }
   peerClosed_ = why;
   if (connection_) {
@@ -135,14 +208,14 @@ void PeerChannel::refuse(const MessageHeader& header) {
 }
 
 void PeerChannel::inOrder(const MessageHeader& header, ByteSpan payload) {
-  if (state_ != State::kOpen) {
+  if (!alive()) {
     return;
   }
   switch (sequencer_.check(header, payload)) {
     case Sequencer::Verdict::kNow:
       dispatch(header, payload);
       sequencer_.drain([this](const auto& kept, ByteSpan bytes) {
-        if (state_ == State::kOpen) {
+        if (alive()) {
           dispatch(kept, bytes);
         }
       });
@@ -172,6 +245,7 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kEager:
     case MessageType::kAnnounce:
     case MessageType::kRevoke:
+    case MessageType::kMoved:
     case MessageType::kPushed:
       toGroup(header, payload);
       return;
@@ -196,6 +270,8 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kRetracted:
       in_->onRetracted(header);
       return;
+    case MessageType::kNothing:
+      return;
   }
   refuse(header);
 }
@@ -210,6 +286,8 @@ void PeerChannel::toGroup(const MessageHeader& header, ByteSpan payload) {
     in_->onAnnounce(*group, header);
   } else if (header.type == MessageType::kRevoke) {
     in_->onRevoke(*group, header);
+  } else if (header.type == MessageType::kMoved) {
+    in_->onMoved(*group, header);
   } else if (!in_->onPush(*group, header)) {
     refuse(header);
   }

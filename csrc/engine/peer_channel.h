@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/transport.h"
 #include "engine/inbound.h"
 #include "engine/outbound.h"
@@ -29,6 +30,8 @@ class ChannelOwner {
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& header) = 0;
   virtual void onChannelFailed(PeerChannel& channel, const Status& why) = 0;
+  // Another connection has taken the place of one that broke.
+  virtual void onChannelResumed(PeerChannel& channel) = 0;
 };
 
 // Why a route that stands before the chosen one was not taken.
@@ -37,11 +40,13 @@ struct RejectedRoute {
 };
 
 // All that goes on between this process and one other by one route policy:
-// every group of the two shares it. Under the engine's lock.
+// every group of the two shares it. It outlives its connection: one that breaks
+// is replaced, where its route can tell what was lost (docs/protocol.md,
+// "Replacing a connection"). Under the engine's lock.
 class PeerChannel final : public ConnectionEvents,
                           public std::enable_shared_from_this<PeerChannel> {
  public:
-  enum class State : uint8_t { kConnecting, kOpen, kFailed };
+  enum class State : uint8_t { kConnecting, kOpen, kSevered, kFailed };
 
   PeerChannel(
       ChannelOwner& owner,
@@ -56,6 +61,30 @@ class PeerChannel final : public ConnectionEvents,
   void connected(
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected);
+  // The `generation`-th connection takes the place of a severed one: the peer
+  // has seen every message up to number `peerLast`.
+  void resumed(
+      std::unique_ptr<Connection> connection,
+      std::vector<RejectedRoute> rejected,
+      uint32_t generation,
+      uint64_t peerLast);
+  // Gives the connection up because of `why`: what goes on waits for another
+  // one. False: this route's can't be replaced.
+  bool sever(const Status& why);
+  // The connection of the severed channel, once it is not needed any more.
+  std::unique_ptr<Connection> takeSevered() {
+    return std::move(severed_);
+  }
+  // It has been destroyed.
+  void quieted();
+  // What resumed() takes, for the peer.
+  uint64_t lastSeen() const {
+    return sequencer_.last();
+  }
+  // Which connection of the pair this is, counted from 1.
+  uint32_t generation() const {
+    return generation_;
+  }
   // Ends everything with `why`. Receives whose memory may still be written
   // end when it is quiet: keep polling until idle(). Idempotent.
   void fail(const Status& why);
@@ -75,11 +104,20 @@ class PeerChannel final : public ConnectionEvents,
   bool open() const {
     return state_ == State::kOpen;
   }
+  // It has a connection, or will have one again.
+  bool alive() const {
+    return state_ == State::kOpen || state_ == State::kSevered;
+  }
+  // Severed, and nothing of the old connection is left.
+  bool awaitsConnection() const {
+    return state_ == State::kSevered && quiet_;
+  }
   bool toItself() const {
     return toItself_;
   }
   bool idle() const {
-    return !connection_ || (copies_ == 0 && out_->idle() && in_->idle());
+    return quiet_ &&
+        (!connection_ || (copies_ == 0 && out_->idle() && in_->idle()));
   }
   const Status& failure() const {
     return failure_;
@@ -115,6 +153,10 @@ class PeerChannel final : public ConnectionEvents,
       override;
 
  private:
+  void use(
+      std::unique_ptr<Connection> connection,
+      std::vector<RejectedRoute> rejected);
+  void detachIfDrained();
   void refuse(const MessageHeader& header);
   void inOrder(const MessageHeader& header, ByteSpan payload);
   void dispatch(const MessageHeader& header, ByteSpan payload);
@@ -126,7 +168,11 @@ class PeerChannel final : public ConnectionEvents,
   const PeerIdentity peer_;
   State state_ = State::kConnecting;
   bool toItself_ = false;
-  Status failure_;
+  Status failure_; // or why it is severed
+  TimePoint detachAt_{}; // severed: whatever the connection says
+  uint32_t generation_ = 1;
+  bool quiet_ = true; // no memory is touched for a severed connection
+  std::unique_ptr<Connection> severed_;
   Status peerClosed_; // set by peerClosed() until the route is drained
   std::vector<RejectedRoute> rejected_;
   std::unique_ptr<Connection> connection_;

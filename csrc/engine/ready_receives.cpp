@@ -9,14 +9,14 @@ void ReadyReceives::offer(
     Group& group,
     const OperationPtr& receive,
     void* half) {
-  const auto range = connection_.pushRange();
+  const auto range = connection_->pushRange();
   const auto view = receive->view();
   if (receive->half != nullptr || view.size < range.least ||
       view.size > range.most) {
     return;
   }
   const auto id = offers_.insert({});
-  const auto memory = connection_.offer(id, view);
+  const auto memory = connection_->offer(id, view);
   if (!memory) {
     offers_.take(id);
     return;
@@ -24,7 +24,7 @@ void ReadyReceives::offer(
   receive->half = half;
   receive->transferId = id;
   const auto remoteGroup = group.remoteId(receive->peer());
-  *offers_.find(id) = {receive, remoteGroup, group.id(), false};
+  *offers_.find(id) = {receive, remoteGroup, group.id()};
   MessageHeader ready;
   ready.type = MessageType::kReady;
   ready.group = remoteGroup;
@@ -40,7 +40,9 @@ void ReadyReceives::offer(
 }
 
 void ReadyReceives::forget(uint64_t id) {
-  connection_.withdraw(id);
+  if (connection_ != nullptr) {
+    connection_->withdraw(id);
+  }
   offers_.take(id);
 }
 
@@ -76,11 +78,12 @@ void ReadyReceives::onRetracted(uint64_t id) {
   forget(id);
 }
 
-std::optional<MessageHeader> ReadyReceives::headerOf(uint64_t id) const {
-  const auto* const offer = const_cast<Slab<Offer>&>(offers_).find(id);
+std::optional<MessageHeader> ReadyReceives::headerOf(uint64_t id) {
+  auto* const offer = offers_.find(id);
   if (offer == nullptr || !offer->receive) {
     return std::nullopt;
   }
+  offer->written = true;
   MessageHeader header;
   header.type = MessageType::kPushed;
   header.group = offer->group;
@@ -96,7 +99,9 @@ ReadyReceives::Landed ReadyReceives::land(uint64_t id) {
     return {};
   }
   if (offer->retracted) { // the peer's answer is still to come
-    connection_.withdraw(id);
+    if (connection_ != nullptr) {
+      connection_->withdraw(id);
+    }
     return {std::move(offer->receive), true};
   }
   Landed landed{offer->receive, false};
@@ -106,16 +111,32 @@ ReadyReceives::Landed ReadyReceives::land(uint64_t id) {
 
 void ReadyReceives::fail() {
   for (const auto id : offers_.ids()) {
-    auto& offer = *offers_.find(id);
-    if (offer.receive && offer.retracted) {
-      completions_.finish(std::move(offer.receive), {});
-    } else if (offer.receive) {
-      offer.receive->half = nullptr;
-      offer.receive->transferId = 0;
-    }
-    forget(id);
+    drop(id);
   }
   retracted_ = 0;
+}
+
+void ReadyReceives::detach() {
+  connection_ = nullptr;
+  for (const auto id : offers_.ids()) {
+    const auto& offer = *offers_.find(id);
+    if (!offer.written || !offer.receive) {
+      retracted_ -= offer.retracted ? 1 : 0;
+      drop(id);
+    }
+  }
+}
+
+// Nothing will be written there.
+void ReadyReceives::drop(uint64_t id) {
+  auto& offer = *offers_.find(id);
+  if (offer.receive && offer.retracted) {
+    completions_.finish(std::move(offer.receive), {});
+  } else if (offer.receive) {
+    offer.receive->half = nullptr;
+    offer.receive->transferId = 0;
+  }
+  forget(id);
 }
 
 } // namespace dlslime

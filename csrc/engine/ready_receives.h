@@ -23,14 +23,10 @@ class ReadyReceives {
   };
 
   ReadyReceives(
-      Connection& connection,
       Outbound& out,
       Completions& completions,
       const Sequencer& sequencer)
-      : connection_(connection),
-        out_(out),
-        completions_(completions),
-        sequencer_(sequencer) {}
+      : out_(out), completions_(completions), sequencer_(sequencer) {}
 
   // Offers the memory of `receive`, the next one for its source and tag, if
   // the route can be offered it.
@@ -43,10 +39,16 @@ class ReadyReceives {
   void onRetracted(uint64_t id);
   // The header of a message that has been pushed into offer `id`; nothing:
   // there is no such offer.
-  std::optional<MessageHeader> headerOf(uint64_t id) const;
+  std::optional<MessageHeader> headerOf(uint64_t id);
   Landed land(uint64_t id);
   // The connection is broken, and nothing is written any more.
   void fail();
+  // The same, if another will take its place: what has been written, and waits
+  // for its turn, still counts.
+  void detach();
+  void resume(Connection& connection) {
+    connection_ = &connection;
+  }
   bool idle() const {
     return retracted_ == 0;
   }
@@ -57,10 +59,12 @@ class ReadyReceives {
     uint32_t remoteGroup = 0; // the peer's id of the group
     uint32_t group = 0; // ours
     bool retracted = false;
+    bool written = false;
   };
   void forget(uint64_t id);
+  void drop(uint64_t id);
 
-  Connection& connection_;
+  Connection* connection_ = nullptr; // null: being replaced
   Outbound& out_;
   Completions& completions_;
   const Sequencer& sequencer_;

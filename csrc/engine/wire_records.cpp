@@ -120,7 +120,7 @@ Bytes encode(const Hello& hello) {
   writePreamble(writer);
   writer.blob(hello.targetInstance);
   writer.blob(hello.token);
-  writeIdentity(writer, hello.self);
+  writer.blob(encode(hello.self));
   writer.text(hello.nonce);
   writer.number(static_cast<uint8_t>(hello.policy));
   writer.number(hello.group);
@@ -131,6 +131,8 @@ Bytes encode(const Hello& hello) {
     writer.text(route);
     writer.text(reason);
   }
+  writer.number(hello.replaces);
+  writer.number(hello.lastSeen);
   return writer.take();
 }
 
@@ -140,7 +142,7 @@ Hello decodeHello(ByteSpan bytes) {
   Hello hello;
   hello.targetInstance = readBlob(reader);
   hello.token = readBlob(reader);
-  hello.self = readIdentity(reader);
+  hello.self = decodeAddress(reader.blob());
   hello.nonce = reader.text();
   const auto policy = reader.number<uint8_t>();
   hello.policy = static_cast<RoutePolicy>(policy);
@@ -152,8 +154,9 @@ Hello decodeHello(ByteSpan bytes) {
     auto route = reader.text();
     hello.rejected.emplace_back(std::move(route), reader.text());
   }
-  const bool valid = hello.self.instance.size() == kInstanceBytes &&
-      policy <= static_cast<uint8_t>(kLastRoutePolicy);
+  hello.replaces = reader.number<uint32_t>();
+  hello.lastSeen = reader.number<uint64_t>();
+  const bool valid = policy <= static_cast<uint8_t>(kLastRoutePolicy);
   requireWhole(reader, valid, "the hello");
   return hello;
 }
@@ -164,6 +167,7 @@ Bytes encode(const Welcome& welcome) {
   writer.number(static_cast<uint8_t>(welcome.verdict));
   writer.text(welcome.text);
   writer.blob(welcome.blob);
+  writer.number(welcome.lastSeen);
   return writer.take();
 }
 
@@ -175,10 +179,29 @@ Welcome decodeWelcome(ByteSpan bytes) {
   welcome.verdict = static_cast<Verdict>(verdict);
   welcome.text = reader.text();
   welcome.blob = readBlob(reader);
+  welcome.lastSeen = reader.number<uint64_t>();
   const bool valid = verdict >= static_cast<uint8_t>(Verdict::kAccepted) &&
       verdict <= static_cast<uint8_t>(Verdict::kStranger);
   requireWhole(reader, valid, "the welcome");
   return welcome;
+}
+
+Bytes encode(const Confirm& confirm) {
+  ByteWriter writer;
+  writePreamble(writer);
+  writer.text(confirm.nonce);
+  writer.blob(confirm.blob);
+  return writer.take();
+}
+
+Confirm decodeConfirm(ByteSpan bytes) {
+  ByteReader reader(bytes);
+  readPreamble(reader, "the confirmation");
+  Confirm confirm;
+  confirm.nonce = reader.text();
+  confirm.blob = readBlob(reader);
+  requireWhole(reader, true, "the confirmation");
+  return confirm;
 }
 
 PeerIdentity makeIdentity(const std::string& hostId) {

@@ -10,7 +10,7 @@ namespace dlslime {
 
 // Raised when anything in docs/protocol.md changes its meaning; two processes
 // of different versions refuse each other by name.
-constexpr uint16_t kProtocolVersion = 3;
+constexpr uint16_t kProtocolVersion = 4;
 
 // What a rank publishes in its group's store: how to reach its process, and
 // how to prove that one has read this.
@@ -28,17 +28,20 @@ Bytes encode(const AddressRecord& record);
 // Throws Error: truncated, oversized, or another protocol version.
 AddressRecord decodeAddress(ByteSpan bytes);
 
-// The two frames of the handshake on a control socket.
+// The frames of the handshake on a control socket: Hello, Welcome, Confirm.
 struct Hello {
   Bytes targetInstance; // whom the sender means to talk to
   Bytes token; // of the target's record
-  PeerIdentity self;
+  AddressRecord self; // so that the target can connect to us, too
   std::string nonce; // of this connection
   RoutePolicy policy = RoutePolicy::kAuto;
   uint32_t group = 0; // the target's id of the group that needs the pair
   std::string route;
   Bytes blob; // the route's own; its descriptors travel beside the frame
   std::vector<std::pair<std::string, std::string>> rejected; // route, reason
+  // The connection takes the place of this one of the pair, counted from 1 ...
+  uint32_t replaces = 0; // 0: it is the first
+  uint64_t lastSeen = 0; // ... by which we have seen messages to this number
 };
 Bytes encode(const Hello& hello);
 Hello decodeHello(ByteSpan bytes);
@@ -53,9 +56,18 @@ struct Welcome {
   Verdict verdict = Verdict::kRefused;
   std::string text;
   Bytes blob;
+  uint64_t lastSeen = 0; // as in the Hello
 };
 Bytes encode(const Welcome& welcome);
 Welcome decodeWelcome(ByteSpan bytes);
+
+// The connection works, and is used from now on.
+struct Confirm {
+  std::string nonce; // of the Hello
+  Bytes blob; // Connection::verify()
+};
+Bytes encode(const Confirm& confirm);
+Confirm decodeConfirm(ByteSpan bytes);
 
 // This process's identity, with a new instance number. `hostId` takes the
 // place of the machine's boot number unless it is empty.

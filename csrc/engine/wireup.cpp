@@ -23,7 +23,8 @@ std::string addressKey(int rank) {
   return "address/" + std::to_string(rank);
 }
 
-WireUp::WireUp(EngineState& state) : state_(state), handshakes_(state) {}
+WireUp::WireUp(EngineState& state)
+    : state_(state), handshakes_(state), recovery_(state, handshakes_) {}
 
 WireUp::~WireUp() {
   stop();
@@ -67,17 +68,6 @@ void WireUp::collectTasks() {
   added_.clear();
 }
 
-void WireUp::closeGraveyard() {
-  std::vector<std::unique_ptr<Connection>> gone;
-  {
-    const Section section(state_);
-    gone.swap(state_.graveyard);
-  }
-  for (const auto& connection : gone) {
-    connection->close();
-  }
-}
-
 // Groups that have found all they were looking for give back what they hold
 // of the store.
 void WireUp::letRest(const std::vector<std::weak_ptr<Group>>& finished) {
@@ -96,7 +86,8 @@ void WireUp::letRest(const std::vector<std::weak_ptr<Group>>& finished) {
 void WireUp::run() {
   while (!stopping_.load()) {
     collectTasks();
-    closeGraveyard();
+    state_.closeGraveyard();
+    recovery_.advance();
     const auto now = Clock::now();
     std::vector<std::weak_ptr<Group>> finished;
     std::erase_if(tasks_, [&](Task& task) {
@@ -108,14 +99,18 @@ void WireUp::run() {
     });
     letRest(finished);
     handshakes_.expire();
-    sleep();
+    if (handshakes_.takeNews()) {
+      lookAgain();
+    } else {
+      sleep();
+    }
   }
 }
 
 void WireUp::sleep() {
   std::vector<pollfd> fds{{state_.nudge.get(), POLLIN, 0}};
   handshakes_.addTo(fds);
-  auto until = handshakes_.nextDeadline();
+  auto until = std::min(handshakes_.nextDeadline(), recovery_.next());
   for (const auto& task : tasks_) {
     until = std::min(until, task.next);
   }
@@ -128,8 +123,12 @@ void WireUp::sleep() {
         read(state_.nudge.get(), &count, sizeof(count));
   }
   handshakes_.onPoll(fds);
+  lookAgain(); // a connection may just have come up
+}
+
+void WireUp::lookAgain() {
   for (auto& task : tasks_) {
-    task.next = TimePoint{}; // a connection may just have come up: look now
+    task.next = TimePoint{};
   }
 }
 
@@ -206,7 +205,9 @@ bool WireUp::look(Task& task, const std::shared_ptr<Group>& group) {
        record,
        group->options().fallback,
        group->options().carrierSource,
-       task.rank});
+       task.rank,
+       0,
+       0});
   // To oneself the channel is there at once; a refusal may be, too.
   task.next = TimePoint{};
   return false;

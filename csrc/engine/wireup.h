@@ -9,6 +9,7 @@
 
 #include "engine/engine_state.h"
 #include "engine/handshakes.h"
+#include "engine/recovery.h"
 
 namespace dlslime {
 
@@ -48,7 +49,6 @@ class WireUp {
   };
   void run();
   void collectTasks();
-  void closeGraveyard();
   void letRest(const std::vector<std::weak_ptr<Group>>& finished);
   // True: this task is over.
   bool advance(Task& task);
@@ -60,9 +60,11 @@ class WireUp {
       const Status& why);
   void fail(Task& task, const std::shared_ptr<Group>& group, ErrorCode code);
   void sleep();
+  void lookAgain();
 
   EngineState& state_;
   Handshakes handshakes_;
+  Recovery recovery_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;

@@ -48,14 +48,42 @@ bool LoopbackConnection::send(const MessageHeader& header, ByteSpan payload) {
   }
   Wire::Packet packet{header, Bytes(payload.begin(), payload.end())};
   packet.header.payloadSize = static_cast<uint32_t>(payload.size());
+  if (faults_.replaceable) {
+    if (severed(end_)) {
+      return false;
+    }
+    log_.push_back({packet.header, packet.payload});
+  }
   put(std::move(packet));
   return true;
+}
+
+bool LoopbackConnection::severed(int end) const {
+  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  return wire_->severed[end];
+}
+
+void LoopbackConnection::sever() {
+  {
+    const std::lock_guard<std::mutex> guard(wire_->mutex);
+    wire_->severed[end_] = true;
+  }
+  endPulls();
+}
+
+bool LoopbackConnection::drained() const {
+  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  return !wire_->severed[end_] ||
+      (wire_->toEnd[end_].empty() && pulls_.empty());
 }
 
 void LoopbackConnection::put(Wire::Packet packet) {
   const int copies = faults_.duplicate && chance(20) ? 2 : 1;
   {
     const std::lock_guard<std::mutex> guard(wire_->mutex);
+    if (wire_->severed[peerEnd_]) {
+      return;
+    }
     auto& queue = wire_->toEnd[peerEnd_];
     for (int i = 0; i < copies; ++i) {
       packet.delay = someDelay();
@@ -99,6 +127,9 @@ Connection::Push LoopbackConnection::push(
   packet.header.length = source.size;
   {
     const std::lock_guard<std::mutex> guard(wire_->mutex);
+    if (wire_->severed[peerEnd_] || wire_->severed[end_]) {
+      return Push::kNoRoom;
+    }
     const auto& offers = wire_->offered[peerEnd_];
     const auto found = offers.find(target.slot);
     if (found == offers.end() || found->second.view.size < source.size) {
@@ -166,7 +197,7 @@ bool LoopbackConnection::nextPacket(Wire::Packet& packet) {
   const std::lock_guard<std::mutex> guard(wire_->mutex);
   auto& queue = wire_->toEnd[end_];
   for (auto it = queue.begin(); it != queue.end(); ++it) {
-    if (it->delay > 0) {
+    if (it->delay > 0 && !wire_->severed[end_]) {
       --it->delay;
       if (faults_.reorder) {
         continue;
@@ -203,6 +234,12 @@ bool LoopbackConnection::poll(
     ConnectionEvents& events,
     Status& broken,
     int most) {
+  if (severed(end_) || severed(peerEnd_)) {
+    broken = Status(ErrorCode::kTransportFailed, "severed");
+    if (!severed(end_)) {
+      return true; // whoever decides what is to come of it, does so now
+    }
+  }
   bool any = pollPulls(events) || !pushed_.empty();
   for (const auto id : std::exchange(pushed_, {})) {
     events.onPushed(id, {});
@@ -233,6 +270,9 @@ bool LoopbackConnection::poll(
 }
 
 bool LoopbackConnection::claimCopy(CopyJob& job) {
+  if (severed(peerEnd_)) {
+    return false;
+  }
   for (auto& pull : pulls_) {
     const size_t left = pull.destination.size - pull.claimed;
     if (!pull.stopped.ok() || left == 0) {

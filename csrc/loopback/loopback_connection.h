@@ -23,6 +23,7 @@ struct Faults {
   uint64_t breakAfter = 0; // this connection breaks after so many messages
   bool framed = false; // canPull() is false: large messages are streamed
   bool pushes = false; // memory can be offered and pushed into
+  bool replaceable = false; // every message is kept for another connection
 };
 
 // The wire between two ends in one process.
@@ -45,6 +46,7 @@ class Wire {
   // asks for anything else gets an error and not the bytes.
   std::map<uint64_t, MemoryView> exposed[2];
   std::map<uint16_t, Offer> offered[2]; // by slot
+  bool severed[2] = {}; // this end takes and gives nothing any more
   // Called, outside of the mutex, after something was put on the wire.
   std::function<void()> wake[2];
 };
@@ -96,6 +98,14 @@ class LoopbackConnection final : public Connection {
   bool claimCopy(CopyJob& job) override;
   void finishCopy(const CopyJob& job) override;
   void endPulls() override;
+  bool replaceable() const override {
+    return faults_.replaceable;
+  }
+  void sever() override;
+  bool drained() const override;
+  std::vector<SentMessage> unconfirmed() const override {
+    return log_;
+  }
 
  private:
   struct Pull {
@@ -109,6 +119,7 @@ class LoopbackConnection final : public Connection {
   };
   bool chance(int percent);
   int someDelay();
+  bool severed(int end) const;
   void put(Wire::Packet packet);
   bool nextPacket(Wire::Packet& packet);
   const std::byte* sourceOf(const Pull& pull);
@@ -122,6 +133,7 @@ class LoopbackConnection final : public Connection {
   uint64_t delivered_ = 0;
   std::deque<Pull> pulls_;
   std::vector<uint64_t> pushed_; // to be reported
+  std::vector<SentMessage> log_; // of what was sent, if replaceable
   uint16_t nextSlot_ = 0;
   bool misused_ = false; // a push went where nothing was offered
 };

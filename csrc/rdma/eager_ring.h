@@ -59,6 +59,14 @@ class RingProducer {
   uint32_t used() const {
     return (head_ - tail_) & kPositionMask;
   }
+  // Where the next record goes, if it fits; and where the oldest one is that
+  // may not have been consumed.
+  uint32_t head() const {
+    return head_;
+  }
+  uint32_t tail() const {
+    return tail_;
+  }
 
  private:
   uint32_t head_ = kFirstPosition, tail_ = kFirstPosition;

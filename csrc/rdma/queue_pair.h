@@ -21,6 +21,9 @@ struct QueuePairAddress {
   static QueuePairAddress read(ByteReader& reader);
 };
 
+// Of every posted receive: requests of a SendQueue have others.
+constexpr uint64_t kReceiveId = 0;
+
 struct QueueDepths {
   uint32_t sends = 0;
   uint32_t receives = 0;

@@ -64,8 +64,24 @@ void RdmaConnection::connect(const EndAddress& peer, bool initiator) {
   pair_.connect(peer.pair);
   if (initiator) {
     peerReady_ = true;
-    postCredit(kFirstPosition); // the greeting
+    postCredit(kFirstPosition, RequestKind::kFlush); // the greeting
   }
+}
+
+bool RdmaConnection::verify(Bytes& /*result*/) {
+  ibv_wc completion{};
+  if (!greeted_ && broken_.ok() && completions_->poll(&completion, 1) > 0) {
+    if (completion.status == IBV_WC_SUCCESS) {
+      queue_.completed(completion.wr_id);
+      greeted_ = true;
+    } else {
+      breakWith(describeCompletion(completion.status, completion.vendor_err));
+    }
+  }
+  if (!broken_.ok()) {
+    throw Error(ErrorCode::kUnavailable, broken_.message());
+  }
+  return greeted_;
 }
 
 void RdmaConnection::breakWith(const std::string& what) {
@@ -98,12 +114,12 @@ bool RdmaConnection::postRecord(uint32_t position, size_t bytes) {
   return true;
 }
 
-bool RdmaConnection::postCredit(uint32_t position) {
+bool RdmaConnection::postCredit(uint32_t position, RequestKind kind) {
   ibv_send_wr request{};
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM; // of nothing
   request.imm_data = htobe32(position | kCreditBit);
   int error = 0;
-  if (!queue_.post(request, RequestKind::kMessage, 0, error)) {
+  if (!queue_.post(request, kind, 0, error)) {
     breakWith("a credit could not be posted: " + errnoText(error));
     return false;
   }
@@ -115,9 +131,14 @@ bool RdmaConnection::send(const MessageHeader& header, ByteSpan payload) {
     return false;
   }
   const size_t bytes = sizeof(header) + payload.size();
+  const auto skipped = out_.head();
   const auto position = out_.reserve(bytes);
   if (!position) {
     return false;
+  }
+  if (*position != skipped) { // for unconfirmed()
+    std::memset(
+        memory_.mirror() + skipped % kRingUnits * kRingUnit, 0, sizeof(header));
   }
   std::byte* const record =
       memory_.mirror() + *position % kRingUnits * kRingUnit;
@@ -191,7 +212,40 @@ void RdmaConnection::peerClosed() {
   pair_.toError();
 }
 
+void RdmaConnection::sever() {
+  breakWith("it was given up");
+  givenUp_ = true;
+  pulls_.abandonAll(Status(ErrorCode::kTransportFailed, broken_.message()));
+}
+
+// Once a queue pair is in error everything that was posted ends, the receives
+// last of all: after what had come before.
+bool RdmaConnection::drained() const {
+  return flushed_ && pulls_.empty() && pushing_.empty();
+}
+
+// The mirror holds every record until the peer has returned credit for it.
+std::vector<SentMessage> RdmaConnection::unconfirmed() const {
+  std::vector<SentMessage> messages;
+  for (uint32_t at = out_.tail(); at != out_.head();) {
+    const auto* const record = memory_.mirror() + at % kRingUnits * kRingUnit;
+    SentMessage message;
+    std::memcpy(&message.header, record, sizeof(message.header));
+    if (message.header.type == MessageType{}) { // up to the ring's end
+      at = (at + kRingUnits - at % kRingUnits) & kPositionMask;
+      continue;
+    }
+    const auto* const payload = record + sizeof(message.header);
+    message.payload.assign(payload, payload + message.header.payloadSize);
+    at = (at + unitsOf(sizeof(message.header) + message.payload.size())) &
+        kPositionMask;
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
 void RdmaConnection::endPulls() {
+  givenUp_ = true;
   if (!offered_.empty()) {
     pair_.toError(); // so that nothing more is written there
   }
@@ -232,7 +286,12 @@ bool RdmaConnection::poll(ConnectionEvents& events, Status& broken, int most) {
       breakWith(status.message());
     }
   }
-  any |= pulls_.report(events);
+  // What has failed with the connection is told of once its owner knows that it
+  // is broken, and has decided what is to come of it.
+  if (broken_.ok() || givenUp_) {
+    any |= pulls_.report(events);
+    reportFailedPushes(events);
+  }
   broken = broken_;
   return any;
 }
@@ -256,6 +315,11 @@ void RdmaConnection::onCompletion(
   if (received) {
     ++takenReceives_;
     onImmediate(completion, events);
+    return;
+  }
+  if (completion.wr_id == kReceiveId) { // with an error: nothing more comes
+    flushed_ = true;
+    breakWith(describeCompletion(completion.status, completion.vendor_err));
     return;
   }
   const auto id = queue_.completed(completion.wr_id);
@@ -319,7 +383,7 @@ void RdmaConnection::returnCredit() {
   if (const auto credit = in_.takeCredit()) {
     giveBackReceives(1); // before the credit lets the peer use them
     if (broken_.ok()) {
-      postCredit(*credit);
+      postCredit(*credit, RequestKind::kMessage);
     }
   }
 }

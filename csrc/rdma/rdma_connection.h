@@ -72,6 +72,13 @@ class RdmaConnection final : public Connection {
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
   void endPulls() override;
   void peerClosed() override;
+  bool replaceable() const override {
+    return true;
+  }
+  void sever() override;
+  bool drained() const override;
+  std::vector<SentMessage> unconfirmed() const override;
+  bool verify(Bytes& result) override;
   void close() override;
 
   // Completions that fit: every request of both queues.
@@ -82,10 +89,11 @@ class RdmaConnection final : public Connection {
   void onImmediate(const ibv_wc& completion, ConnectionEvents& events);
   void
   onPushed(uint32_t number, const Status& status, ConnectionEvents& events);
+  void reportFailedPushes(ConnectionEvents& events);
   void onLanded(uint32_t immediate, size_t bytes, ConnectionEvents& events);
   void onRecord(uint32_t position, ConnectionEvents& events);
   bool postRecord(uint32_t position, size_t bytes);
-  bool postCredit(uint32_t position);
+  bool postCredit(uint32_t position, RequestKind kind);
   void returnCredit();
   void giveBackReceives(uint32_t least);
   void breakWith(const std::string& what);
@@ -95,6 +103,7 @@ class RdmaConnection final : public Connection {
     uint32_t number = 0;
     uint64_t id = 0;
     MemoryRegionPtr region; // of what is being read
+    bool over = false; // badly
   };
 
   const NicPtr nic_;
@@ -107,6 +116,9 @@ class RdmaConnection final : public Connection {
   RingProducer out_;
   RingConsumer in_;
   bool peerReady_ = false; // it has said something
+  bool greeted_ = false; // the initiator: what it said first has arrived
+  bool flushed_ = false; // nothing comes any more: broken, and all was seen
+  bool givenUp_ = false; // what has failed may be reported
   uint32_t takenReceives_ = 0; // to be posted again
   Status broken_;
   std::map<uint64_t, MemoryRegionPtr> exposed_;

@@ -65,10 +65,26 @@ void RdmaConnection::onPushed(
     const Status& status,
     ConnectionEvents& events) {
   // A queue pair completes its requests in order, those that fail, too.
-  if (!pushing_.empty() && pushing_.front().number == number) {
+  for (auto it = pushing_.begin(); it != pushing_.end(); ++it) {
+    if (it->number != number) {
+      continue;
+    }
+    if (!status.ok()) {
+      it->over = true;
+      return;
+    }
+    const auto id = it->id;
+    pushing_.erase(it);
+    events.onPushed(id, status);
+    return;
+  }
+}
+
+void RdmaConnection::reportFailedPushes(ConnectionEvents& events) {
+  while (!pushing_.empty() && pushing_.front().over) {
     const auto id = pushing_.front().id;
     pushing_.pop_front();
-    events.onPushed(id, status);
+    events.onPushed(id, broken_);
   }
 }
 

@@ -162,7 +162,8 @@ TEST_F(EngineNetwork, StrangersAtThePortAreRefusedByAddress) {
   Hello hello;
   hello.targetInstance = record.identity.instance;
   hello.token = randomBytes(32);
-  hello.self = makeIdentity("elsewhere");
+  hello.self = record;
+  hello.self.identity = makeIdentity("elsewhere");
   hello.route = "gloo";
   auto socket = knock(record, encode(hello));
   std::optional<Welcome> answer;

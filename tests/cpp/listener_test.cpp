@@ -68,7 +68,8 @@ class ListenerTest : public ::testing::Test {
     Hello hello;
     hello.targetInstance = record.identity.instance;
     hello.token = record.token;
-    hello.self = makeIdentity();
+    hello.self = record; // anybody's will do
+    hello.self.identity = makeIdentity();
     hello.nonce = "0123456789abcdef";
     hello.group = record.group;
     hello.route = "shm";
@@ -337,7 +338,8 @@ TEST_F(ListenerTest, BytesAfterTheHandshakeAreIgnored) {
   auto socket = knock();
   socket.sendFrame(encode(hello), offer.fds);
   ASSERT_TRUE(answerTo(socket));
-  // The answer leaves before the connection is installed.
+  EXPECT_EQ(world[0].engine->connections(), 0U) << "it is not confirmed yet";
+  socket.sendFrame(encode(Confirm{"n", {}}), {});
   const auto connected = [&] { return world[0].engine->connections() == 1; };
   ASSERT_TRUE(eventually(connected));
   sendRaw(socket, pattern(5000));

@@ -199,7 +199,7 @@ TEST_F(PeerChannelTest, ConnectionStaysWhileACopyRunsOutsideOfTheLock) {
   // Meanwhile another thread sees the peer's end, and drops what is idle.
   Sleeper sleeper;
   ChannelTable table(sleeper);
-  table.add({}, channel, std::nullopt);
+  table.add({}, {}, channel, std::nullopt);
   channel->fail(kBroken);
   const auto closed = table.reap();
   EXPECT_TRUE(closed.empty())

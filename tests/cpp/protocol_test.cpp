@@ -39,6 +39,11 @@ Faults pushing(Faults faults) {
   return faults;
 }
 
+Faults replaceable(Faults faults) {
+  faults.replaceable = true;
+  return faults;
+}
+
 const Setting kSettings[] = {
     {"Perfect", faultsOf(0, false, 0, false, false)},
     {"Framed", faultsOf(0, false, 0, false, true)},
@@ -54,6 +59,14 @@ const Setting kSettings[] = {
     {"PushingReordered", pushing(faultsOf(7, true, 0, false, true))},
     {"PushingRefused", pushing(faultsOf(3, false, 40, false, false))},
     {"PushingEverything", pushing(faultsOf(6, true, 30, true, false))},
+    {"Replaced", replaceable(faultsOf(0, false, 0, false, false))},
+    {"ReplacedDelayed", replaceable(faultsOf(5, false, 0, false, false))},
+    {"ReplacedFramed", replaceable(faultsOf(5, false, 20, false, true))},
+    {"ReplacedEverything", replaceable(faultsOf(6, true, 30, true, false))},
+    {"ReplacedPushing",
+     replaceable(pushing(faultsOf(5, false, 0, false, false)))},
+    {"ReplacedPushingEverything",
+     replaceable(pushing(faultsOf(6, true, 30, true, false)))},
 };
 
 // A pair under random traffic in one direction or both; every tag's n-th
@@ -96,6 +109,17 @@ class ProtocolTraffic : public ::testing::TestWithParam<Setting> {
         random() % anyShare == 0 ? kAny : 1 - at, tag, size));
     pair->receive(at, lane.receives.back());
   }
+  // Where connections are replaced: lets one end lose it, or gives both
+  // another.
+  void replaceSome(const Faults& faults) {
+    const auto dice = faults.replaceable ? random() % 30 : 2;
+    if (dice == 0) {
+      pair->sever(static_cast<int>(random() % 2));
+    } else if (dice == 1) {
+      pair->replace(faults);
+      ++replaced;
+    }
+  }
   void run(uint64_t seed) {
     random.seed(seed);
     Faults faults = GetParam().faults;
@@ -119,6 +143,10 @@ class ProtocolTraffic : public ::testing::TestWithParam<Setting> {
         default:
           pair->end(end).poll();
       }
+      replaceSome(faults);
+    }
+    if (faults.replaceable) {
+      pair->replace(faults);
     }
     for (int end = 0; end < 2; ++end) {
       for (uint32_t tag = 0; tag < kTags; ++tag) {
@@ -183,6 +211,7 @@ class ProtocolTraffic : public ::testing::TestWithParam<Setting> {
   std::unique_ptr<Pair> pair;
   Lane lanes[2][kTags];
   uint64_t pushed = 0;
+  int replaced = 0;
 };
 
 TEST_P(ProtocolTraffic, EverythingArrivesOnceInOrderWithItsBytes) {
@@ -193,6 +222,7 @@ TEST_P(ProtocolTraffic, EverythingArrivesOnceInOrderWithItsBytes) {
     pushed += pair->group(0).link(1).counters.pushedMessages;
   }
   EXPECT_EQ(pushed > 30, GetParam().faults.pushes) << pushed;
+  EXPECT_EQ(replaced > 30, GetParam().faults.replaceable) << replaced;
 }
 
 // After a break each end learns of the other's end by its socket.
@@ -261,6 +291,10 @@ TEST_P(ProtocolTraffic, CancellingAtRandomLosesNothingElse) {
       } else if (dice == 9 && !receives.empty()) {
         pair->cancel(1, receives[random() % receives.size()]);
       }
+      replaceSome(faults);
+    }
+    if (faults.replaceable) {
+      pair->replace(faults);
     }
     for (size_t i = 0; i < sends.size(); ++i) { // room for all that is left
       receives.push_back(GuardedOperation::receive(0, 0, 150004));

@@ -20,7 +20,11 @@ constexpr size_t kSize = 256 * 1024;
 class RdmaPush : public ::testing::Test {
  protected:
   void SetUp() override {
-    world.emplace(2, rdmaHost);
+    world.emplace(2, [](int rank) {
+      auto config = rdmaHost(rank);
+      config.recovery = milliseconds(100);
+      return config;
+    });
     ASSERT_TRUE(world->passes(0, 1)); // they are connected
   }
   void TearDown() override {
@@ -166,7 +170,7 @@ TEST_F(RdmaPush, CutCableFailsThePushWithTheNicsReason) {
   fabric.cut("nic0");
   const auto send = postSend(6);
   ASSERT_TRUE(ended(send));
-  EXPECT_EQ(send->status().code(), ErrorCode::kTransportFailed);
+  EXPECT_EQ(send->status().code(), ErrorCode::kPeerFailed);
   EXPECT_NE(
       send->status().message().find("nic0:1: IBV_WC_RETRY_EXC_ERR"),
       std::string::npos)

@@ -47,18 +47,24 @@ Hello hello() {
   Hello made;
   made.targetInstance = pattern(16, 1);
   made.token = pattern(32, 2);
-  made.self = identity();
+  made.self = address();
   made.nonce = "abcdef";
   made.policy = RoutePolicy::kGloo;
   made.group = 12;
   made.route = "shm";
   made.blob = pattern(28, 3);
   made.rejected = {{"rdma", "no device"}, {"cuda", ""}};
+  made.replaces = 3;
+  made.lastSeen = 1ULL << 40;
   return made;
 }
 
 Welcome welcome() {
-  return {Verdict::kRefused, "no room", pattern(20, 4)};
+  return {Verdict::kRefused, "no room", pattern(20, 4), 99};
+}
+
+Confirm confirm() {
+  return {"abcdef", pattern(9, 5)};
 }
 
 TEST(WireRecordsTest, AddressComesBack) {
@@ -73,7 +79,12 @@ TEST(WireRecordsTest, AddressComesBack) {
 
 TEST(WireRecordsTest, HelloComesBack) {
   const auto back = decodeHello(encode(hello()));
-  expectEqual(back.self, identity());
+  expectEqual(back.self.identity, identity());
+  EXPECT_EQ(back.self.token, address().token);
+  EXPECT_EQ(back.self.socketName, address().socketName);
+  EXPECT_EQ(back.self.addresses, address().addresses);
+  EXPECT_EQ(back.replaces, 3U);
+  EXPECT_EQ(back.lastSeen, 1ULL << 40);
   EXPECT_EQ(back.targetInstance, hello().targetInstance);
   EXPECT_EQ(back.token, hello().token);
   EXPECT_EQ(back.nonce, "abcdef");
@@ -96,7 +107,14 @@ TEST(WireRecordsTest, WelcomeOfEveryVerdictComesBack) {
     EXPECT_EQ(back.verdict, verdict);
     EXPECT_EQ(back.text, "no room");
     EXPECT_EQ(back.blob, sent.blob);
+    EXPECT_EQ(back.lastSeen, 99U);
   }
+}
+
+TEST(WireRecordsTest, ConfirmComesBack) {
+  const auto back = decodeConfirm(encode(confirm()));
+  EXPECT_EQ(back.nonce, "abcdef");
+  EXPECT_EQ(back.blob, confirm().blob);
 }
 
 struct Kind {
@@ -224,7 +242,11 @@ INSTANTIATE_TEST_SUITE_P(
         Kind{
             "Welcome",
             encode(welcome()),
-            [](ByteSpan bytes) { decodeWelcome(bytes); }}),
+            [](ByteSpan bytes) { decodeWelcome(bytes); }},
+        Kind{
+            "Confirm",
+            encode(confirm()),
+            [](ByteSpan bytes) { decodeConfirm(bytes); }}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST(WireRecordsTest, AddressWithAShortTokenOrInstanceIsRefused) {

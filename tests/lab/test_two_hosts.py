@@ -205,6 +205,29 @@ def test_cable_that_is_out_for_a_second_costs_a_second() -> None:
     run_world(_cut, 2)
 
 
+# A queue pair gives up after some hundred milliseconds, not four seconds.
+IMPATIENT = {"DLSLIME_IB_TIMEOUT": "13", "DLSLIME_IB_RETRY_CNT": "3"}
+
+
+def _unplug(rank: int, size: int, seconds: float) -> None:
+    _exchange(rank, size, 8)
+    if rank == 1:
+        subprocess.run(["ip", "link", "set", "vec0", "down"], check=True)
+        up = f"sleep {seconds}; ip link set vec0 up"
+        subprocess.Popen(["sh", "-c", up])
+    _exchange(rank, size, 300000, 30)
+    _exchange(rank, size, 5000, 30)
+    peer = 1 - rank
+    assert dlslime_backend.explain(peer)["route"] == "rdma"
+
+
+def test_link_that_is_down_for_seconds_loses_nothing() -> None:
+    results = run_world(_unplug, 2, 2.0, env=IMPATIENT, fresh=True, with_output=True)
+    text = "".join(output for _, output in results)
+    assert "is lost (RDMA by rxe0:1: IBV_WC_RETRY_EXC_ERR" in text, text
+    assert "again, by rdma" in text, text
+
+
 def _vanish(rank: int, size: int, how: int) -> float:
     _exchange(rank, size, 8)
     if rank == 1:

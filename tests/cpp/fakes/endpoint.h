@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <memory>
 #include <vector>
 
@@ -74,6 +76,9 @@ class Endpoint {
         channel->finishCopy(job);
         any = true;
       }
+      if (channel->takeSevered()) { // and destroyed
+        channel->quieted();
+      }
     }
     settle();
     return any;
@@ -144,8 +149,34 @@ class Pair {
     }
   }
 
-  const std::shared_ptr<loopback::Wire> wire =
-      std::make_shared<loopback::Wire>();
+  // Ends the connection at one end; the other notices when it polls.
+  void sever(int i) {
+    channel(i).sever(Status(ErrorCode::kTransportFailed, "on purpose"));
+    end(i).settle();
+  }
+  // Another connection for both ends, as an engine would bring it about.
+  void replace(const loopback::Faults& faults) {
+    for (int i = 0; i < 2; ++i) {
+      sever(i);
+      while (!channel(i).awaitsConnection()) {
+        ASSERT_TRUE(channel(i).alive()) << channel(i).failure().message();
+        end(i).poll();
+      }
+    }
+    wire = std::make_shared<loopback::Wire>();
+    const uint64_t seen[] = {channel(0).lastSeen(), channel(1).lastSeen()};
+    for (int i = 0; i < 2; ++i) {
+      channel(i).resumed(
+          std::make_unique<loopback::LoopbackConnection>(
+              wire, i, 1 - i, faults),
+          {},
+          channel(i).generation() + 1,
+          seen[1 - i]);
+      end(i).settle();
+    }
+  }
+
+  std::shared_ptr<loopback::Wire> wire = std::make_shared<loopback::Wire>();
 
  private:
   Endpoint ends_[2];

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "core/clock.h"
+#include "engine/engine_state.h"
+#include "engine/handshakes.h"
+
+namespace dlslime {
+
+// Looks for other connections for the channels that have lost theirs, until
+// DLSLIME_RECOVERY_MS are over. On the wire-up thread only.
+class Recovery {
+ public:
+  Recovery(EngineState& state, Handshakes& handshakes)
+      : state_(state), handshakes_(handshakes) {}
+
+  void advance();
+  // When to call advance() again.
+  TimePoint next() const;
+
+ private:
+  struct Search {
+    uint32_t generation = 0; // of the connection that was lost
+    TimePoint deadline;
+    TimePoint next; // when to try again
+    milliseconds pause; // between tries; grows
+    std::string problem; // what the last try found
+  };
+  void look(const ChannelTable::Severed& lost, Search& search);
+  bool hopeless(const ChannelTable::Severed& lost, Search& search) const;
+  std::shared_ptr<Group> groupOf(const PeerChannel& channel, int& rank) const;
+  void giveUp(const ChannelTable::Severed& lost, const Search& search);
+
+  EngineState& state_;
+  Handshakes& handshakes_;
+  std::map<ChannelKey, Search> searches_;
+};
+
+} // namespace dlslime
