@@ -20,6 +20,7 @@ _COUNTERS = (
     "rendezvous_messages",
     "pending_sends",
     "pending_receives",
+    "replaced_connections",
 )
 
 
@@ -48,9 +49,9 @@ def stats(group: _Group = None) -> dict[str, Any]:
         "rank" and "size" of this process in the group; "peers": for each rank that was used its
         route ("shm", "rdma", "gloo", "self"; empty until connected), copy method, messages and
         bytes sent and received, how many of those sent were eager (copied at once), pushed (written
-        into the memory of a posted receive) or rendezvous (announced, then fetched), and how many
-        operations are pending; "process": numbers of connections, groups and threads of the whole
-        process.
+        into the memory of a posted receive) or rendezvous (announced, then fetched), how many
+        operations are pending, and how many connections were lost and replaced; "process": numbers
+        of connections, groups and threads of the whole process.
 
     Raises:
         ValueError: there is no such group.
@@ -79,8 +80,9 @@ def explain(peer: int, group: _Group = None) -> dict[str, Any]:
         group: a process group that uses dlslime; None is the default group.
 
     Returns:
-        "peer"; "route"; "copy": how large messages travel; "rejected": routes that were considered
-        first, each with its reason; "text": all this as a sentence.
+        "peer"; "route"; "copy": how large messages travel; "devices": the NICs, as "mlx5_0:1,
+        mlx5_1:1", "" where there are none; "rejected": routes that were considered first, each with
+        its reason; "text": all this as a sentence.
 
     Raises:
         ValueError: there is no such group or rank.
@@ -92,6 +94,8 @@ def explain(peer: int, group: _Group = None) -> dict[str, Any]:
         f"rank {peer} (pid {entry['pid']} on {entry['host']}) is reached by {entry['route']}; "
         f"large messages go by {entry['copy']}"
     )
+    if entry["devices"]:
+        text += f" over {entry['devices']}"
     if rejected:
         text += "; not by " + ", nor by ".join(
             f"{item['route']} ({item['reason']})" for item in rejected
@@ -100,6 +104,7 @@ def explain(peer: int, group: _Group = None) -> dict[str, Any]:
         "peer": peer,
         "route": entry["route"],
         "copy": entry["copy"],
+        "devices": entry["devices"],
         "rejected": rejected,
         "text": text + ".",
     }

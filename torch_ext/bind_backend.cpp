@@ -69,6 +69,8 @@ py::dict toDict(const PeerReport& report) {
   dict["rank"] = report.rank;
   dict["route"] = report.route;
   dict["copy"] = report.copy;
+  dict["devices"] = report.devices;
+  dict["replaced_connections"] = report.replaced;
   dict["rejected"] = rejected;
   dict["pid"] = report.peer.pid;
   dict["host"] = report.peer.host;

@@ -112,6 +112,12 @@ RdmaConfig readRdma() {
   readSmall("DLSLIME_IB_PKEY", "NCCL_IB_PKEY", 65535, rdma.pkeyIndex);
   readSmall("DLSLIME_IB_TIMEOUT", "NCCL_IB_TIMEOUT", 31, rdma.timeout);
   readSmall("DLSLIME_IB_RETRY_CNT", "NCCL_IB_RETRY_CNT", 7, rdma.retryCount);
+  readSmall(
+      "DLSLIME_QPS_PER_NIC",
+      "NCCL_IB_QPS_PER_CONNECTION",
+      128, // NCCL's; there is a limit to the sum over all NICs
+      rdma.queuePairs);
+  rdma.queuePairs = std::max(rdma.queuePairs, 1);
   readNumber("DLSLIME_REGISTRATION_BYTES", 0, SIZE_MAX / 2, rdma.cacheBytes);
   return rdma;
 }

@@ -36,6 +36,9 @@ struct RdmaConfig {
   // 4.096 us * 2^timeout, here 0.54 s, ...
   int timeout = 17;
   int retryCount = 7; // DLSLIME_IB_RETRY_CNT: ... this many times.
+  // DLSLIME_QPS_PER_NIC: queue pairs per NIC between two processes; more than
+  // one for networks that choose a path per queue pair.
+  int queuePairs = 1;
   // DLSLIME_REGISTRATION_BYTES: memory per NIC that stays registered, and so
   // pinned, for its next use; 0: every transfer registers anew.
   size_t cacheBytes = size_t{4} << 30;

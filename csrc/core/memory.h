@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,8 +39,10 @@ struct MemoryView {
 // Memory of the peer, as the peer's Connection named it. Only Connections of
 // the same route know what the numbers mean.
 struct RemoteBuffer {
+  static constexpr size_t kMostKeys = 3; // what a header has room for
+
   uint64_t address = 0;
-  uint32_t key = 0;
+  std::array<uint32_t, kMostKeys> keys{}; // one for each NIC; 0: none
   uint16_t slot = 0; // of memory that is offered for a push
 };
 

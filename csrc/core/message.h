@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/memory.h"
+
 namespace dlslime {
 
 // What one control message says. "Sender" and "receiver" are the ends of the
@@ -13,7 +15,7 @@ enum class MessageType : uint8_t {
   kStale, // group = the joiner's: its address record is from another life
   kLeave, // group, source: this rank has left the group
   kEager, // group, source, tag, length; the payload is the message
-  kAnnounce, // group, source, tag, length, id, address, key
+  kAnnounce, // group, source, tag, length, id, address, key, offset = more keys
   kRequest, // id: stream this announced message to me in kData frames
   kData, // id, offset; the payload is a piece of the message
   kFinish, // id, status; offset = the receiver's capacity if truncated
@@ -61,5 +63,21 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 64);
 static_assert(std::is_trivially_copyable_v<MessageHeader>);
+
+// Where kAnnounce and kMoved say that the sender's memory is.
+inline void setRemote(MessageHeader& header, const RemoteBuffer& memory) {
+  static_assert(RemoteBuffer::kMostKeys == 3);
+  header.address = memory.address;
+  header.key = memory.keys[0];
+  header.offset = uint64_t{memory.keys[2]} << 32 | memory.keys[1];
+}
+inline RemoteBuffer remoteOf(const MessageHeader& header) {
+  return {
+      header.address,
+      {header.key,
+       static_cast<uint32_t>(header.offset),
+       static_cast<uint32_t>(header.offset >> 32)},
+      0};
+}
 
 } // namespace dlslime

@@ -50,4 +50,10 @@ void throwErrno(std::string_view what, int error) {
       ErrorCode::kUnavailable, std::string(what) + ": " + errnoText(error));
 }
 
+Status statusOf(const std::exception& error) {
+  const auto* const ours = dynamic_cast<const Error*>(&error);
+  return ours != nullptr ? ours->status()
+                         : Status(ErrorCode::kTransportFailed, error.what());
+}
+
 } // namespace dlslime

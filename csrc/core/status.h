@@ -42,6 +42,9 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Detail> detail_;
 };
 
+// Of an Error its own; of anything else kTransportFailed, with its text.
+Status statusOf(const std::exception& error);
+
 // Thrown by calls that set something up. What is already in flight ends as a
 // Status instead.
 class Error : public std::runtime_error {

@@ -71,6 +71,10 @@ class Connection {
 
   virtual std::string_view route() const = 0; // "shm"
   virtual std::string_view copyName() const = 0; // "cma": how bulk travels
+  // The devices that it goes by, for users: "mlx5_0:1, mlx5_1:1".
+  virtual std::string describe() const {
+    return "";
+  }
   virtual size_t maxPayload() const = 0; // bytes per message
 
   // False: no room now; the caller keeps the message and tries again after a

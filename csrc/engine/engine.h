@@ -17,6 +17,8 @@ class Section;
 struct PeerReport {
   int rank = 0;
   std::string route, copy;
+  std::string devices; // "mlx5_0:1, mlx5_1:1"
+  uint32_t replaced = 0; // connections that were lost, and replaced
   std::vector<RejectedRoute> rejected;
   PeerIdentity peer;
   Counters counters;

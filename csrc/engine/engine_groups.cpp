@@ -89,6 +89,8 @@ PeerReport Engine::reportOne(Group& group, int rank) {
   if (link.channel) {
     report.route = link.channel->route();
     report.copy = link.channel->copyName();
+    report.devices = link.channel->devices();
+    report.replaced = link.channel->generation() - 1;
     report.rejected = link.channel->rejected();
     report.peer = link.channel->peer();
   }

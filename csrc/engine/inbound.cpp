@@ -130,7 +130,7 @@ void Inbound::onAnnounce(Group& group, const MessageHeader& header) {
   arrival.channel = this;
   arrival.announced = true;
   arrival.id = header.id;
-  arrival.remote = {header.address, header.key};
+  arrival.remote = remoteOf(header);
   arrival.generation = generation_;
   match(group, std::move(arrival));
 }

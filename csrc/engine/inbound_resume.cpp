@@ -42,7 +42,7 @@ void Inbound::onMoved(Group& group, const MessageHeader& header) {
   if (severed_) {
     return; // from there, too, once there is another connection
   }
-  const RemoteBuffer memory{header.address, header.key};
+  const auto memory = remoteOf(header);
   const int source = static_cast<int>(header.source);
   if (auto* const arrival =
           group.matcher().findArrival(source, header.tag, this, header.id)) {

@@ -80,9 +80,7 @@ void Outbound::announce(Queued& entry) {
   auto& header = entry.header;
   header.type = MessageType::kAnnounce;
   header.id = exposures_.insert({});
-  const auto remote = connection_->expose(header.id, operation->view());
-  header.address = remote.address;
-  header.key = remote.key;
+  setRemote(header, connection_->expose(header.id, operation->view()));
   operation->transferId = header.id;
   operation->stage = Operation::Stage::kAnnounced;
   *exposures_.find(header.id) = {std::move(operation), header};

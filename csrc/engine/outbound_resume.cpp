@@ -73,9 +73,8 @@ void Outbound::endPushes(uint64_t peerLast) {
 void Outbound::exposeAgain() {
   for (const auto id : exposures_.ids()) {
     auto& exposure = *exposures_.find(id);
-    const auto memory = connection_->expose(id, exposure.operation->view());
-    exposure.announce.address = memory.address;
-    exposure.announce.key = memory.key;
+    setRemote(
+        exposure.announce, connection_->expose(id, exposure.operation->view()));
     exposure.moved = true;
   }
   for (auto& message : unconfirmed_) {
@@ -102,8 +101,7 @@ void Outbound::renew(MessageHeader& header) {
       header.type == MessageType::kAnnounce ||
       header.type == MessageType::kMoved) {
     if (auto* const exposure = exposures_.find(header.id)) {
-      header.address = exposure->announce.address;
-      header.key = exposure->announce.key;
+      setRemote(header, remoteOf(exposure->announce));
       exposure->moved = false; // this tells it
     }
   }

@@ -136,6 +136,9 @@ class PeerChannel final : public ConnectionEvents,
     return connection_ ? connection_->registrar() : nullptr;
   }
   std::string copyName() const;
+  std::string devices() const {
+    return connection_ ? connection_->describe() : "";
+  }
   // Only after connected().
   Outbound& out() {
     return *out_;

@@ -31,7 +31,7 @@ class PushTargets {
     const Key key{ready.group, ready.tag};
     if (targets_.size() < kMostTargets && !sentSince(ready.offset, last, key)) {
       targets_[key] = {
-          ready.id, {ready.address, ready.key, ready.slot}, ready.length};
+          ready.id, {ready.address, {ready.key}, ready.slot}, ready.length};
     }
   }
   // Null: none.

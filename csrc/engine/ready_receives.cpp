@@ -34,7 +34,7 @@ void ReadyReceives::offer(
   ready.id = id;
   ready.offset = sequencer_.last();
   ready.address = memory->address;
-  ready.key = memory->key;
+  ready.key = memory->keys[0];
   ready.slot = memory->slot;
   out_.sendControl(ready);
 }

@@ -104,7 +104,7 @@ std::optional<RemoteBuffer> LoopbackConnection::offer(
       !wire_->offered[end_].try_emplace(slot, Wire::Offer{id, view}).second) {
     return std::nullopt;
   }
-  return RemoteBuffer{0, 0, slot};
+  return RemoteBuffer{0, {}, slot};
 }
 
 void LoopbackConnection::withdraw(uint64_t id) {
@@ -148,7 +148,7 @@ Connection::Push LoopbackConnection::push(
 RemoteBuffer LoopbackConnection::expose(uint64_t id, MemoryView view) {
   const std::lock_guard<std::mutex> guard(wire_->mutex);
   wire_->exposed[end_][id] = view;
-  return {reinterpret_cast<uint64_t>(view.data), 0};
+  return {reinterpret_cast<uint64_t>(view.data), {}, 0};
 }
 
 void LoopbackConnection::unexpose(uint64_t id) {

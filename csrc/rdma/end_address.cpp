@@ -9,26 +9,42 @@ namespace dlslime::rdma {
 
 Bytes EndAddress::encode() const {
   ByteWriter writer;
-  pair.write(writer);
   writer.number(ring);
-  writer.number(ringKey);
   writer.number(kRingUnits);
+  writer.number(static_cast<uint8_t>(rails.size()));
+  for (const auto& rail : rails) {
+    writer.number(rail.number);
+    writer.number(rail.nicNumber);
+    writer.number(rail.ringKey);
+    rail.pair.write(writer);
+  }
   return writer.take();
 }
 
 EndAddress EndAddress::decode(ByteSpan bytes) {
   ByteReader reader(bytes);
   EndAddress address;
-  address.pair = QueuePairAddress::read(reader);
   address.ring = reader.number<uint64_t>();
-  address.ringKey = reader.number<uint32_t>();
   const auto units = reader.number<uint32_t>();
-  if (!reader.atEnd() || units != kRingUnits) {
+  const auto count = reader.number<uint8_t>();
+  bool ordered = true;
+  for (size_t i = 0; i < count && i < kMostRails && reader.ok(); ++i) {
+    RailAddress rail;
+    rail.number = reader.number<uint8_t>();
+    rail.nicNumber = reader.number<uint8_t>();
+    rail.ringKey = reader.number<uint32_t>();
+    rail.pair = QueuePairAddress::read(reader);
+    ordered &= rail.number < kMostRails &&
+        rail.nicNumber < RemoteBuffer::kMostKeys &&
+        (address.rails.empty() || address.rails.back().number < rail.number);
+    address.rails.push_back(rail);
+  }
+  if (!reader.atEnd() || units != kRingUnits || !ordered || count == 0) {
     throw Error(
         ErrorCode::kPeerFailed,
         "the peer's RDMA address is malformed (" +
-            std::to_string(bytes.size()) + " bytes, a ring of " +
-            std::to_string(units) + " units)");
+            std::to_string(bytes.size()) + " bytes, " + std::to_string(count) +
+            " queue pairs, a ring of " + std::to_string(units) + " units)");
   }
   return address;
 }

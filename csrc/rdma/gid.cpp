@@ -1,6 +1,7 @@
 #include "rdma/gid.h"
 
 #include <arpa/inet.h>
+#include <bit>
 
 #include <algorithm>
 #include <array>
@@ -62,6 +63,18 @@ chooseGid(const std::vector<Gid>& table, bool ethernet, int forced) {
     }
   }
   return best;
+}
+
+int commonBits(const ibv_gid& one, const ibv_gid& other) {
+  int bits = 0;
+  for (size_t i = 0; i < sizeof(one.raw); ++i) {
+    const auto different = static_cast<uint8_t>(one.raw[i] ^ other.raw[i]);
+    bits += std::countl_zero(different);
+    if (different != 0) {
+      break;
+    }
+  }
+  return bits;
 }
 
 std::string gidText(const ibv_gid& gid) {

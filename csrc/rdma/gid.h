@@ -24,6 +24,9 @@ struct Gid {
 std::optional<Gid>
 chooseGid(const std::vector<Gid>& table, bool ethernet, int forced);
 
+// How many leading bits are the same: the more, the nearer two addresses are.
+int commonBits(const ibv_gid& one, const ibv_gid& other);
+
 // "10.9.0.1" for IPv4-mapped ones, else "fe80::1".
 std::string gidText(const ibv_gid& gid);
 

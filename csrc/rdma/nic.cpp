@@ -130,9 +130,18 @@ Nic::Nic(ProtectionDomainPtr domain, uint8_t port, const RdmaConfig& config)
               config.cacheBytes,
               config.cacheBytes > 0 ? kMostRegistrations : 0})),
       port_(port),
+      wantedGid_(config.gidIndex),
       name_(domain_->context()->name() + ":" + std::to_string(port)) {
   readLimits();
-  readPort(config);
+}
+
+Status Nic::refresh() {
+  try {
+    readPort();
+    return {};
+  } catch (const Error& error) {
+    return error.status();
+  }
 }
 
 void Nic::readLimits() {
@@ -145,7 +154,7 @@ void Nic::readLimits() {
   limits_.maxReadsOut = device.max_qp_init_rd_atom;
 }
 
-void Nic::readPort(const RdmaConfig& config) {
+void Nic::readPort() {
   ibv_port_attr port{};
   const int error =
       context()->verbs().queryPort(context()->get(), port_, &port);
@@ -161,15 +170,13 @@ void Nic::readPort(const RdmaConfig& config) {
   bitsPerSecond_ =
       lanes(port.active_width) * laneMegabits(port.active_speed) * 1'000'000;
   const auto gid = chooseGid(
-      readGids(static_cast<uint32_t>(port.gid_tbl_len)),
-      ethernet_,
-      config.gidIndex);
+      readGids(static_cast<uint32_t>(port.gid_tbl_len)), ethernet_, wantedGid_);
   if (!gid) {
     throw Error(
         ErrorCode::kUnavailable,
         name_ +
-            (config.gidIndex >= 0
-                 ? " has no GID at index " + std::to_string(config.gidIndex)
+            (wantedGid_ >= 0
+                 ? " has no GID at index " + std::to_string(wantedGid_)
                  : " has no usable GID (RoCE v2 needs an IP address on its "
                    "network device)"));
   }
@@ -239,6 +246,20 @@ void openPorts(
 }
 
 } // namespace
+
+std::vector<NicPtr> NicList::usable(std::vector<std::string>& reasons) const {
+  std::vector<NicPtr> found;
+  reasons = rejected;
+  for (const auto& nic : nics) {
+    const auto status = nic->refresh();
+    if (status.ok()) {
+      found.push_back(nic);
+    } else {
+      reasons.push_back(status.message());
+    }
+  }
+  return found;
+}
 
 NicList openNics(const Verbs& verbs, const RdmaConfig& config) {
   NicList found;

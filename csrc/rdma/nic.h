@@ -17,11 +17,16 @@ struct NicLimits {
   int maxReadsOut = 0; // as the initiator
 };
 
-// One active port of one RDMA device: what queue pairs are made on.
+// One port of one RDMA device: what queue pairs are made on. What may change
+// while it is used (the GID, ...) is read and used on the wire-up thread only.
 class Nic {
  public:
-  // Throws Error: the port is down, has no usable GID, ...
+  // Throws Error: the device can't be queried.
   Nic(ProtectionDomainPtr domain, uint8_t port, const RdmaConfig& config);
+
+  // Reads the port again: cables come and go, and addresses with them. Ok, or
+  // why it can't be used now: it is down, it has no usable GID, ...
+  Status refresh();
 
   const std::string& name() const { // "mlx5_0:1"
     return name_;
@@ -61,12 +66,13 @@ class Nic {
 
  private:
   void readLimits();
-  void readPort(const RdmaConfig& config);
+  void readPort();
   std::vector<Gid> readGids(uint32_t count) const;
 
   const ProtectionDomainPtr domain_;
   const std::shared_ptr<RegistrationCache> memory_;
   const uint8_t port_;
+  const int wantedGid_; // index; -1: the best
   const std::string name_;
   NicLimits limits_;
   bool ethernet_ = true;
@@ -80,10 +86,12 @@ using NicPtr = std::shared_ptr<Nic>;
 // What was found, and why the rest is not used.
 struct NicList {
   std::vector<NicPtr> nics;
-  std::vector<std::string> rejected; // "mlx5_1:1 is down"
+  std::vector<std::string> rejected; // "mlx5_1:1 is not in DLSLIME_NICS=..."
+  // Those that can be used now, refreshed; the others' reasons are added.
+  std::vector<NicPtr> usable(std::vector<std::string>& reasons) const;
 };
-// Opens every port that `config` asks for. Throws Error{kUnavailable} if the
-// devices can't be listed.
+// Opens every port that `config` asks for, up or down. Throws
+// Error{kUnavailable} if the devices can't be listed.
 NicList openNics(const Verbs& verbs, const RdmaConfig& config);
 
 // Whether DLSLIME_NICS=`wanted` selects this port among `devices`.

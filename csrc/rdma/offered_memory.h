@@ -34,7 +34,7 @@ class OfferedMemory {
     const auto key = region->remoteKey();
     slots_[slot] = {id, std::move(region)};
     slotOf_[id] = slot;
-    return RemoteBuffer{reinterpret_cast<uint64_t>(view.data), key, slot};
+    return RemoteBuffer{reinterpret_cast<uint64_t>(view.data), {key}, slot};
   }
   void withdraw(uint64_t id) {
     const auto found = slotOf_.extract(id);

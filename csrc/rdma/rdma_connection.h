@@ -4,34 +4,43 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "core/clock.h"
 #include "core/transport.h"
 #include "rdma/eager_ring.h"
 #include "rdma/end_address.h"
 #include "rdma/offered_memory.h"
-#include "rdma/queue_pair.h"
+#include "rdma/rail.h"
+#include "rdma/rail_memory.h"
 #include "rdma/read_pulls.h"
 #include "rdma/ring_memory.h"
-#include "rdma/send_queue.h"
 
 namespace dlslime::rdma {
 
-// One reliable connection between two processes (docs/protocol.md, "RDMA").
-// Made in two steps, as the handshake goes: first an address to tell the peer,
-// then connect() with the peer's.
+// One reliable connection between two processes (docs/protocol.md, "RDMA"),
+// over one or several rails: messages and pushes go by the first one, large
+// reads by all. If one breaks, all of it does, and another connection takes its
+// place. Made in steps, as the handshake goes: an address to tell the peer,
+// connect() with the peer's, then verify() here and confirm() there.
 class RdmaConnection final : public Connection {
  public:
-  RdmaConnection(
-      NicPtr nic,
-      CompletionQueuePtr completions,
-      const RdmaConfig& config);
+  using Rails = std::vector<std::unique_ptr<Rail>>;
+
+  RdmaConnection(std::unique_ptr<RingMemory> memory, Rails rails);
   ~RdmaConnection() override;
 
   EndAddress address() const;
-  // `initiator` speaks first: the other end's queue pair is ready before its
-  // own, so what that one sent at once would be lost and sent again late.
-  // Throws Error.
+  // Drops the rails that the peer does not have. `initiator` speaks first: the
+  // other end's queue pairs are ready before its own, so what that one sent at
+  // once would be lost and sent again late. Throws Error.
   void connect(const EndAddress& peer, bool initiator);
+  bool verify(Bytes& result) override;
+  void confirm(ByteSpan result) override;
+  // Where memory is registered for the peer; lives as long as the transport.
+  void prepareBy(MemoryRegistrar* registrar) {
+    registrar_ = registrar;
+  }
 
   std::string_view route() const override {
     return "rdma";
@@ -39,12 +48,13 @@ class RdmaConnection final : public Connection {
   std::string_view copyName() const override {
     return "read";
   }
+  std::string describe() const override; // the NICs
   size_t maxPayload() const override {
     return kMostRecordBytes - sizeof(MessageHeader);
   }
   bool send(const MessageHeader& header, ByteSpan payload) override;
   MemoryRegistrar* registrar() override {
-    return &nic_->memory();
+    return registrar_;
   }
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
   void unexpose(uint64_t id) override;
@@ -55,9 +65,7 @@ class RdmaConnection final : public Connection {
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
-  void beginBatch() override {
-    queue_.hold();
-  }
+  void beginBatch() override;
   void endBatch() override;
   PushRange pushRange() const override;
   std::optional<RemoteBuffer> offer(uint64_t id, MemoryView view) override;
@@ -78,26 +86,36 @@ class RdmaConnection final : public Connection {
   void sever() override;
   bool drained() const override;
   std::vector<SentMessage> unconfirmed() const override;
-  bool verify(Bytes& result) override;
   void close() override;
 
-  // Completions that fit: every request of both queues.
-  static int mostCompletions();
-
  private:
-  void onCompletion(const ibv_wc& completion, ConnectionEvents& events);
-  void onImmediate(const ibv_wc& completion, ConnectionEvents& events);
+  // Messages go by this one, so that their immediates come in order.
+  Rail& first() {
+    return *rails_.front();
+  }
+  const Rail& first() const {
+    return *rails_.front();
+  }
+  void keepRails(uint32_t numbers);
+  void postPulls();
+  void breakWith(const Rail& rail, const std::string& what);
+
+  // rdma_messages.cpp
+  int pollRail(Rail& rail, ConnectionEvents& events, int most);
   void
-  onPushed(uint32_t number, const Status& status, ConnectionEvents& events);
-  void reportFailedPushes(ConnectionEvents& events);
-  void onLanded(uint32_t immediate, size_t bytes, ConnectionEvents& events);
+  onCompletion(Rail& rail, const ibv_wc& completion, ConnectionEvents& events);
+  void onImmediate(const ibv_wc& completion, ConnectionEvents& events);
   void onRecord(uint32_t position, ConnectionEvents& events);
   bool postRecord(uint32_t position, size_t bytes);
-  bool postCredit(uint32_t position, RequestKind kind);
+  bool postCredit(Rail& rail, uint32_t position, RequestKind kind);
   void returnCredit();
-  void giveBackReceives(uint32_t least);
-  void breakWith(const std::string& what);
-  MemoryRegionPtr regionFor(MemoryView view) const;
+  void giveBackReceives(Rail& rail, uint32_t least);
+
+  // rdma_push.cpp
+  void
+  onPushed(uint32_t number, const Status& status, ConnectionEvents& events);
+  void onLanded(uint32_t immediate, size_t bytes, ConnectionEvents& events);
+  void reportFailedPushes(ConnectionEvents& events);
 
   struct Pushing {
     uint32_t number = 0;
@@ -106,22 +124,19 @@ class RdmaConnection final : public Connection {
     bool over = false; // badly
   };
 
-  const NicPtr nic_;
-  const CompletionQueuePtr completions_;
-  const RingMemory memory_;
-  QueuePair pair_;
-  SendQueue queue_;
+  const std::unique_ptr<RingMemory> memory_;
+  Rails rails_; // at least one
+  RailMemory regions_;
   ReadPulls pulls_;
-  EndAddress peer_;
+  MemoryRegistrar* registrar_ = nullptr;
   RingProducer out_;
   RingConsumer in_;
+  TimePoint verifyBy_ = never(); // after the first rail has shown that it works
   bool peerReady_ = false; // it has said something
-  bool greeted_ = false; // the initiator: what it said first has arrived
   bool flushed_ = false; // nothing comes any more: broken, and all was seen
   bool givenUp_ = false; // what has failed may be reported
-  uint32_t takenReceives_ = 0; // to be posted again
   Status broken_;
-  std::map<uint64_t, MemoryRegionPtr> exposed_;
+  std::map<uint64_t, RailMemory::Regions> exposed_;
   OfferedMemory offered_;
   std::deque<Pushing> pushing_; // oldest first, as they complete
   uint32_t nextPush_ = 1;

@@ -13,13 +13,14 @@ constexpr int kSlotShift = 16;
 } // namespace
 
 Connection::PushRange RdmaConnection::pushRange() const {
-  return kPushed;
+  // A push goes by one rail, reads by all.
+  return {kPushed.least, rails_.size() == 1 ? kPushed.most : kLeastStriped - 1};
 }
 
 std::optional<RemoteBuffer> RdmaConnection::offer(
     uint64_t id,
     MemoryView view) {
-  auto region = nic_->memory().find(view);
+  auto region = regions_.findFirst(view);
   return region && broken_.ok() ? offered_.offer(id, view, std::move(region))
                                 : std::nullopt;
 }
@@ -29,11 +30,11 @@ Connection::Push RdmaConnection::push(
     RemoteBuffer target,
     MemoryView source,
     uint64_t sequence) {
-  auto region = nic_->memory().find(source);
+  auto region = regions_.findFirst(source);
   if (!region || target.slot >= OfferedMemory::kSlots) {
     return Push::kNever;
   }
-  if (!broken_.ok() || !peerReady_ || !queue_.room()) {
+  if (!broken_.ok() || !peerReady_ || !first().queue.room()) {
     return Push::kNoRoom;
   }
   ibv_sge segment{};
@@ -48,12 +49,12 @@ Connection::Push RdmaConnection::push(
       kPushBit | uint32_t{target.slot} << kSlotShift |
       static_cast<uint16_t>(sequence));
   request.wr.rdma.remote_addr = target.address;
-  request.wr.rdma.rkey = target.key;
+  request.wr.rdma.rkey = target.keys[0];
   const auto number = nextPush_++;
   pushing_.push_back({number, id, std::move(region)});
   int error = 0;
-  if (!queue_.post(request, RequestKind::kPush, number, error)) {
-    breakWith("a push could not be posted: " + errnoText(error));
+  if (!first().queue.post(request, RequestKind::kPush, number, error)) {
+    breakWith(first(), "a push could not be posted: " + errnoText(error));
     pushing_.pop_back();
     return Push::kNoRoom; // nothing goes out any more
   }
@@ -97,8 +98,9 @@ void RdmaConnection::onLanded(
   const auto id = offered_.idOf(slot);
   if (id == 0) {
     breakWith(
+        first(),
         "the peer has pushed " + std::to_string(bytes) + " bytes into slot " +
-        std::to_string(slot) + ", which was not offered");
+            std::to_string(slot) + ", which was not offered");
     return;
   }
   events.onLanded(id, static_cast<uint16_t>(immediate), bytes);

@@ -2,7 +2,10 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <map>
+#include <set>
 
 #include "core/fork_guard.h"
 #include "core/log.h"
@@ -38,7 +41,7 @@ RdmaTransport::~RdmaTransport() {
 }
 
 void RdmaTransport::openDevices() {
-  if (!nics_.empty()) {
+  if (devices_) {
     return;
   }
   if (!unusable_.ok() && Clock::now() < nextTry_) {
@@ -48,7 +51,9 @@ void RdmaTransport::openDevices() {
     const auto& verbs = loadVerbs();
     // Before the first registration. An error: nothing to do about it.
     verbs.forkInit();
-    useDevices(openNics(verbs, config_));
+    auto found = openNics(verbs, config_);
+    watch(found);
+    devices_ = std::move(found);
   } catch (const Error& error) {
     unusable_ = error.status();
     nextTry_ = deadlineAfter(kRetryTime);
@@ -56,17 +61,7 @@ void RdmaTransport::openDevices() {
   }
 }
 
-void RdmaTransport::useDevices(NicList found) {
-  if (found.nics.empty()) {
-    std::string reasons;
-    for (const auto& reason : found.rejected) {
-      reasons += (reasons.empty() ? ": " : "; ") + reason;
-    }
-    throw Error(
-        ErrorCode::kUnavailable,
-        found.rejected.empty() ? "no RDMA device is found"
-                               : "no RDMA device can be used" + reasons);
-  }
+void RdmaTransport::watch(const NicList& found) {
   Channels channels;
   for (const auto& nic : found.nics) {
     auto made = std::make_shared<CompletionChannel>(nic->context());
@@ -76,37 +71,97 @@ void RdmaTransport::useDevices(NicList found) {
       throwErrno("cannot watch a completion channel", errno);
     }
     channels.push_back(std::move(made));
-    logInfo("RDMA NIC " + nic->describe());
   }
-  nics_ = std::move(found.nics);
   const std::lock_guard<std::mutex> guard(mutex_);
   channels_ = std::move(channels);
 }
 
-std::string RdmaTransport::describe() {
+// Throws Error: there is none.
+std::vector<NicPtr> RdmaTransport::usableNics() {
   openDevices();
+  std::vector<std::string> reasons;
+  auto nics = devices_->usable(reasons);
+  if (nics.empty()) {
+    std::string text;
+    for (const auto& reason : reasons) {
+      text += (text.empty() ? ": " : "; ") + reason;
+    }
+    throw Error(
+        ErrorCode::kUnavailable,
+        reasons.empty() ? "no RDMA device is found"
+                        : "no RDMA device can be used" + text);
+  }
+  return nics;
+}
+
+std::string RdmaTransport::describe() {
   std::string text = "works";
-  for (const auto& nic : nics_) {
+  for (const auto& nic : usableNics()) {
     text += "; " + nic->describe();
   }
   return text;
 }
 
-std::unique_ptr<RdmaConnection> RdmaTransport::makeConnection() {
-  openDevices();
-  const auto& nic = nics_.front();
+std::unique_ptr<Rail> RdmaTransport::makeRail(
+    const Berth& berth,
+    uint8_t nicNumber,
+    const RingMemory& memory) {
+  const auto& all = devices_->nics;
+  const auto place = static_cast<size_t>(
+      std::find(all.begin(), all.end(), berth.nic) - all.begin());
   // This thread alone changes channels_, so it may read them without the lock.
   const auto queue = std::make_shared<CompletionQueue>(
-      nic->context(), channels_.front(), RdmaConnection::mostCompletions());
-  auto made = std::make_unique<RdmaConnection>(nic, queue, config_);
+      berth.nic->context(), channels_[place], Rail::mostCompletions());
+  auto rail = std::make_unique<Rail>(
+      berth.number, nicNumber, berth.nic, queue, memory, config_);
   const std::lock_guard<std::mutex> guard(mutex_);
   std::erase_if(queues_, [](const auto& entry) { return entry.expired(); });
   queues_.push_back(queue);
+  return rail;
+}
+
+// Groups remember it, so it stays.
+MemoryRegistrar* RdmaTransport::registrarFor(const std::vector<NicPtr>& nics) {
+  for (const auto& known : registrars_) {
+    if (known->nics() == nics) {
+      return known.get();
+    }
+  }
+  registrars_.push_back(std::make_unique<RailRegistrar>(nics));
+  return registrars_.back().get();
+}
+
+std::unique_ptr<RdmaConnection> RdmaTransport::makeConnection(
+    const std::vector<Berth>& berths) {
+  auto memory = std::make_unique<RingMemory>();
+  std::vector<NicPtr> nics;
+  RdmaConnection::Rails rails;
+  for (const auto& berth : berths) {
+    const auto found = std::find(nics.begin(), nics.end(), berth.nic);
+    const auto place = static_cast<uint8_t>(found - nics.begin());
+    if (found == nics.end()) {
+      nics.push_back(berth.nic);
+    }
+    rails.push_back(makeRail(berth, place, *memory));
+  }
+  auto made =
+      std::make_unique<RdmaConnection>(std::move(memory), std::move(rails));
+  made->prepareBy(registrarFor(nics));
   return made;
 }
 
 Offer RdmaTransport::offer(const Context& context) {
-  auto connection = makeConnection();
+  auto nics = usableNics();
+  nics.resize(std::min(nics.size(), RemoteBuffer::kMostKeys));
+  std::vector<Berth> berths;
+  for (int i = 0; i < config_.queuePairs; ++i) {
+    for (const auto& nic : nics) {
+      if (berths.size() < EndAddress::kMostRails) {
+        berths.push_back({static_cast<uint8_t>(berths.size()), nic});
+      }
+    }
+  }
+  auto connection = makeConnection(berths);
   Offer offer{connection->address().encode(), {}};
   offered_.put(context.nonce, std::move(connection));
   return offer;
@@ -115,10 +170,59 @@ Offer RdmaTransport::offer(const Context& context) {
 std::unique_ptr<Connection>
 RdmaTransport::accept(const Context& /*context*/, Offer offer, Offer& answer) {
   const auto peer = EndAddress::decode(offer.blob);
-  auto connection = makeConnection();
+  auto connection = makeConnection(matchRails(peer, usableNics()));
   connection->connect(peer, false);
   answer = {connection->address().encode(), {}};
   return connection;
+}
+
+// Each of the peer's NICs gets one of ours, nearest pairs first: those in the
+// same network, as far as GIDs tell. The longer list's rest is left out: it
+// would only share the NICs of the shorter one.
+std::vector<RdmaTransport::Berth> RdmaTransport::matchRails(
+    const EndAddress& peer,
+    const std::vector<NicPtr>& nics) {
+  struct Match {
+    int near;
+    uint8_t peerNic;
+    NicPtr nic;
+  };
+  std::vector<Match> matches;
+  for (const auto& rail : peer.rails) {
+    for (const auto& nic : nics) {
+      if (nic->ethernet() == rail.pair.ethernet) {
+        matches.push_back(
+            {commonBits(nic->gid().value, rail.pair.gid), rail.nicNumber, nic});
+      }
+    }
+  }
+  std::stable_sort(
+      matches.begin(), matches.end(), [](const auto& one, const auto& other) {
+        return one.near > other.near;
+      });
+  std::map<uint8_t, NicPtr> chosen;
+  std::set<NicPtr> taken;
+  for (const auto& match : matches) {
+    if (!chosen.contains(match.peerNic) && !taken.contains(match.nic)) {
+      chosen[match.peerNic] = match.nic;
+      taken.insert(match.nic);
+    }
+  }
+  std::vector<Berth> berths;
+  for (const auto& rail : peer.rails) {
+    if (chosen.contains(rail.nicNumber)) {
+      berths.push_back({rail.number, chosen[rail.nicNumber]});
+    }
+  }
+  if (berths.empty()) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        "its NICs are " +
+            std::string(
+                peer.rails[0].pair.ethernet ? "Ethernet" : "InfiniBand") +
+            ", and none here is");
+  }
+  return berths;
 }
 
 std::unique_ptr<Connection> RdmaTransport::finish(

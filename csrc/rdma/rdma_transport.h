@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,9 @@
 
 namespace dlslime::rdma {
 
-// The route over RDMA NICs: reliable connections, one queue pair each. NICs
-// are opened for the first connection, not before: that takes milliseconds,
-// which a job on one host need not spend.
+// The route over RDMA NICs: reliable connections over all NICs that are up.
+// NICs are opened for the first connection, not before: that takes
+// milliseconds, which a job on one host need not spend.
 class RdmaTransport final : public Transport {
  public:
   // Throws Error{kUnavailable}: switched off, or this machine has no RDMA
@@ -48,21 +49,35 @@ class RdmaTransport final : public Transport {
 
  private:
   using Channels = std::vector<std::shared_ptr<CompletionChannel>>;
+  // A rail to be: what the peer calls it, and the NIC for it.
+  struct Berth {
+    uint8_t number;
+    NicPtr nic;
+  };
   void openDevices();
-  void useDevices(NicList found);
-  std::unique_ptr<RdmaConnection> makeConnection();
+  void watch(const NicList& found);
+  std::vector<NicPtr> usableNics();
+  static std::vector<Berth> matchRails(
+      const EndAddress& peer,
+      const std::vector<NicPtr>& nics);
+  std::unique_ptr<RdmaConnection> makeConnection(
+      const std::vector<Berth>& berths);
+  std::unique_ptr<Rail>
+  makeRail(const Berth& berth, uint8_t nicNumber, const RingMemory& memory);
+  MemoryRegistrar* registrarFor(const std::vector<NicPtr>& nics);
 
   const RdmaConfig config_;
   UniqueFd events_; // an epoll set of all completion channels
   // Of the wire-up thread alone:
-  std::vector<NicPtr> nics_;
+  std::optional<NicList> devices_;
+  std::vector<std::unique_ptr<RailRegistrar>> registrars_; // never dropped
   Status unusable_; // why the last try to open them failed,
   TimePoint nextTry_{}; // and when it is worth another
   Offered<std::unique_ptr<RdmaConnection>> offered_;
 
   std::mutex mutex_;
   // Guarded by mutex_:
-  Channels channels_; // one per NIC
+  Channels channels_; // one per NIC, in their order
   std::vector<std::weak_ptr<CompletionQueue>> queues_;
 };
 

@@ -1,33 +1,35 @@
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "core/transport.h"
-#include "rdma/registration_cache.h"
-#include "rdma/send_queue.h"
+#include "rdma/rail_memory.h"
 
 namespace dlslime::rdma {
 
-// Fetches announced messages by RDMA READ, in pieces, so that small messages
-// posted meanwhile are not stuck behind a large one.
+// Fetches announced messages by RDMA READ, in pieces: so that small messages
+// posted meanwhile are not stuck behind a large one, and so that each rail gets
+// as many as it can carry. A rail takes the next piece when one of its own has
+// come, so a slower one, or a busier one, takes fewer.
 class ReadPulls {
  public:
-  explicit ReadPulls(SendQueue& queue) : queue_(queue) {}
+  void use(const std::vector<std::unique_ptr<Rail>>& rails);
 
   void start(
       uint64_t pullId,
       RemoteBuffer source,
       MemoryView destination,
-      MemoryRegionPtr region);
+      RailMemory::Regions regions);
   // A pull that ends with this status at the next poll.
   void refuse(uint64_t pullId, Status why);
   void abandon(uint64_t pullId, const Status& why);
   void abandonAll(const Status& why);
-  // Posts what there is room for. Not ok: the queue pair is broken.
-  Status post();
-  // A piece of pull `number` has completed.
-  void completed(uint32_t number, const Status& status);
+  // Posts what there is room for. Null, or the rail that is broken, and why.
+  const Rail* post(std::string& why);
+  // A piece of pull `number` has completed on this rail.
+  void completed(const Rail& rail, uint32_t number, const Status& status);
   // Reports what has ended. True if anything has.
   bool report(ConnectionEvents& events);
   bool empty() const {
@@ -40,7 +42,7 @@ class ReadPulls {
     uint64_t pullId = 0;
     RemoteBuffer source;
     MemoryView destination;
-    MemoryRegionPtr region;
+    RailMemory::Regions regions;
     size_t posted = 0; // bytes
     uint32_t reading = 0; // pieces
     Status status;
@@ -48,12 +50,18 @@ class ReadPulls {
       return reading == 0 && (!status.ok() || posted == destination.size);
     }
   };
-  Status postPiece(Pull& pull);
+  struct Lane {
+    Rail* rail = nullptr;
+    std::deque<size_t> reading; // bytes of each piece, oldest first
+    size_t bytes = 0; // of all of them
+    double secondsFor(size_t more) const;
+  };
+  Lane* laneFor(const Pull& pull, size_t piece);
+  bool postPiece(Pull& pull, Lane& lane, size_t size, int& error);
 
-  SendQueue& queue_;
+  std::vector<Lane> lanes_;
   std::vector<Pull> pulls_; // oldest first
   uint32_t nextNumber_ = 1;
-  uint32_t reading_ = 0; // pieces of all
 };
 
 } // namespace dlslime::rdma

@@ -25,11 +25,6 @@ void RingMemory::Free::operator()(std::byte* memory) const {
   std::free(memory);
 }
 
-RingMemory::RingMemory(const ProtectionDomainPtr& domain)
-    : memory_(allocate()),
-      region_(std::make_unique<MemoryRegion>(
-          domain,
-          memory_.get(),
-          2 * kRingBytes)) {}
+RingMemory::RingMemory() : memory_(allocate()) {}
 
 } // namespace dlslime::rdma

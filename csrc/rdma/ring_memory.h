@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "rdma/eager_ring.h"
-#include "rdma/handles.h"
 
 namespace dlslime::rdma {
 
@@ -12,7 +11,7 @@ namespace dlslime::rdma {
 // fills, and the mirror that our messages to the peer's ring are sent from.
 class RingMemory {
  public:
-  explicit RingMemory(const ProtectionDomainPtr& domain);
+  RingMemory();
 
   std::byte* ring() const {
     return memory_.get();
@@ -20,16 +19,12 @@ class RingMemory {
   std::byte* mirror() const {
     return memory_.get() + kRingBytes;
   }
-  const MemoryRegion& region() const {
-    return *region_;
-  }
 
  private:
   struct Free {
     void operator()(std::byte* memory) const;
   };
   const std::unique_ptr<std::byte, Free> memory_;
-  const std::unique_ptr<MemoryRegion> region_;
 };
 
 } // namespace dlslime::rdma

@@ -49,7 +49,7 @@ bool ShmConnection::send(const MessageHeader& header, ByteSpan payload) {
 
 RemoteBuffer ShmConnection::expose(uint64_t id, MemoryView view) {
   assists_.expose(id, view);
-  return {reinterpret_cast<uint64_t>(view.data), 0};
+  return {reinterpret_cast<uint64_t>(view.data), {}, 0};
 }
 
 void ShmConnection::unexpose(uint64_t id) {

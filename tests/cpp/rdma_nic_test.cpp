@@ -134,15 +134,23 @@ TEST_F(RdmaNics, ActivePortsAreOpenedAndTheOthersNamedWithTheReason) {
   FakeFabric fabric({two, closed, bare});
   {
     const auto found = open();
-    ASSERT_EQ(found.nics.size(), 1U);
-    EXPECT_EQ(found.nics[0]->name(), "mlx5_0:1");
+    std::vector<std::string> reasons;
+    auto usable = found.usable(reasons);
+    ASSERT_EQ(usable.size(), 1U);
+    EXPECT_EQ(usable[0]->name(), "mlx5_0:1");
     EXPECT_EQ(
-        found.nics[0]->describe(),
+        usable[0]->describe(),
         "mlx5_0:1, Ethernet, GID 0 (10.9.0.1), 200 Gb/s, MTU 4096");
-    ASSERT_EQ(found.rejected.size(), 3U);
-    EXPECT_EQ(found.rejected[0], "mlx5_0:2 is not active");
-    EXPECT_NE(found.rejected[1].find("closed"), std::string::npos);
-    EXPECT_NE(found.rejected[2].find("no usable GID"), std::string::npos);
+    ASSERT_EQ(reasons.size(), 3U);
+    EXPECT_NE(reasons[0].find("closed"), std::string::npos);
+    EXPECT_EQ(reasons[1], "mlx5_0:2 is not active");
+    EXPECT_NE(reasons[2].find("no usable GID"), std::string::npos);
+    // A cable that is plugged in later, with an address that is new.
+    fabric.setPort("mlx5_0", 1, IBV_PORT_ACTIVE);
+    fabric.setPort("mlx5_0", 0, IBV_PORT_DOWN);
+    usable = found.usable(reasons);
+    ASSERT_EQ(usable.size(), 1U);
+    EXPECT_EQ(usable[0]->name(), "mlx5_0:2");
   }
   EXPECT_TRUE(fabric.live().empty());
 }

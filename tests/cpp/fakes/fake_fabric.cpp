@@ -37,6 +37,18 @@ FakeFabric::~FakeFabric() {
   current = nullptr;
 }
 
+void FakeFabric::setPort(
+    const std::string& device,
+    size_t port,
+    ibv_port_state state) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& known : devices_) {
+    if (known.name == device) {
+      known.ports.at(port).state = state;
+    }
+  }
+}
+
 void FakeFabric::cut(const std::string& device, bool down) {
   const std::lock_guard<std::mutex> guard(mutex_);
   cut_[device] = down;
@@ -58,6 +70,16 @@ void FakeFabric::failRegistrations(int error, int count) {
 void FakeFabric::delay(int polls) {
   const std::lock_guard<std::mutex> guard(mutex_);
   delay_ = polls;
+}
+
+void FakeFabric::slow(const std::string& device, int polls) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  slow_[device] = polls;
+}
+
+uint64_t FakeFabric::requests(const std::string& device, ibv_wr_opcode opcode) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return posted_[{device, opcode}];
 }
 
 std::map<std::string, int> FakeFabric::live() {

@@ -81,6 +81,7 @@ struct FakeCalls {
   }
   static int
   queryPort(ibv_context* context, uint8_t number, ibv_port_attr* out) {
+    const auto held = lock();
     const auto& ports = of(context).device->ports;
     if (number == 0 || number > ports.size()) {
       return EINVAL;
@@ -314,7 +315,11 @@ struct FakeCalls {
       }
     }
     request.index = ++qp.posted;
-    request.delay = FakeFabric::current->delay_;
+    auto& fabric = *FakeFabric::current;
+    const auto& device = qp.base.context->device->name;
+    ++fabric.posted_[{device, wr.opcode}];
+    const auto slow = fabric.slow_.find(device);
+    request.delay = slow == fabric.slow_.end() ? fabric.delay_ : slow->second;
     qp.sends.push_back(std::move(request));
     return 0;
   }

@@ -53,6 +53,8 @@ class FakeFabric {
   // Nothing passes this device's ports until it is mended: requests end with
   // retry-exceeded.
   void cut(const std::string& device, bool down = true);
+  // Brings a port up or down, by its place in the device.
+  void setPort(const std::string& device, size_t port, ibv_port_state state);
   // The next `count` calls of post_send fail with `error` after they have
   // taken `taken` requests of their list.
   void failPosts(int count, int error, int taken = 0);
@@ -60,12 +62,15 @@ class FakeFabric {
   void failRegistrations(int error, int count = INT_MAX);
   // Requests wait until poll_cq has been called this often.
   void delay(int polls);
+  // The same for what is sent, and read, by this device.
+  void slow(const std::string& device, int polls);
 
   // --- What a test may look at ------------------------------------------
   // Objects that have not been destroyed, by kind: "mr", "qp", ...
   std::map<std::string, int> live();
   bool overflowed(); // some completion queue did
   uint64_t requests(ibv_wr_opcode opcode); // carried out
+  uint64_t requests(const std::string& device, ibv_wr_opcode opcode); // posted
   uint64_t doorbells(); // calls of post_send
 
   struct Qp;
@@ -100,6 +105,8 @@ class FakeFabric {
   std::map<uint32_t, std::unique_ptr<Qp>> qps_;
   std::map<uint32_t, Region> regions_;
   std::map<int, uint64_t> requests_;
+  std::map<std::pair<std::string, int>, uint64_t> posted_;
+  std::map<std::string, int> slow_;
   uint32_t nextNumber_ = 17;
   int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;
   int registrationError_ = 0, failingRegistrations_ = 0;

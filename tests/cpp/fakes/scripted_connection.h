@@ -74,7 +74,7 @@ class ScriptedConnection final : public Connection {
   }
   std::optional<RemoteBuffer> offer(uint64_t id, MemoryView view) override {
     offered.push_back({id, view});
-    return RemoteBuffer{1, 2, static_cast<uint16_t>(id)};
+    return RemoteBuffer{1, {2}, static_cast<uint16_t>(id)};
   }
   void withdraw(uint64_t id) override {
     std::erase_if(offered, [id](const auto& one) { return one.id == id; });

@@ -1,0 +1,83 @@
+#include "core/log.h"
+#include "engine/handshakes.h"
+#include "engine/section.h"
+
+// The last steps of a handshake: a connection is verified and put to use.
+
+namespace dlslime {
+
+// True: this attempt is over, well. Throws: it has failed.
+bool Handshakes::verify(Attempt& attempt) {
+  if (!attempt.connection) {
+    return false;
+  }
+  Confirm confirm;
+  try {
+    if (!attempt.connection->verify(confirm.blob)) {
+      return false;
+    }
+  } catch (const Error& error) {
+    tryAnother(attempt, error.what());
+    return false;
+  }
+  confirm.nonce = attempt.context.nonce;
+  attempt.socket->sendFrame(encode(confirm), {});
+  install(
+      {attempt.request.key,
+       std::move(attempt.request.record),
+       std::move(attempt.connection),
+       std::move(attempt.rejected),
+       attempt.request.replaces,
+       attempt.peerLast},
+      std::move(*attempt.socket));
+  return true;
+}
+
+void Handshakes::install(Made made, ControlSocket socket) {
+  const auto& peer = made.peer.identity;
+  news_ = true;
+  failures_.erase(made.key);
+  const Section section(state_);
+  logInfo(
+      "connected to pid " + std::to_string(peer.pid) + " on " + peer.host +
+      " by " + std::string(made.connection->route()) + "/" +
+      std::string(made.connection->copyName()));
+  if (made.replaces != 0) {
+    installAgain(made, std::move(socket));
+  } else {
+    auto channel = state_.makeChannel(peer);
+    channel->connected(std::move(made.connection), std::move(made.rejected));
+    state_.channels.add(
+        made.key, std::move(made.peer), std::move(channel), std::move(socket));
+  }
+  // The peer may have sent, and rung, before there was a channel to look at.
+  state_.sleeper.kick();
+}
+
+// Under the lock.
+void Handshakes::installAgain(Made& made, ControlSocket socket) {
+  const auto channel = state_.channels.find(made.key);
+  if (!channel || !channel->awaitsConnection()) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "the connection that was to be replaced is given up");
+  }
+  state_.channels.replaceSocket(*channel, std::move(socket));
+  channel->resumed(
+      std::move(made.connection),
+      std::move(made.rejected),
+      made.replaces + 1,
+      made.peerLast);
+}
+
+void Handshakes::onVerifying(const ChannelKey& key) {
+  try {
+    if (verify(attempts_.at(key))) {
+      attempts_.erase(key);
+    }
+  } catch (const std::exception& error) {
+    onProblem(key, statusOf(error));
+  }
+}
+
+} // namespace dlslime

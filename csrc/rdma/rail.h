@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "rdma/queue_pair.h"
+#include "rdma/ring_memory.h"
+#include "rdma/send_queue.h"
+
+namespace dlslime::rdma {
+
+// One of the queue pairs of a connection, on one of the NICs.
+struct Rail {
+  // `number` is what both ends call it, `nicNumber` is the NIC's at this end.
+  // Throws Error.
+  Rail(
+      uint8_t number,
+      uint8_t nicNumber,
+      NicPtr nic,
+      CompletionQueuePtr completions,
+      const RingMemory& memory,
+      const RdmaConfig& config);
+
+  // Completions that fit: every request of both queues.
+  static int mostCompletions();
+
+  const uint8_t number;
+  const uint8_t nicNumber; // the key of memory is at this place
+  const NicPtr nic;
+  const CompletionQueuePtr completions;
+  const MemoryRegion ring; // what the peer writes into
+  const MemoryRegion mirror; // what we write from
+  QueuePair pair;
+  SendQueue queue;
+  uint8_t peerNicNumber = 0;
+  uint64_t peerRing = 0; // address
+  uint32_t peerRingKey = 0;
+  uint32_t takenReceives = 0; // to be posted again
+  bool greeted = false; // at the initiator: messages pass
+  std::string problem; // ... or why not
+};
+
+} // namespace dlslime::rdma

@@ -1,0 +1,72 @@
+#include "rdma/rail_memory.h"
+
+#include <algorithm>
+
+#include "core/log.h"
+
+namespace dlslime::rdma {
+
+void RailMemory::use(const std::vector<std::unique_ptr<Rail>>& rails) {
+  nics_.clear();
+  for (const auto& rail : rails) {
+    const bool known =
+        std::any_of(nics_.begin(), nics_.end(), [&](const Numbered& entry) {
+          return entry.nic == rail->nic;
+        });
+    if (!known) {
+      nics_.push_back({rail->nicNumber, rail->nic});
+    }
+  }
+}
+
+RailMemory::Regions RailMemory::acquire(MemoryView view) const {
+  Regions regions;
+  regions[nics_.front().number] = nics_.front().nic->memory().acquire(view);
+  for (size_t i = 1; i < nics_.size() && view.size >= kLeastStriped; ++i) {
+    try {
+      regions[nics_[i].number] = nics_[i].nic->memory().acquire(view);
+    } catch (const Error& error) {
+      logWarning(
+          std::string(error.what()) + "; the transfer goes by other NICs");
+    }
+  }
+  return regions;
+}
+
+MemoryRegionPtr RailMemory::findFirst(MemoryView view) const {
+  return nics_.front().nic->memory().find(view);
+}
+
+RailMemory::Regions RailMemory::worthwhile(MemoryView view) const {
+  if (view.size > RegistrationCache::kMostCopied) {
+    return acquire(view);
+  }
+  Regions regions;
+  regions[nics_.front().number] = findFirst(view);
+  return regions;
+}
+
+RemoteBuffer RailMemory::remote(const Regions& regions, MemoryView view) {
+  RemoteBuffer remote;
+  for (size_t i = 0; i < regions.size(); ++i) {
+    if (regions[i]) {
+      remote.address = reinterpret_cast<uint64_t>(view.data);
+      remote.keys[i] = regions[i]->remoteKey();
+    }
+  }
+  return remote;
+}
+
+std::shared_ptr<const void> RailRegistrar::prepare(MemoryView view) {
+  const size_t count = view.size >= kLeastStriped ? nics_.size() : 1;
+  if (count == 1) {
+    return nics_.front()->memory().prepare(view);
+  }
+  auto prepared = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+  for (const auto& nic : nics_) {
+    prepared->push_back(nic->memory().prepare(view));
+  }
+  return prepared;
+}
+
+} // namespace dlslime::rdma

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "core/transport.h"
+#include "rdma/rail.h"
+
+namespace dlslime::rdma {
+
+// Transfers from here on go by all rails; smaller ones would only wait for the
+// slowest. So do they for the registration with further NICs.
+constexpr size_t kLeastStriped = 512 * 1024;
+
+// A tensor's memory, registered with the NICs of one connection.
+class RailMemory {
+ public:
+  // By the number of the NIC; null: not with this one.
+  using Regions = std::array<MemoryRegionPtr, RemoteBuffer::kMostKeys>;
+
+  // The NICs of these rails, of which the first one matters most.
+  void use(const std::vector<std::unique_ptr<Rail>>& rails);
+  // Registered with the first NIC at least. Throws Error.
+  Regions acquire(MemoryView view) const;
+  // The same, but memory which is so small that copying it costs less than
+  // registering it only if it is registered by chance; else all are null.
+  Regions worthwhile(MemoryView view) const;
+  MemoryRegionPtr findFirst(MemoryView view) const;
+  const MemoryRegionPtr& first(const Regions& regions) const {
+    return regions[nics_.front().number];
+  }
+  static RemoteBuffer remote(const Regions& regions, MemoryView view);
+
+ private:
+  struct Numbered {
+    uint8_t number;
+    NicPtr nic;
+  };
+  std::vector<Numbered> nics_;
+};
+
+// Prepares memory for several NICs.
+class RailRegistrar final : public MemoryRegistrar {
+ public:
+  explicit RailRegistrar(std::vector<NicPtr> nics) : nics_(std::move(nics)) {}
+  std::shared_ptr<const void> prepare(MemoryView view) override;
+  const std::vector<NicPtr>& nics() const {
+    return nics_;
+  }
+
+ private:
+  const std::vector<NicPtr> nics_;
+};
+
+} // namespace dlslime::rdma

@@ -1,0 +1,182 @@
+// Connections over several NICs and several queue pairs.
+#include <gtest/gtest.h>
+
+#include "fakes/cluster.h"
+#include "fakes/fake_verbs.h"
+#include "fakes/log_capture.h"
+#include "fakes/rdma_hosts.h"
+
+namespace dlslime::testing {
+namespace {
+
+constexpr auto kRead = IBV_WR_RDMA_READ;
+constexpr auto kMessage = IBV_WR_RDMA_WRITE_WITH_IMM;
+
+// "nic0a" and "nic0b" on host 0, of which the peers in the same networks are
+// "nic1a" and "nic1b", listed the other way round.
+FakeDevice nicIn(uint8_t network, const char* name, uint8_t host) {
+  FakeDevice device;
+  device.name = name;
+  device.ports[0].gids[0].value = ipv4Gid(10, network, 0, host);
+  return device;
+}
+
+class RdmaRails : public ::testing::Test {
+ protected:
+  ~RdmaRails() override {
+    world.reset();
+    EXPECT_TRUE(fabric.live().empty()) << "something was not freed";
+    EXPECT_FALSE(fabric.overflowed()) << "a completion queue was too small";
+  }
+  // `nics` are what DLSLIME_NICS says on each host.
+  void start(
+      const char* first = "nic0",
+      const char* second = "nic1",
+      int queuePairs = 1) {
+    const std::string nics[] = {first, second};
+    world.emplace(2, [nics, queuePairs](int rank) {
+      auto config = rdmaHost(rank);
+      config.rdma.nics = nics[rank];
+      config.rdma.queuePairs = queuePairs;
+      return config;
+    });
+    ASSERT_TRUE(world->passes(0, 1));
+  }
+  std::string devices(int rank) {
+    auto& node = (*world)[rank];
+    return node.engine->report(*node.group).at(0).devices;
+  }
+  // The network of the rail that messages go by: who connects lists his first.
+  char network() {
+    return fabric.requests("nic0a", kMessage) >
+            fabric.requests("nic0b", kMessage)
+        ? 'a'
+        : 'b';
+  }
+  static char otherThan(char network) {
+    return network == 'a' ? 'b' : 'a';
+  }
+  uint32_t replaced(int rank) {
+    auto& node = (*world)[rank];
+    return node.engine->report(*node.group).at(0).replaced;
+  }
+
+  LogCapture log;
+  FakeFabric fabric{
+      {nicIn(9, "nic0a", 1),
+       nicIn(10, "nic0b", 1),
+       nicIn(10, "nic1b", 2),
+       nicIn(9, "nic1a", 2)}};
+  std::optional<Cluster> world;
+};
+
+TEST_F(RdmaRails, LargeMessagesGoByAllNicsAndSmallOnesByOne) {
+  start();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(world->passes(0, 1, 5000));
+  }
+  const std::string host = "nic0";
+  EXPECT_GE(fabric.requests(host + network(), kMessage), 20U);
+  EXPECT_LE(fabric.requests(host + otherThan(network()), kMessage), 1U)
+      << "more than a greeting";
+  ASSERT_TRUE(world->passes(0, 1, (16 << 20) + 7));
+  ASSERT_TRUE(world->passes(1, 0, (16 << 20) + 7));
+  for (const char* nic : {"nic0a", "nic0b", "nic1a", "nic1b"}) {
+    EXPECT_GE(fabric.requests(nic, kRead), 16U) << nic;
+  }
+}
+
+TEST_F(RdmaRails, NicsOfOneNetworkFindEachOther) {
+  start();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(world->passes(0, 1, 5000));
+    ASSERT_TRUE(world->passes(1, 0, 5000));
+  }
+  const std::string peer = "nic1";
+  EXPECT_GE(fabric.requests(peer + network(), kMessage), 20U);
+  EXPECT_LE(fabric.requests(peer + otherThan(network()), kMessage), 1U);
+}
+
+TEST_F(RdmaRails, SlowerNicTakesLess) {
+  start();
+  fabric.slow("nic1a", 2);
+  fabric.slow("nic1b", 8);
+  ASSERT_TRUE(world->passes(0, 1, 64 << 20));
+  const auto fast = fabric.requests("nic1a", kRead);
+  const auto slow = fabric.requests("nic1b", kRead);
+  EXPECT_EQ(fast + slow, 256U);
+  EXPECT_GT(fast, slow * 3 / 2);
+  EXPECT_GT(slow, 20U);
+}
+
+class RdmaRailDies : public RdmaRails,
+                     public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(RdmaRailDies, AndTheOtherGoesOn) {
+  start();
+  for (const char* nic : {"nic0a", "nic0b", "nic1a", "nic1b"}) {
+    fabric.slow(nic, 3);
+  }
+  const std::string dying = GetParam();
+  const auto receive = (*world)[1].receive(0, 3, 8 << 20);
+  const auto send = (*world)[0].send(1, 3, pattern(8 << 20));
+  fabric.cut(dying);
+  ASSERT_TRUE((*world)[1].wait(receive));
+  ASSERT_TRUE(receive->status().ok()) << receive->status().message();
+  EXPECT_EQ(receive->buffer(), send->buffer());
+  ASSERT_TRUE((*world)[0].wait(send));
+  EXPECT_TRUE(send->status().ok()) << send->status().message();
+  for (const int rank : {0, 1}) {
+    ASSERT_TRUE(world->passes(rank, 1 - rank, 1 << 20));
+    EXPECT_GE(replaced(rank), 1U);
+    EXPECT_EQ(
+        devices(rank),
+        "nic" + std::to_string(rank) + otherThan(dying.back()) + ":1");
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Nics,
+    RdmaRailDies,
+    ::testing::Values("nic0a", "nic0b", "nic1a", "nic1b"),
+    [](const auto& instance) { return std::string(instance.param); });
+
+TEST_F(RdmaRails, PortThatIsDownIsLeftOut) {
+  fabric.setPort("nic0a", 0, IBV_PORT_DOWN);
+  start();
+  EXPECT_EQ(devices(0), "nic0b:1");
+  EXPECT_EQ(devices(1), "nic1b:1");
+  ASSERT_TRUE(world->passes(0, 1, 4 << 20));
+}
+
+struct Counts {
+  const char *first, *second;
+  int queuePairs;
+};
+class RdmaRailCounts : public RdmaRails,
+                       public ::testing::WithParamInterface<Counts> {};
+
+TEST_P(RdmaRailCounts, EndsMayHaveDifferentNumbersOfNics) {
+  const auto& counts = GetParam();
+  start(counts.first, counts.second, counts.queuePairs);
+  for (const size_t size : {100, 100000, 600000, 9 << 20}) {
+    ASSERT_TRUE(world->passes(0, 1, size)) << size;
+    ASSERT_TRUE(world->passes(1, 0, size)) << size;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Nics,
+    RdmaRailCounts,
+    ::testing::Values(
+        Counts{"nic0", "nic1a", 1},
+        Counts{"nic0b", "nic1", 1},
+        Counts{"nic0a", "nic1b", 1},
+        Counts{"nic0", "nic1", 4},
+        Counts{"nic0", "nic1", 128},
+        Counts{"nic0a", "nic1a", 3}),
+    [](const auto& instance) {
+      return std::string(instance.param.first) + instance.param.second +
+          std::to_string(instance.param.queuePairs);
+    });
+
+} // namespace
+} // namespace dlslime::testing
