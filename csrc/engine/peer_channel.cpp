@@ -46,9 +46,14 @@ void PeerChannel::resumed(
     fail(status);
     return;
   }
+  std::string reasons;
+  for (const auto& entry : rejected_) {
+    reasons += "; not by " + entry.route + ": " + entry.reason;
+  }
   logWarning(
       "connected to pid " + std::to_string(peer_.pid) + " on " + peer_.host +
-      " again, by " + route_ + ": what was lost is sent again");
+      " again, by " + route_ + " " + connection_->describe() +
+      ": what was lost is sent again" + reasons);
   owner_.onChannelResumed(*this);
 }
 

@@ -9,6 +9,10 @@ namespace dlslime {
 namespace {
 constexpr milliseconds kFirstPause{5};
 constexpr milliseconds kLongestPause{1000};
+// A link that was down answers by TCP before its NIC says that it is up, and
+// switches take seconds: so long no Gloo takes its place.
+constexpr milliseconds kPatience{3000};
+constexpr int kPatienceParts = 4; // at most this part of DLSLIME_RECOVERY_MS
 } // namespace
 
 void Recovery::advance() {
@@ -25,13 +29,16 @@ void Recovery::advance() {
     const bool same =
         known != searches_.end() && known->second.generation == generation;
     auto& search = searches[entry.key];
-    search = same ? known->second
-                  : Search{
-                        generation,
-                        deadlineAfter(state_.config.recovery),
-                        now,
-                        kFirstPause,
-                        "there was no time to try"};
+    search = same
+        ? known->second
+        : Search{
+              generation,
+              deadlineAfter(state_.config.recovery),
+              deadlineAfter(
+                  std::min(kPatience, state_.config.recovery / kPatienceParts)),
+              now,
+              kFirstPause,
+              "there was no time to try"};
     if (now >= search.next && !handshakes_.busy(entry.key)) {
       look(entry, search);
     }
@@ -93,6 +100,11 @@ void Recovery::look(const ChannelTable::Severed& lost, Search& search) {
       return;
     }
     request.fallback = group->options().fallback;
+    if (Clock::now() < search.patience) {
+      request.fallback = FallbackPolicy::kForbid;
+    } else if (request.fallback == FallbackPolicy::kWarn) {
+      request.fallback = FallbackPolicy::kAllow; // it is told when it is so
+    }
     request.carrierSource = group->options().carrierSource;
     request.key = lost.key;
     request.record = lost.peer;

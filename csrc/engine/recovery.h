@@ -24,6 +24,7 @@ class Recovery {
   struct Search {
     uint32_t generation = 0; // of the connection that was lost
     TimePoint deadline;
+    TimePoint patience; // until when nothing slower is taken
     TimePoint next; // when to try again
     milliseconds pause; // between tries; grows
     std::string problem; // what the last try found

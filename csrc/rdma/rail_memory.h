@@ -9,9 +9,9 @@
 
 namespace dlslime::rdma {
 
-// Transfers from here on go by all rails; smaller ones would only wait for the
-// slowest. So do they for the registration with further NICs.
-constexpr size_t kLeastStriped = 512 * 1024;
+// Transfers from here on go by all rails, and are registered with all NICs: those
+// that are too large to be pushed.
+constexpr size_t kLeastStriped = 1024 * 1024 + 1;
 
 // A tensor's memory, registered with the NICs of one connection.
 class RailMemory {

@@ -6,15 +6,14 @@ namespace dlslime::rdma {
 
 namespace {
 // Smaller ones are copied into the ring sooner than the receiver has told where
-// it wants them. Larger ones are read in pieces, so that messages behind one
-// need not wait for all of it.
-constexpr Connection::PushRange kPushed{32 * 1024, 1024 * 1024};
+// it wants them. Larger ones are read in pieces, by all rails, and so that
+// messages behind one need not wait for all of it.
+constexpr Connection::PushRange kPushed{32 * 1024, kLeastStriped - 1};
 constexpr int kSlotShift = 16;
 } // namespace
 
 Connection::PushRange RdmaConnection::pushRange() const {
-  // A push goes by one rail, reads by all.
-  return {kPushed.least, rails_.size() == 1 ? kPushed.most : kLeastStriped - 1};
+  return kPushed;
 }
 
 std::optional<RemoteBuffer> RdmaConnection::offer(

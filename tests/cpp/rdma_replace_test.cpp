@@ -83,7 +83,7 @@ TEST_F(RdmaReplace, CableThatComesBackCostsNothing) {
 }
 
 TEST_F(RdmaReplace, LastNicThatDiesIsFollowedByGloo) {
-  start();
+  start(milliseconds(4000));
   ASSERT_TRUE(world->passes(0, 1));
   EXPECT_EQ(route(0), "rdma");
   std::thread other([&] { stream(1, 100); });
