@@ -36,7 +36,7 @@ def shape(rates: tuple[str, str] | None) -> None:
     for device, rate in zip(("vec0", "vec1"), rates or ("", ""), strict=True):
         command = ["tc", "qdisc", "replace" if rate else "del", "dev", device, "root"]
         if rate:
-            command += ["tbf", "rate", rate, "burst", "256kb", "latency", "200ms"]
+            command += ["netem", "rate", rate, "limit", "20000"]
         subprocess.run(command, check=True)
 
 
