@@ -10,7 +10,9 @@ void Handshakes::connect(Attempt& attempt) {
     connectByNetwork(attempt);
     return;
   }
+  attempt.gone = true; // unless somebody answers
   attempt.socket = ControlSocket::connectTo(record.socketName);
+  attempt.gone = false;
   const auto other = attempt.socket->credentials();
   if (other.uid != record.identity.uid) {
     throw Error(
@@ -35,6 +37,7 @@ void Handshakes::connectByNetwork(Attempt& attempt) {
       nextAddress(attempt, error.status());
     }
   }
+  attempt.gone = attempt.refused && !addresses.empty();
   throw Error(
       attempt.givenUp ? ErrorCode::kTransportFailed : ErrorCode::kPeerFailed,
       addresses.empty()

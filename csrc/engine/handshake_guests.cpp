@@ -1,3 +1,5 @@
+#include <thread>
+
 #include "core/log.h"
 #include "core/random.h"
 #include "engine/handshakes.h"
@@ -10,6 +12,7 @@ namespace dlslime {
 namespace {
 constexpr size_t kMostGuests = 256;
 constexpr milliseconds kSilence{1000};
+constexpr microseconds kDrainPause{50};
 } // namespace
 
 // Who knocks while we are full waits in the listeners' queues: the oldest guest
@@ -172,6 +175,9 @@ std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
       return Welcome{Verdict::kStranger, channel->failure().message(), {}, 0};
     }
     waits = channel->awaitsConnection();
+    if (!waits) {
+      std::this_thread::sleep_for(kDrainPause);
+    }
   }
   state_.channels.dropSocket(*channel);
   return std::nullopt;

@@ -167,9 +167,7 @@ void Handshakes::fail(const ChannelKey& key, Status why) {
   if (attempt.transport != nullptr) {
     attempt.transport->withdraw(attempt.context);
   }
-  const auto& record = attempt.request.record;
-  const bool gone = attempt.refused && !record.addresses.empty() &&
-      attempt.address == record.addresses.size();
+  const bool gone = attempt.gone;
   attempts_.erase(key);
   if (failures_.size() > kMostFailures) {
     failures_.clear();

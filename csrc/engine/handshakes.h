@@ -85,6 +85,7 @@ class Handshakes {
     size_t address = 0; // of the record's, the one in use or to be tried
     std::string unreachable; // by those before, and why
     bool refused = true; // by all of those: nobody listens there
+    bool gone = false; // nor anywhere else
     bool givenUp = false; // one knows us, but not what is to be replaced
     TimePoint deadline;
   };

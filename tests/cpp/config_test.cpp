@@ -55,6 +55,7 @@ class ConfigTest : public ::testing::Test {
       "DLSLIME_UNEXPECTED_LIMIT",
       "DLSLIME_SPIN_US",
       "DLSLIME_LINGER_MS",
+      "DLSLIME_RECOVERY_MS",
       "DLSLIME_LOG",
       "DLSLIME_RDMA",
       "DLSLIME_REGISTRATION_BYTES",
@@ -64,6 +65,8 @@ class ConfigTest : public ::testing::Test {
       "DLSLIME_IB_PKEY",
       "DLSLIME_IB_TIMEOUT",
       "DLSLIME_IB_RETRY_CNT",
+      "DLSLIME_QPS_PER_NIC",
+      "NCCL_IB_QPS_PER_CONNECTION",
       "NCCL_IB_DISABLE",
       "NCCL_IB_GID_INDEX",
       "NCCL_IB_SL",
@@ -94,6 +97,8 @@ TEST_F(ConfigTest, EmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(config.unexpectedLimitBytes, defaults.unexpectedLimitBytes);
   EXPECT_EQ(config.spin, defaults.spin);
   EXPECT_EQ(config.linger, defaults.linger);
+  EXPECT_EQ(config.recovery, defaults.recovery);
+  EXPECT_EQ(config.rdma.queuePairs, defaults.rdma.queuePairs);
   EXPECT_EQ(config.logLevel, defaults.logLevel);
 }
 
@@ -108,6 +113,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
        {"DLSLIME_UNEXPECTED_LIMIT", "99"},
        {"DLSLIME_SPIN_US", "7"},
        {"DLSLIME_LINGER_MS", "8"},
+       {"DLSLIME_RECOVERY_MS", "9"},
        {"DLSLIME_REGISTRATION_BYTES", "10"},
        {"DLSLIME_LOG", "debug"}});
   const auto config = Config::fromEnvironment();
@@ -120,6 +126,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
   EXPECT_EQ(config.unexpectedLimitBytes, 99U);
   EXPECT_EQ(config.spin, microseconds(7));
   EXPECT_EQ(config.linger, milliseconds(8));
+  EXPECT_EQ(config.recovery, milliseconds(9));
   EXPECT_EQ(config.rdma.cacheBytes, 10U);
   EXPECT_EQ(config.logLevel, LogLevel::kDebug);
 }
@@ -133,6 +140,7 @@ TEST_F(ConfigTest, NcclsNetworkSettingsAreTheDefaults) {
        {"NCCL_IB_PKEY", "5"},
        {"NCCL_IB_TIMEOUT", "22"},
        {"NCCL_IB_RETRY_CNT", "6"},
+       {"NCCL_IB_QPS_PER_CONNECTION", "16"},
        {"NCCL_IB_DISABLE", "1"},
        {"NCCL_HOSTID", "a"},
        {"NCCL_SOCKET_IFNAME", "eth"}});
@@ -144,6 +152,7 @@ TEST_F(ConfigTest, NcclsNetworkSettingsAreTheDefaults) {
   EXPECT_EQ(config.rdma.pkeyIndex, 5);
   EXPECT_EQ(config.rdma.timeout, 22);
   EXPECT_EQ(config.rdma.retryCount, 6);
+  EXPECT_EQ(config.rdma.queuePairs, 16);
   EXPECT_FALSE(config.rdma.enabled);
   EXPECT_EQ(config.hostId, "a");
   EXPECT_EQ(config.interfaces, "eth");
