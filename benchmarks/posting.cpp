@@ -7,6 +7,7 @@
 //
 // The aim is 3 million requests per second from one core.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <deque>
 #include <vector>
@@ -121,9 +122,9 @@ void reads(const std::vector<std::unique_ptr<Rail>>& rails) {
 
 template <typename Body>
 void measure(const char* name, const Body& body) {
-  std::vector<double> rates;
-  for (int i = 0; i < kRounds; ++i) {
-    rates.push_back(millionsPerSecond(body));
+  std::array<double, kRounds> rates{};
+  for (auto& rate : rates) {
+    rate = millionsPerSecond(body);
   }
   std::sort(rates.begin(), rates.end());
   const double median = rates[kRounds / 2];

@@ -26,7 +26,7 @@ class Recovery {
     TimePoint deadline;
     TimePoint patience; // until when nothing slower is taken
     TimePoint next; // when to try again
-    milliseconds pause; // between tries; grows
+    milliseconds pause{}; // between tries; grows
     std::string problem; // what the last try found
   };
   void look(const ChannelTable::Severed& lost, Search& search);

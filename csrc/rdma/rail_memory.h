@@ -9,8 +9,8 @@
 
 namespace dlslime::rdma {
 
-// Transfers from here on go by all rails, and are registered with all NICs: those
-// that are too large to be pushed.
+// Transfers from here on go by all rails, and are registered with all NICs:
+// those that are too large to be pushed.
 constexpr size_t kLeastStriped = 1024 * 1024 + 1;
 
 // A tensor's memory, registered with the NICs of one connection.

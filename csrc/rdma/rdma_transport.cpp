@@ -184,6 +184,7 @@ std::vector<RdmaTransport::Berth> RdmaTransport::matchRails(
     const std::vector<NicPtr>& nics) {
   struct Match {
     int near;
+    size_t order; // of equals the first ones
     uint8_t peerNic;
     NicPtr nic;
   };
@@ -191,14 +192,19 @@ std::vector<RdmaTransport::Berth> RdmaTransport::matchRails(
   for (const auto& rail : peer.rails) {
     for (const auto& nic : nics) {
       if (nic->ethernet() == rail.pair.ethernet) {
+        const auto& gid = nic->gid().value;
         matches.push_back(
-            {commonBits(nic->gid().value, rail.pair.gid), rail.nicNumber, nic});
+            {commonBits(gid, rail.pair.gid),
+             matches.size(),
+             rail.nicNumber,
+             nic});
       }
     }
   }
-  std::stable_sort(
+  std::sort(
       matches.begin(), matches.end(), [](const auto& one, const auto& other) {
-        return one.near > other.near;
+        return std::pair(-one.near, one.order) <
+            std::pair(-other.near, other.order);
       });
   std::map<uint8_t, NicPtr> chosen;
   std::set<NicPtr> taken;
