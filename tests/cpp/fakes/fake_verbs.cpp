@@ -319,7 +319,8 @@ struct FakeCalls {
     const auto& device = qp.base.context->device->name;
     ++fabric.posted_[{device, wr.opcode}];
     const auto slow = fabric.slow_.find(device);
-    request.delay = slow == fabric.slow_.end() ? fabric.delay_ : slow->second;
+    request.slow = slow != fabric.slow_.end();
+    request.delay = request.slow ? slow->second : fabric.delay_;
     qp.sends.push_back(std::move(request));
     return 0;
   }
@@ -362,6 +363,13 @@ struct FakeCalls {
   static int arm(ibv_cq* base, int /*solicited*/) {
     const auto held = lock();
     of(base).armed = true;
+    // Whoever is about to sleep does not poll: what is only slow comes now.
+    for (auto& [number, qp] : FakeFabric::current->qps_) {
+      for (auto& request : qp->sends) {
+        request.delay = request.slow ? 0 : request.delay;
+      }
+      FakeFabric::current->progress(*qp);
+    }
     return 0;
   }
 };

@@ -62,7 +62,7 @@ class FakeFabric {
   void failRegistrations(int error, int count = INT_MAX);
   // Requests wait until poll_cq has been called this often.
   void delay(int polls);
-  // The same for what is sent, and read, by this device.
+  // The same for what is sent, and read, by this device, until somebody sleeps.
   void slow(const std::string& device, int polls);
 
   // --- What a test may look at ------------------------------------------

@@ -31,6 +31,7 @@ struct FakeFabric::Request {
   std::vector<std::byte> inlined;
   uint64_t index = 0;
   int delay = 0;
+  bool slow = false; // ends without polls, too
 };
 
 struct FakeFabric::Qp {
