@@ -1,10 +1,10 @@
 #include "rdma/gid.h"
 
 #include <arpa/inet.h>
-#include <bit>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 namespace dlslime::rdma {
@@ -63,6 +63,10 @@ chooseGid(const std::vector<Gid>& table, bool ethernet, int forced) {
     }
   }
   return best;
+}
+
+bool isBest(const Gid& gid, bool ethernet) {
+  return costOf(gid, ethernet) == 0;
 }
 
 int commonBits(const ibv_gid& one, const ibv_gid& other) {

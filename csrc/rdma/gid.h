@@ -2,6 +2,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,10 @@ struct Gid {
   uint32_t index = 0;
   GidKind kind = GidKind::kRoceV2;
   ibv_gid value{};
+  bool operator==(const Gid& other) const {
+    return index == other.index && kind == other.kind &&
+        std::memcmp(value.raw, other.value.raw, sizeof(value.raw)) == 0;
+  }
 };
 
 // The address under which peers reach the port. On Ethernet RoCE v2 alone is
@@ -26,6 +31,9 @@ chooseGid(const std::vector<Gid>& table, bool ethernet, int forced);
 
 // How many leading bits are the same: the more, the nearer two addresses are.
 int commonBits(const ibv_gid& one, const ibv_gid& other);
+
+// No other entry of the table could be a better one.
+bool isBest(const Gid& gid, bool ethernet);
 
 // "10.9.0.1" for IPv4-mapped ones, else "fe80::1".
 std::string gidText(const ibv_gid& gid);

@@ -169,6 +169,12 @@ void Nic::readPort() {
   mtu_ = port.active_mtu;
   bitsPerSecond_ =
       lanes(port.active_width) * laneMegabits(port.active_speed) * 1'000'000;
+  // The table may have a thousand entries, of a system call each: as long as
+  // the one in use is there, and could not be better, the others are not read
+  // again.
+  if (isBest(gid_, ethernet_) && readGid(gid_.index) == gid_) {
+    return;
+  }
   const auto gid = chooseGid(
       readGids(static_cast<uint32_t>(port.gid_tbl_len)), ethernet_, wantedGid_);
   if (!gid) {
@@ -183,20 +189,26 @@ void Nic::readPort() {
   gid_ = *gid;
 }
 
+// Nothing: this entry is empty.
+std::optional<Gid> Nic::readGid(uint32_t index) const {
+  ibv_gid_entry entry{};
+  if (context()->verbs().queryGidEx(
+          context()->get(), port_, index, &entry, 0, sizeof(entry)) != 0) {
+    return std::nullopt;
+  }
+  const auto kind = entry.gid_type == IBV_GID_TYPE_ROCE_V2
+      ? GidKind::kRoceV2
+      : (entry.gid_type == IBV_GID_TYPE_ROCE_V1 ? GidKind::kRoceV1
+                                                : GidKind::kInfiniBand);
+  return Gid{index, kind, entry.gid};
+}
+
 std::vector<Gid> Nic::readGids(uint32_t count) const {
   std::vector<Gid> table;
   for (uint32_t index = 0; index < count; ++index) {
-    ibv_gid_entry entry{};
-    const int error = context()->verbs().queryGidEx(
-        context()->get(), port_, index, &entry, 0, sizeof(entry));
-    if (error != 0) {
-      continue; // ENODATA: this entry is empty
+    if (const auto gid = readGid(index)) {
+      table.push_back(*gid);
     }
-    const auto kind = entry.gid_type == IBV_GID_TYPE_ROCE_V2
-        ? GidKind::kRoceV2
-        : (entry.gid_type == IBV_GID_TYPE_ROCE_V1 ? GidKind::kRoceV1
-                                                  : GidKind::kInfiniBand);
-    table.push_back({index, kind, entry.gid});
   }
   return table;
 }

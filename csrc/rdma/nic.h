@@ -67,6 +67,7 @@ class Nic {
  private:
   void readLimits();
   void readPort();
+  std::optional<Gid> readGid(uint32_t index) const;
   std::vector<Gid> readGids(uint32_t count) const;
 
   const ProtectionDomainPtr domain_;

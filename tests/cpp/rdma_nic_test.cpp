@@ -151,6 +151,9 @@ TEST_F(RdmaNics, ActivePortsAreOpenedAndTheOthersNamedWithTheReason) {
     usable = found.usable(reasons);
     ASSERT_EQ(usable.size(), 1U);
     EXPECT_EQ(usable[0]->name(), "mlx5_0:2");
+    fabric.setGid("mlx5_0", 1, ipv4Gid(10, 9, 0, 77));
+    usable = found.usable(reasons);
+    EXPECT_EQ(gidText(usable.at(0)->gid().value), "10.9.0.77");
   }
   EXPECT_TRUE(fabric.live().empty());
 }

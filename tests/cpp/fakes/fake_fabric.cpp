@@ -49,6 +49,18 @@ void FakeFabric::setPort(
   }
 }
 
+void FakeFabric::setGid(
+    const std::string& device,
+    size_t port,
+    const ibv_gid& gid) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& known : devices_) {
+    if (known.name == device) {
+      known.ports.at(port).gids = {{IBV_GID_TYPE_ROCE_V2, gid}};
+    }
+  }
+}
+
 void FakeFabric::cut(const std::string& device, bool down) {
   const std::lock_guard<std::mutex> guard(mutex_);
   cut_[device] = down;

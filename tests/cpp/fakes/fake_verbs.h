@@ -55,6 +55,8 @@ class FakeFabric {
   void cut(const std::string& device, bool down = true);
   // Brings a port up or down, by its place in the device.
   void setPort(const std::string& device, size_t port, ibv_port_state state);
+  // Gives a port this address alone.
+  void setGid(const std::string& device, size_t port, const ibv_gid& gid);
   // The next `count` calls of post_send fail with `error` after they have
   // taken `taken` requests of their list.
   void failPosts(int count, int error, int taken = 0);
