@@ -110,6 +110,17 @@ TEST_F(RdmaEngine, PeerThatLeavesFailsTheReceivesAndKeepsWhatItSent) {
   EXPECT_EQ(never->status().code(), ErrorCode::kPeerFailed);
 }
 
+TEST_F(RdmaEngine, TwoHundredLivesLeaveNothing) {
+  for (int life = 0; life < 200; ++life) {
+    Cluster world(2, rdmaHost);
+    ASSERT_TRUE(world.passes(0, 1, life % 2 == 0 ? 100 : 300000)) << life;
+    if (life % 3 == 0) {
+      world.stop(1); // one end first, or both at once
+    }
+  }
+  EXPECT_TRUE(fabric.live().empty());
+}
+
 TEST_F(RdmaEngine, IdleEnginesUseNoProcessorTime) {
   Cluster world(2, rdmaHost);
   ASSERT_TRUE(world.passes(0, 1, 2 << 20));

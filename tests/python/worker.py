@@ -193,7 +193,7 @@ def await_death(pid: int, seconds: float = 20) -> None:
             with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
                 if stat.read().rpartition(")")[2].split()[0] in "ZX":
                     return
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # reaped before, or while it is read
             return
         time.sleep(0.005)
     raise TimeoutError(f"process {pid} still runs after {seconds} s")
