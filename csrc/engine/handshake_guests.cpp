@@ -163,24 +163,25 @@ std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
     }
   }
   // What came by the old one counts, and takes microseconds to see.
-  for (bool waits = false; !waits;) {
+  while (true) {
     {
       const Section section(state_);
       channel->poll();
       state_.buryFailed();
     }
     state_.closeGraveyard();
-    const Section section(state_);
-    if (!channel->alive()) {
-      return Welcome{Verdict::kStranger, channel->failure().message(), {}, 0};
+    {
+      const Section section(state_);
+      if (!channel->alive()) {
+        return Welcome{Verdict::kStranger, channel->failure().message(), {}, 0};
+      }
+      if (channel->awaitsConnection()) {
+        state_.channels.dropSocket(*channel);
+        return std::nullopt;
+      }
     }
-    waits = channel->awaitsConnection();
-    if (!waits) {
-      std::this_thread::sleep_for(kDrainPause);
-    }
+    std::this_thread::sleep_for(kDrainPause);
   }
-  state_.channels.dropSocket(*channel);
-  return std::nullopt;
 }
 
 Welcome Handshakes::connectGuest(
