@@ -10,12 +10,10 @@ whatever the rates are, 1 if wrong data arrived.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -78,12 +76,7 @@ def figure_of(link: str, rates: dict[str, list[float]]) -> Figure:
 
 def main() -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, required=True, help="where rank 0 writes the figures")
-    options = parser.parse_args()
+    options = report.lab_options(__doc__, rounds=3)
     torch.set_num_threads(1)
     rates: dict[str, dict[str, list[float]]] = {link: {n: [] for n in NICS} for link in LINKS}
     for _ in range(options.rounds):

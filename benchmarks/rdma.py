@@ -15,7 +15,6 @@ arrived.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -185,12 +184,7 @@ def _large(bench: Bench, size: int) -> list[Figure]:
 
 def main() -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path, required=True, help="where rank 0 writes the figures")
-    options = parser.parse_args()
+    options = report.lab_options(__doc__, rounds=7)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options.rounds, Path(folder))

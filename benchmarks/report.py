@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -45,6 +46,16 @@ class Figure:
     def verdict(self) -> str:
         """The word printed: ok, short, or nothing where no target is set."""
         return {True: "ok", False: "short", None: ""}[self.ok]
+
+
+def lab_options(about: str | None, rounds: int) -> argparse.Namespace:
+    """What the benchmarks of two hosts are asked on the command line."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--json", type=Path, required=True, help="where rank 0 writes the figures")
+    return parser.parse_args()
 
 
 def at_least(ratio: float, factor: float | None) -> dict[str, Any]:

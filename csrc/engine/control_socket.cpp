@@ -119,9 +119,10 @@ ControlSocket ControlSocket::connectTo(const std::string& abstractName) {
   const UnixAddress address(abstractName);
   ControlSocket made(makeSocket(AF_UNIX));
   if (connect(made.fd(), address.get(), address.size()) != 0) {
+    const int error = errno;
     throw Error(
-        ErrorCode::kPeerFailed,
-        "nobody answers on its socket: " + errnoText(errno));
+        connectCode(error),
+        "nobody answers on its socket: " + errnoText(error));
   }
   return made;
 }

@@ -40,10 +40,10 @@ class ControlSocket {
     Bytes bytes;
     std::vector<UniqueFd> fds;
   };
-  // Throws Error if nobody listens there.
+  // Throws Error: kPeerFailed if nobody listens there, else kTimeout: it has no
+  // room for us now, there is no way to it, ...
   static ControlSocket connectTo(const std::string& abstractName);
-  // Begins to connect to "10.9.0.1:4711". Throws Error: kPeerFailed if nobody
-  // listens there, else kTimeout: there is no way to it, ...
+  // Begins to connect to "10.9.0.1:4711". Throws the same.
   static ControlSocket startConnecting(const std::string& address);
   // Once the socket is writable: throws the same.
   void finishConnecting();

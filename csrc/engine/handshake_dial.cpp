@@ -10,9 +10,12 @@ void Handshakes::connect(Attempt& attempt) {
     connectByNetwork(attempt);
     return;
   }
-  attempt.gone = true; // unless somebody answers
-  attempt.socket = ControlSocket::connectTo(record.socketName);
-  attempt.gone = false;
+  try {
+    attempt.socket = ControlSocket::connectTo(record.socketName);
+  } catch (const Error& error) {
+    attempt.gone = error.status().code() == ErrorCode::kPeerFailed;
+    throw;
+  }
   const auto other = attempt.socket->credentials();
   if (other.uid != record.identity.uid) {
     throw Error(

@@ -15,12 +15,7 @@ namespace {
 
 class RdmaEngine : public ::testing::Test {
  protected:
-  ~RdmaEngine() override {
-    EXPECT_TRUE(fabric.live().empty()) << "something was not freed";
-    EXPECT_FALSE(fabric.overflowed()) << "a completion queue was too small";
-  }
-
-  FakeFabric fabric{{nicOf(0), nicOf(1), nicOf(2)}};
+  AuditedFabric fabric{{nicOf(0), nicOf(1), nicOf(2)}};
   LogCapture log;
 };
 

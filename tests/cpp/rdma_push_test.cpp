@@ -27,13 +27,6 @@ class RdmaPush : public ::testing::Test {
     });
     ASSERT_TRUE(world->passes(0, 1)); // they are connected
   }
-  void TearDown() override {
-    source.reset();
-    target.reset();
-    world.reset();
-    EXPECT_TRUE(fabric.live().empty()) << "something was not freed";
-    EXPECT_FALSE(fabric.overflowed()) << "a completion queue was too small";
-  }
   OwnedPtr post(Kind kind, const std::shared_ptr<OwnedMemory>& memory) {
     auto& node = (*world)[kind == Kind::kSend ? 0 : 1];
     auto operation = std::make_shared<OwnedOperation>(
@@ -66,7 +59,7 @@ class RdmaPush : public ::testing::Test {
   }
 
   LogCapture log;
-  FakeFabric fabric{{nicOf(0), nicOf(1)}};
+  AuditedFabric fabric{{nicOf(0), nicOf(1)}};
   std::optional<Cluster> world;
   std::shared_ptr<OwnedMemory> source = std::make_shared<OwnedMemory>(kSize);
   std::shared_ptr<OwnedMemory> target = std::make_shared<OwnedMemory>(kSize);

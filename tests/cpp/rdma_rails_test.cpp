@@ -23,11 +23,6 @@ FakeDevice nicIn(uint8_t network, const char* name, uint8_t host) {
 
 class RdmaRails : public ::testing::Test {
  protected:
-  ~RdmaRails() override {
-    world.reset();
-    EXPECT_TRUE(fabric.live().empty()) << "something was not freed";
-    EXPECT_FALSE(fabric.overflowed()) << "a completion queue was too small";
-  }
   // `nics` are what DLSLIME_NICS says on each host.
   void start(
       const char* first = "nic0",
@@ -62,7 +57,7 @@ class RdmaRails : public ::testing::Test {
   }
 
   LogCapture log;
-  FakeFabric fabric{
+  AuditedFabric fabric{
       {nicIn(9, "nic0a", 1),
        nicIn(10, "nic0b", 1),
        nicIn(10, "nic1b", 2),

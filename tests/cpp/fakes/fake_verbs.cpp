@@ -1,8 +1,7 @@
-// The verbs of a FakeFabric: making objects, posting and polling.
+// The verbs of a FakeFabric that make objects; fake_queues.cpp posts and polls.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "fakes/fake_verbs_objects.h"
@@ -17,7 +16,7 @@ struct FakeCalls {
   using Context = FakeFabric::Context;
 
   static std::unique_lock<std::mutex> lock() {
-    return std::unique_lock<std::mutex>(FakeFabric::current->mutex_);
+    return FakeQueues::lock();
   }
   template <typename T>
   static T* fresh(const char* kind, T* object) {
@@ -53,10 +52,10 @@ struct FakeCalls {
         context->device = &known;
         context->base.device = device;
         context->base.cmd_fd = context->base.async_fd = -1;
-        context->base.ops.post_send = postSend;
-        context->base.ops.post_recv = postReceive;
-        context->base.ops.poll_cq = poll;
-        context->base.ops.req_notify_cq = arm;
+        context->base.ops.post_send = FakeQueues::postSend;
+        context->base.ops.post_recv = FakeQueues::postReceive;
+        context->base.ops.poll_cq = FakeQueues::poll;
+        context->base.ops.req_notify_cq = FakeQueues::arm;
         return &fresh("context", context)->base;
       }
     }
@@ -264,112 +263,6 @@ struct FakeCalls {
     return 0;
   }
   static int forkInit() {
-    return 0;
-  }
-
-  static int postSend(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad) {
-    const auto held = lock();
-    auto& fabric = *FakeFabric::current;
-    auto& qp = of(base);
-    ++fabric.doorbells_;
-    int left = -1;
-    if (fabric.failingPosts_ > 0) {
-      --fabric.failingPosts_;
-      left = fabric.postTaken_;
-    }
-    int error = 0;
-    for (; list != nullptr; list = list->next) {
-      if (left-- == 0) {
-        error = fabric.postError_;
-      } else if (base->state < IBV_QPS_RTS) {
-        error = EINVAL;
-      } else if (qp.posted - qp.retired >= qp.limits.max_send_wr) {
-        error = ENOMEM;
-      } else {
-        error = take(qp, *list);
-      }
-      if (error != 0) {
-        *bad = list;
-        break;
-      }
-    }
-    fabric.progress(qp);
-    return error;
-  }
-  static int take(Qp& qp, const ibv_send_wr& wr) {
-    if (wr.num_sge > static_cast<int>(qp.limits.max_send_sge)) {
-      return EINVAL;
-    }
-    FakeFabric::Request request;
-    request.request = wr;
-    request.segments.assign(wr.sg_list, wr.sg_list + wr.num_sge);
-    if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
-      for (const auto& segment : request.segments) {
-        const auto* const from =
-            reinterpret_cast<const std::byte*>(segment.addr);
-        request.inlined.insert(
-            request.inlined.end(), from, from + segment.length);
-      }
-      if (request.inlined.size() > qp.limits.max_inline_data) {
-        return EINVAL;
-      }
-    }
-    request.index = ++qp.posted;
-    auto& fabric = *FakeFabric::current;
-    const auto& device = qp.base.context->device->name;
-    ++fabric.posted_[{device, wr.opcode}];
-    const auto slow = fabric.slow_.find(device);
-    request.slow = slow != fabric.slow_.end();
-    request.delay = request.slow ? slow->second : fabric.delay_;
-    qp.sends.push_back(std::move(request));
-    return 0;
-  }
-  static int postReceive(ibv_qp* base, ibv_recv_wr* list, ibv_recv_wr** bad) {
-    const auto held = lock();
-    auto& qp = of(base);
-    for (; list != nullptr; list = list->next) {
-      if (qp.receives.size() >= qp.limits.max_recv_wr) {
-        *bad = list;
-        return ENOMEM;
-      }
-      qp.receives.push_back(list->wr_id);
-    }
-    if (base->state == IBV_QPS_ERR) {
-      FakeFabric::current->flush(qp);
-    }
-    return 0;
-  }
-  static int poll(ibv_cq* base, int most, ibv_wc* out) {
-    const auto held = lock();
-    for (auto& [number, qp] : FakeFabric::current->qps_) {
-      for (auto& request : qp->sends) {
-        request.delay -= request.delay > 0;
-      }
-      FakeFabric::current->progress(*qp);
-    }
-    auto& cq = of(base);
-    int count = 0;
-    for (; count < most && !cq.entries.empty(); ++count) {
-      const auto& entry = cq.entries.front();
-      out[count] = entry.completion;
-      if (entry.retiring != nullptr) {
-        entry.retiring->retired =
-            std::max(entry.retiring->retired, entry.retires);
-      }
-      cq.entries.pop_front();
-    }
-    return count;
-  }
-  static int arm(ibv_cq* base, int /*solicited*/) {
-    const auto held = lock();
-    of(base).armed = true;
-    // Whoever is about to sleep does not poll: what is only slow comes now.
-    for (auto& [number, qp] : FakeFabric::current->qps_) {
-      for (auto& request : qp->sends) {
-        request.delay = request.slow ? 0 : request.delay;
-      }
-      FakeFabric::current->progress(*qp);
-    }
     return 0;
   }
 };

@@ -81,6 +81,7 @@ class FakeFabric {
 
  private:
   friend struct FakeCalls;
+  friend struct FakeQueues;
   static FakeFabric* current;
   struct Request;
   struct Region {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <mutex>
 #include <vector>
 
 #include "fakes/fake_verbs.h"
@@ -44,6 +45,20 @@ struct FakeFabric::Qp {
   std::deque<uint64_t> receives; // wr_id
   uint64_t posted = 0; // sends, ever
   uint64_t retired = 0; // of those, known to be over by polling
+};
+
+// The calls of a context's ops. Static members of a friend, so that they reach
+// the fabric's state.
+struct FakeQueues {
+  static std::unique_lock<std::mutex> lock();
+  static int postSend(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad);
+  static int postReceive(ibv_qp* base, ibv_recv_wr* list, ibv_recv_wr** bad);
+  static int poll(ibv_cq* base, int most, ibv_wc* out);
+  static int arm(ibv_cq* base, int solicited);
+
+ private:
+  // One request of a list. Returns what post_send would.
+  static int take(FakeFabric::Qp& qp, const ibv_send_wr& wr);
 };
 
 inline FakeFabric::Qp& of(ibv_qp* qp) {

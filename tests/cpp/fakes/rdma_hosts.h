@@ -1,5 +1,7 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 
 #include "core/config.h"
@@ -20,5 +22,14 @@ inline Config rdmaHost(int rank) {
   config.rdma.nics = nicOf(rank).name;
   return config;
 }
+
+// A fabric that must be left clean: a fixture's member before all that uses it.
+struct AuditedFabric : FakeFabric {
+  using FakeFabric::FakeFabric;
+  ~AuditedFabric() {
+    EXPECT_TRUE(live().empty()) << "something was not freed";
+    EXPECT_FALSE(overflowed()) << "a completion queue was too small";
+  }
+};
 
 } // namespace dlslime::testing
