@@ -85,6 +85,12 @@ void readNumber(const char* name, size_t least, size_t most, size_t& value) {
   value = number;
 }
 
+void readMilliseconds(const char* name, milliseconds& value) {
+  auto number = static_cast<size_t>(value.count());
+  readNumber(name, 0, 3'600'000, number);
+  value = milliseconds(number);
+}
+
 // Our variable where it is set, else the one of another library's.
 const char* whichOf(const char* name, const char* instead) {
   return textOf(name).empty() ? instead : name;
@@ -180,12 +186,9 @@ Config Config::fromEnvironment() {
   if (number != SIZE_MAX) {
     config.spin = microseconds(number);
   }
-  number = static_cast<size_t>(config.recovery.count());
-  readNumber("DLSLIME_RECOVERY_MS", 0, 3'600'000, number);
-  config.recovery = milliseconds(number);
-  number = static_cast<size_t>(config.linger.count());
-  readNumber("DLSLIME_LINGER_MS", 0, 3'600'000, number);
-  config.linger = milliseconds(number);
+  readMilliseconds("DLSLIME_RECOVERY_MS", config.recovery);
+  readMilliseconds("DLSLIME_RETURN_MS", config.returning);
+  readMilliseconds("DLSLIME_LINGER_MS", config.linger);
   return config;
 }
 

@@ -84,6 +84,10 @@ struct Config {
   // DLSLIME_RECOVERY_MS: how long a connection that was lost is looked for
   // another; 0: what goes on fails at once.
   milliseconds recovery{30000};
+  // DLSLIME_RETURN_MS: how long a connection that could not have the best route
+  // or all NICs goes on before it tries again whether it can; longer each time.
+  // 0: it never does.
+  milliseconds returning{10000};
   // DLSLIME_LINGER_MS: how long shutdown() waits for sends that nobody waited
   // for.
   milliseconds linger{1000};

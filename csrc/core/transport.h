@@ -35,6 +35,8 @@ class ConnectionEvents {
   virtual void
   onLanded(uint64_t /*offerId*/, uint16_t /*sequenceBits*/, size_t /*length*/) {
   }
+  // The peer has severed its end, and sends nothing more.
+  virtual void onParted() {}
 };
 
 // One piece of a large copy. It is claimed and given back under the engine's
@@ -71,9 +73,13 @@ class Connection {
 
   virtual std::string_view route() const = 0; // "shm"
   virtual std::string_view copyName() const = 0; // "cma": how bulk travels
-  // The devices that it goes by, for users: "mlx5_0:1, mlx5_1:1".
+  // The devices that it goes by, for users: "mlx5_0:1, mlx5_1:1",
   virtual std::string describe() const {
     return "";
+  }
+  // and how many ways that are: of two on the same route, more are better.
+  virtual size_t lanes() const {
+    return 1;
   }
   virtual size_t maxPayload() const = 0; // bytes per message
 
@@ -165,12 +171,17 @@ class Connection {
     return true;
   }
 
-  // --- Being replaced after a failure: optional --------------------------
-  // When it breaks, what it may have lost can be sent by another connection.
-  virtual bool replaceable() const {
-    return false;
+  // --- Being replaced by another one: optional ---------------------------
+  enum class Replaceable : uint8_t {
+    kNever,
+    kWhole, // as long as it works: both ends sever it, and nothing is lost
+    kBroken, // always: what it may have lost is unconfirmed()
+  };
+  virtual Replaceable replaceable() const {
+    return Replaceable::kNever;
   }
-  // Lets nothing more through: poll() finds it broken, until it is drained().
+  // Nothing more is sent; poll() goes on, and may find it broken, until it is
+  // drained().
   virtual void sever() {}
   // Of a broken connection: what the peer may not have taken, oldest first.
   virtual std::vector<SentMessage> unconfirmed() const {
@@ -245,6 +256,21 @@ class Transport {
   // Between these two calls peers must ring before they expect progress.
   virtual void beginSleep() {}
   virtual void endSleep() {}
+
+  // Descriptors that become readable when devices tell of themselves, and what
+  // to do then, on the thread that makes connections. `down`: some connections
+  // are of no use any more, and will be found broken; `up`: better ones may
+  // have become possible.
+  struct DeviceNews {
+    bool down = false;
+    bool up = false;
+  };
+  virtual std::vector<int> deviceFds() const {
+    return {};
+  }
+  virtual DeviceNews onDevices() {
+    return {};
+  }
 };
 
 } // namespace dlslime

@@ -50,10 +50,11 @@ void ChannelTable::dropSocket(const PeerChannel& channel) {
   dropSocket(entryOf(channel));
 }
 
-std::vector<ChannelTable::Severed> ChannelTable::severed() const {
-  std::vector<Severed> found;
+std::vector<ChannelTable::Member> ChannelTable::those(
+    const std::function<bool(const PeerChannel&)>& wanted) const {
+  std::vector<Member> found;
   for (const auto& entry : entries_) {
-    if (entry.channel->awaitsConnection()) {
+    if (wanted(*entry.channel)) {
       found.push_back({entry.key, entry.peer, entry.channel});
     }
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -52,13 +53,13 @@ class ChannelTable {
   // Drops channels that have failed and are idle, and severed connections; the
   // caller closes what is returned, outside of the lock.
   std::vector<Retired> reap();
-  // Channels whose connection is to be replaced.
-  struct Severed {
+  struct Member {
     ChannelKey key;
     AddressRecord peer;
     std::shared_ptr<PeerChannel> channel;
   };
-  std::vector<Severed> severed() const;
+  std::vector<Member> those(
+      const std::function<bool(const PeerChannel&)>& wanted) const;
   // Fails and drops everything.
   std::vector<std::unique_ptr<Connection>> closeAll(const Status& why);
 

@@ -91,12 +91,17 @@ bool Handshakes::onConfirm(Guest& guest) {
     if (confirm.nonce != guest.nonce) {
       throw Error(ErrorCode::kPeerFailed, "it confirms another connection");
     }
+    if (made.probe) {
+      throw Error(ErrorCode::kPeerFailed, "it confirms a mere question");
+    }
     made.connection->confirm(confirm.blob);
     install(std::move(made), std::move(guest.socket));
   } catch (const std::exception& error) {
-    logInfo(
-        "a connection with pid " + std::to_string(made.peer.identity.pid) +
-        " came to nothing: " + error.what());
+    made.probe ? logDebug(error.what())
+               : logInfo(
+                     "a connection with pid " +
+                     std::to_string(made.peer.identity.pid) +
+                     " came to nothing: " + error.what());
   }
   return true;
 }
@@ -115,17 +120,13 @@ Handshakes::answer(Guest& guest, ControlSocket::Frame frame, Hello hello) {
         {}};
   }
   const ChannelKey key{hello.self.identity.instance, hello.policy};
-  const auto own = attempts_.find(key);
-  // Both ends connect at the same time: the one with the smaller instance
-  // number goes on, so exactly one connection comes of it.
-  // But only once it has got through: this peer's has.
-  const bool ownGoesOn = own != attempts_.end() && own->second.socket &&
-      !own->second.connecting && state_.self.instance < key.instance;
-  if (ownGoesOn) {
-    return {Verdict::kCrossed, "", {}};
-  }
-  if (auto refusal = answerReplacing(hello)) {
-    return *refusal;
+  if (!hello.probe) {
+    if (ownAttemptGoesOn(key)) {
+      return {Verdict::kCrossed, "", {}};
+    }
+    if (auto refusal = answerReplacing(hello)) {
+      return *refusal;
+    }
   }
   auto* const transport = state_.transports.find(hello.route);
   if (transport == nullptr) {
@@ -136,6 +137,16 @@ Handshakes::answer(Guest& guest, ControlSocket::Frame frame, Hello hello) {
     return {Verdict::kRefused, "the peer says: " + reachable.message(), {}};
   }
   return connectGuest(guest, std::move(frame), hello, *transport);
+}
+
+// Both ends connect at the same time: the one with the smaller instance number
+// goes on, so exactly one connection comes of it. But only once it has got
+// through: this peer's has.
+bool Handshakes::ownAttemptGoesOn(const ChannelKey& key) const {
+  const auto own = attempts_.find(key);
+  return own != attempts_.end() && !own->second.request.than &&
+      own->second.socket && !own->second.connecting &&
+      state_.self.instance < key.instance;
 }
 
 // What there is of a connection already decides; nothing: a new one is made.
@@ -150,11 +161,11 @@ std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
                      : std::nullopt;
     }
     const Status why(
-        ErrorCode::kTransportFailed, "the other end finds it broken");
+        ErrorCode::kTransportFailed, "the other end needs another one");
     if (channel && hello.replaces < channel->generation()) {
       return Welcome{Verdict::kCrossed, "", {}, 0}; // it is replaced already
     }
-    if (!channel || (channel->open() && !channel->sever(why))) {
+    if (!channel || (channel->open() && !channel->handOver(why))) {
       return Welcome{
           Verdict::kStranger,
           "the connection that is to be replaced is given up",
@@ -162,7 +173,8 @@ std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
           0};
     }
   }
-  // What came by the old one counts, and takes microseconds to see.
+  // What came by the old one counts, and takes microseconds to see; or a little
+  // longer by Gloo, of which the other end has seen all already.
   while (true) {
     {
       const Section section(state_);
@@ -222,18 +234,8 @@ Welcome Handshakes::connectGuest(
         Verdict::kRefused, std::string("the peer says: ") + error.what(), {}};
   }
   const ChannelKey key{hello.self.identity.instance, hello.policy};
-  const auto own = attempts_.find(key);
-  if (own != attempts_.end()) {
-    if (own->second.socket) {
-      own->second.transport->withdraw(own->second.context);
-    }
-    attempts_.erase(own);
-  }
-  for (auto& other : guests_) { // an earlier attempt of the same peer
-    if (other.made && other.made->key == key) {
-      other.made.reset();
-      other.deadline = Clock::now();
-    }
+  if (!hello.probe) {
+    dropOthers(key);
   }
   Welcome welcome{Verdict::kAccepted, "", std::move(reply.blob), lastSeen(key)};
   guest.socket.sendFrame(encode(welcome), reply.fds);
@@ -244,9 +246,21 @@ Welcome Handshakes::connectGuest(
       std::move(connection),
       std::move(rejected),
       hello.replaces,
-      hello.lastSeen};
+      hello.lastSeen,
+      hello.probe};
   guest.deadline = deadlineAfter(kHandshakeTime);
   return welcome;
+}
+
+// Our own attempt, and an earlier one of the same peer.
+void Handshakes::dropOthers(const ChannelKey& key) {
+  drop(key);
+  for (auto& other : guests_) {
+    if (other.made && !other.made->probe && other.made->key == key) {
+      other.made.reset();
+      other.deadline = Clock::now();
+    }
+  }
 }
 
 uint64_t Handshakes::lastSeen(const ChannelKey& key) {

@@ -20,6 +20,10 @@ bool Handshakes::verify(Attempt& attempt) {
     tryAnother(attempt, error.what());
     return false;
   }
+  if (attempt.request.than) {
+    judge(attempt);
+    return true;
+  }
   confirm.nonce = attempt.context.nonce;
   attempt.socket->sendFrame(encode(confirm), {});
   install(
@@ -31,6 +35,17 @@ bool Handshakes::verify(Attempt& attempt) {
        attempt.peerLast},
       std::move(*attempt.socket));
   return true;
+}
+
+// A probe has come through.
+void Handshakes::judge(const Attempt& attempt) {
+  const auto& than = *attempt.request.than;
+  const auto& found = *attempt.connection;
+  if (found.route() != than.route || found.lanes() > than.lanes) {
+    better_.push_back(
+        {attempt.request.key,
+         std::string(found.route()) + " by " + found.describe()});
+  }
 }
 
 void Handshakes::install(Made made, ControlSocket socket) {

@@ -27,14 +27,33 @@ Handshakes::Handshakes(EngineState& state) : state_(state) {
 
 void Handshakes::begin(Request request) {
   const ChannelKey key = request.key;
-  failures_.erase(key);
+  if (request.than) {
+    if (attempts_.contains(key)) {
+      return;
+    }
+  } else {
+    failures_.erase(key);
+    drop(key); // a probe
+  }
   if (key.instance == state_.self.instance) {
     connectSelf(request);
     return;
   }
+  start(key, std::move(request));
+}
+
+void Handshakes::start(const ChannelKey& key, Request request) {
   Attempt attempt;
   attempt.options = chooseRoutes(
       state_.transports, key.policy, state_.self, request.record.identity);
+  if (request.than) {
+    const auto current = std::find_if(
+        attempt.options.begin(), attempt.options.end(), [&](const auto& entry) {
+          return entry.route == request.than->route;
+        });
+    attempt.options.erase(
+        current + (current != attempt.options.end()), attempt.options.end());
+  }
   attempt.request = std::move(request);
   attempt.context.carrierSource = attempt.request.carrierSource;
   attempt.context.peer = attempt.request.record.identity;
@@ -63,9 +82,10 @@ void Handshakes::connectSelf(const Request& request) {
 }
 
 bool Handshakes::busy(const ChannelKey& key) const {
-  return attempts_.contains(key) ||
+  const auto own = attempts_.find(key);
+  return (own != attempts_.end() && !own->second.request.than) ||
       std::any_of(guests_.begin(), guests_.end(), [&](const Guest& guest) {
-           return guest.made && guest.made->key == key;
+           return guest.made && !guest.made->probe && guest.made->key == key;
          });
 }
 
@@ -90,7 +110,7 @@ bool Handshakes::tryNext(Attempt& attempt) {
     const auto& option = attempt.options[attempt.next++];
     attempt.transport = option.transport;
     if (attempt.transport == nullptr) {
-      attempt.rejected.push_back({option.route, option.reason});
+      attempt.rejected.push_back({option.route, option.reason, false});
       continue;
     }
     if (isFallback(*attempt.transport, attempt.request.key.policy)) {
@@ -100,7 +120,7 @@ bool Handshakes::tryNext(Attempt& attempt) {
     try {
       makeHello(attempt, *attempt.transport);
     } catch (const Error& error) {
-      attempt.rejected.push_back({option.route, error.what()});
+      attempt.rejected.push_back({option.route, error.what(), true});
       continue;
     }
     connect(attempt); // nobody there: no other route would change that
@@ -128,6 +148,7 @@ void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
   for (const auto& entry : attempt.rejected) {
     hello.rejected.emplace_back(entry.route, entry.reason);
   }
+  hello.probe = attempt.request.than.has_value();
   hello.replaces = attempt.request.replaces;
   hello.lastSeen = attempt.request.lastSeen;
   attempt.hello = encode(hello);
@@ -162,13 +183,24 @@ void Handshakes::onWelcome(const ChannelKey& key) {
   }
 }
 
-void Handshakes::fail(const ChannelKey& key, Status why) {
-  const auto& attempt = attempts_.at(key);
-  if (attempt.transport != nullptr) {
-    attempt.transport->withdraw(attempt.context);
+void Handshakes::drop(const ChannelKey& key) {
+  const auto found = attempts_.find(key);
+  if (found != attempts_.end()) {
+    if (found->second.transport != nullptr) {
+      found->second.transport->withdraw(found->second.context);
+    }
+    attempts_.erase(found);
   }
-  const bool gone = attempt.gone;
-  attempts_.erase(key);
+}
+
+void Handshakes::fail(const ChannelKey& key, Status why) {
+  const bool probe = attempts_.at(key).request.than.has_value();
+  const bool gone = attempts_.at(key).gone;
+  drop(key);
+  if (probe) {
+    logDebug("no better connection is possible: " + why.message());
+    return;
+  }
   if (failures_.size() > kMostFailures) {
     failures_.clear();
   }
@@ -178,7 +210,8 @@ void Handshakes::fail(const ChannelKey& key, Status why) {
 void Handshakes::tryAnother(Attempt& attempt, const std::string& why) {
   attempt.connection.reset();
   attempt.transport->withdraw(attempt.context);
-  attempt.rejected.push_back({std::string(attempt.transport->name()), why});
+  attempt.rejected.push_back(
+      {std::string(attempt.transport->name()), why, true});
   if (!tryNext(attempt)) {
     throw Error(
         ErrorCode::kUnavailable,

@@ -30,9 +30,26 @@ class Handshakes {
     // up to which message we have seen what came by it; 0: it is the first.
     uint32_t replaces = 0;
     uint64_t lastSeen = 0;
+    // Where nothing is to come of it, since it is only to be known whether a
+    // connection would be better than this one.
+    struct Standing {
+      std::string route;
+      size_t lanes = 0;
+    };
+    std::optional<Standing> than;
   };
   // Starts connecting; the channel appears in the table, or failure() tells.
+  // Or tries whether something better than what there is would work, which
+  // takeBetter() tells; anything else about this pair ends that.
   void begin(Request request);
+  struct Better {
+    ChannelKey key;
+    std::string what; // "rdma by mlx5_0:1"
+  };
+  std::vector<Better> takeBetter() {
+    return std::exchange(better_, {});
+  }
+  // Something is under way that will come to a connection, or fail.
   bool busy(const ChannelKey& key) const;
   // Why the last attempt failed; ok if none has. kUnavailable: another
   // attempt would end the same way. kTransportFailed, of one that was to
@@ -97,6 +114,7 @@ class Handshakes {
     std::vector<RejectedRoute> rejected;
     uint32_t replaces = 0;
     uint64_t peerLast = 0;
+    bool probe = false;
   };
   struct Guest {
     ControlSocket socket;
@@ -106,12 +124,16 @@ class Handshakes {
     std::string nonce;
   };
   static std::string describePeer(const Attempt& attempt);
+  void start(const ChannelKey& key, Request request);
   bool tryNext(Attempt& attempt);
   void makeHello(Attempt& attempt, Transport& transport);
   void onSocket(const ChannelKey& key);
   void onWelcome(const ChannelKey& key);
   void settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
   bool verify(Attempt& attempt);
+  void judge(const Attempt& attempt);
+  bool ownAttemptGoesOn(const ChannelKey& key) const;
+  void drop(const ChannelKey& key);
   void fail(const ChannelKey& key, Status why);
   void tryAnother(Attempt& attempt, const std::string& why);
   void onVerifying(const ChannelKey& key);
@@ -135,6 +157,7 @@ class Handshakes {
   bool onConfirm(Guest& guest);
   Welcome answer(Guest& guest, ControlSocket::Frame frame, Hello hello);
   std::optional<Welcome> answerReplacing(const Hello& hello);
+  void dropOthers(const ChannelKey& key);
   uint64_t lastSeen(const ChannelKey& key);
   Welcome connectGuest(
       Guest& guest,
@@ -152,6 +175,7 @@ class Handshakes {
   };
   std::map<ChannelKey, Failure> failures_;
   std::vector<Guest> guests_;
+  std::vector<Better> better_;
   bool news_ = false;
   TimePoint acceptAgain_{};
 };

@@ -10,8 +10,10 @@ namespace {
 // Messages that overtook others wait here; a peer that leaves a gap for ever
 // must not make us keep more.
 constexpr size_t kMostKept = 65536;
-// A device that is well ends what was started on it within microseconds.
+// A device that is well ends what was started on it within microseconds; what
+// goes by the kernel's network takes its time.
 constexpr milliseconds kDrainTime{1000};
+constexpr milliseconds kSlowDrainTime{10000};
 } // namespace
 
 void PeerChannel::use(
@@ -19,7 +21,11 @@ void PeerChannel::use(
     std::vector<RejectedRoute> rejected) {
   connection_ = std::move(connection);
   rejected_ = std::move(rejected);
+  if (route_ != connection_->route()) {
+    mostLanes_ = 0;
+  }
   route_ = connection_->route();
+  mostLanes_ = std::max(mostLanes_, connection_->lanes());
   state_ = State::kOpen;
 }
 
@@ -57,19 +63,39 @@ void PeerChannel::resumed(
   owner_.onChannelResumed(*this);
 }
 
+bool PeerChannel::couldBeBetter() const {
+  return state_ == State::kOpen &&
+      (connection_->lanes() < mostLanes_ ||
+       std::any_of(rejected_.begin(), rejected_.end(), [](const auto& entry) {
+         return entry.tried;
+       }));
+}
+
 bool PeerChannel::sever(const Status& why) {
-  if (state_ != State::kOpen || !connection_->replaceable() ||
+  return replace(why, Connection::Replaceable::kBroken);
+}
+
+bool PeerChannel::handOver(const Status& why) {
+  return replace(why, Connection::Replaceable::kWhole);
+}
+
+bool PeerChannel::replace(const Status& why, Connection::Replaceable least) {
+  if (state_ != State::kOpen || connection_->replaceable() < least ||
       !peerClosed_.ok()) {
     return false;
   }
   logWarning(
       "the connection to pid " + std::to_string(peer_.pid) + " on " +
-      peer_.host + " by " + route_ + " is lost (" + why.message() +
-      "): another will take its place");
+      peer_.host + " by " + route_ +
+      (least == Connection::Replaceable::kBroken ? " is lost ("
+                                                 : " is given up (") +
+      why.message() + "): another will take its place");
   state_ = State::kSevered;
   failure_ = why;
   quiet_ = false;
-  detachAt_ = deadlineAfter(kDrainTime);
+  const bool device =
+      connection_->replaceable() == Connection::Replaceable::kBroken;
+  detachAt_ = deadlineAfter(device ? kDrainTime : kSlowDrainTime);
   out_->sever();
   in_->sever();
   connection_->sever();
@@ -80,6 +106,10 @@ bool PeerChannel::sever(const Status& why) {
 void PeerChannel::detachIfDrained() {
   const bool over = connection_->drained() || Clock::now() >= detachAt_;
   if (!over || copies_ > 0) {
+    return;
+  }
+  if (!peerClosed_.ok()) {
+    fail(peerClosed_); // it has said all that it had to say
     return;
   }
   copyName_ = copyName();
@@ -158,11 +188,11 @@ void PeerChannel::peerClosed(const Status& why) {
   while (state_ == State::kOpen && poll()) {
     // What it sent before it went still counts.
   }
+  peerClosed_ = why;
   if (state_ == State::kSevered) {
-    fail(why);
+    connection_ ? detachIfDrained() : fail(why);
     return;
   }
-  peerClosed_ = why;
   if (connection_) {
     connection_->peerClosed();
   }
@@ -195,6 +225,11 @@ void PeerChannel::onLanded(
     header->length = length;
     inOrder(*header, {});
   } // else the offer has ended with its channel, or this is a repetition
+}
+
+void PeerChannel::onParted() {
+  handOver(Status(
+      ErrorCode::kTransportFailed, "the other end has found a better one"));
 }
 
 void PeerChannel::onMessage(const MessageHeader& header, ByteSpan payload) {

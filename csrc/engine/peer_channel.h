@@ -37,6 +37,7 @@ class ChannelOwner {
 // Why a route that stands before the chosen one was not taken.
 struct RejectedRoute {
   std::string route, reason;
+  bool tried = false; // here: it might work another time
 };
 
 // All that goes on between this process and one other by one route policy:
@@ -68,9 +69,11 @@ class PeerChannel final : public ConnectionEvents,
       std::vector<RejectedRoute> rejected,
       uint32_t generation,
       uint64_t peerLast);
-  // Gives the connection up because of `why`: what goes on waits for another
-  // one. False: this route's can't be replaced.
+  // Gives the broken connection up because of `why`: what goes on waits for
+  // another one. False: this route's can't be replaced.
   bool sever(const Status& why);
+  // The same with a connection that works, for a better one.
+  bool handOver(const Status& why);
   // The connection of the severed channel, once it is not needed any more.
   std::unique_ptr<Connection> takeSevered() {
     return std::move(severed_);
@@ -139,6 +142,11 @@ class PeerChannel final : public ConnectionEvents,
   std::string devices() const {
     return connection_ ? connection_->describe() : "";
   }
+  size_t lanes() const {
+    return connection_ ? connection_->lanes() : 0;
+  }
+  // It once had more lanes, or a better route was tried in vain.
+  bool couldBeBetter() const;
   // Only after connected().
   Outbound& out() {
     return *out_;
@@ -154,8 +162,10 @@ class PeerChannel final : public ConnectionEvents,
   void onPushed(uint64_t pushId, const Status& status) override;
   void onLanded(uint64_t offerId, uint16_t sequenceBits, size_t length)
       override;
+  void onParted() override;
 
  private:
+  bool replace(const Status& why, Connection::Replaceable least);
   void use(
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected);
@@ -180,6 +190,7 @@ class PeerChannel final : public ConnectionEvents,
   std::vector<RejectedRoute> rejected_;
   std::unique_ptr<Connection> connection_;
   std::string route_;
+  size_t mostLanes_ = 0; // of those on this route
   std::string copyName_; // once the connection is gone
   int copies_ = 0; // claimed and not finished: they use the connection
   std::optional<Outbound> out_;

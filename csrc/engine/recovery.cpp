@@ -16,10 +16,11 @@ constexpr int kPatienceParts = 4; // at most this part of DLSLIME_RECOVERY_MS
 } // namespace
 
 void Recovery::advance() {
-  std::vector<ChannelTable::Severed> lost;
+  std::vector<ChannelTable::Member> lost;
   {
     const Section section(state_);
-    lost = state_.channels.severed();
+    lost = state_.channels.those(
+        [](const PeerChannel& channel) { return channel.awaitsConnection(); });
   }
   std::map<ChannelKey, Search> searches;
   const auto now = Clock::now();
@@ -56,6 +57,12 @@ TimePoint Recovery::next() const {
   return next;
 }
 
+void Recovery::onDeviceUp() {
+  for (auto& [key, search] : searches_) {
+    search.next = TimePoint{};
+  }
+}
+
 std::shared_ptr<Group> Recovery::groupOf(const PeerChannel& channel, int& rank)
     const {
   for (const auto& group : state_.membership.all()) {
@@ -69,7 +76,7 @@ std::shared_ptr<Group> Recovery::groupOf(const PeerChannel& channel, int& rank)
 }
 
 // What the last try has found leaves nothing to hope for.
-bool Recovery::hopeless(const ChannelTable::Severed& lost, Search& search)
+bool Recovery::hopeless(const ChannelTable::Member& lost, Search& search)
     const {
   const auto failure = handshakes_.failure(lost.key);
   if (failure.ok()) {
@@ -81,7 +88,7 @@ bool Recovery::hopeless(const ChannelTable::Severed& lost, Search& search)
       handshakes_.gone(lost.key);
 }
 
-void Recovery::look(const ChannelTable::Severed& lost, Search& search) {
+void Recovery::look(const ChannelTable::Member& lost, Search& search) {
   if (hopeless(lost, search) || Clock::now() >= search.deadline) {
     giveUp(lost, search);
     return;
@@ -117,7 +124,7 @@ void Recovery::look(const ChannelTable::Severed& lost, Search& search) {
   search.pause = std::min(search.pause * 2, kLongestPause);
 }
 
-void Recovery::giveUp(const ChannelTable::Severed& lost, const Search& search) {
+void Recovery::giveUp(const ChannelTable::Member& lost, const Search& search) {
   const Section section(state_);
   const auto& peer = lost.channel->peer();
   lost.channel->fail(Status(

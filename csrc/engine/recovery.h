@@ -19,6 +19,8 @@ class Recovery {
   void advance();
   // When to call advance() again.
   TimePoint next() const;
+  // A device has come back: all that wait for it try at once.
+  void onDeviceUp();
 
  private:
   struct Search {
@@ -29,10 +31,10 @@ class Recovery {
     milliseconds pause{}; // between tries; grows
     std::string problem; // what the last try found
   };
-  void look(const ChannelTable::Severed& lost, Search& search);
-  bool hopeless(const ChannelTable::Severed& lost, Search& search) const;
+  void look(const ChannelTable::Member& lost, Search& search);
+  bool hopeless(const ChannelTable::Member& lost, Search& search) const;
   std::shared_ptr<Group> groupOf(const PeerChannel& channel, int& rank) const;
-  void giveUp(const ChannelTable::Severed& lost, const Search& search);
+  void giveUp(const ChannelTable::Member& lost, const Search& search);
 
   EngineState& state_;
   Handshakes& handshakes_;

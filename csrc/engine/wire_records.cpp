@@ -131,6 +131,7 @@ Bytes encode(const Hello& hello) {
     writer.text(route);
     writer.text(reason);
   }
+  writer.number(static_cast<uint8_t>(hello.probe));
   writer.number(hello.replaces);
   writer.number(hello.lastSeen);
   return writer.take();
@@ -154,9 +155,12 @@ Hello decodeHello(ByteSpan bytes) {
     auto route = reader.text();
     hello.rejected.emplace_back(std::move(route), reader.text());
   }
+  const auto probe = reader.number<uint8_t>();
+  hello.probe = probe != 0;
   hello.replaces = reader.number<uint32_t>();
   hello.lastSeen = reader.number<uint64_t>();
-  const bool valid = policy <= static_cast<uint8_t>(kLastRoutePolicy);
+  const bool valid =
+      policy <= static_cast<uint8_t>(kLastRoutePolicy) && probe <= 1;
   requireWhole(reader, valid, "the hello");
   return hello;
 }

@@ -10,7 +10,7 @@ namespace dlslime {
 
 // Raised when anything in docs/protocol.md changes its meaning; two processes
 // of different versions refuse each other by name.
-constexpr uint16_t kProtocolVersion = 4;
+constexpr uint16_t kProtocolVersion = 5;
 
 // What a rank publishes in its group's store: how to reach its process, and
 // how to prove that one has read this.
@@ -39,6 +39,7 @@ struct Hello {
   std::string route;
   Bytes blob; // the route's own; its descriptors travel beside the frame
   std::vector<std::pair<std::string, std::string>> rejected; // route, reason
+  bool probe = false; // nothing is to come of it but whether it would work
   // The connection takes the place of this one of the pair, counted from 1 ...
   uint32_t replaces = 0; // 0: it is the first
   uint64_t lastSeen = 0; // ... by which we have seen messages to this number

@@ -24,7 +24,10 @@ std::string addressKey(int rank) {
 }
 
 WireUp::WireUp(EngineState& state)
-    : state_(state), handshakes_(state), recovery_(state, handshakes_) {}
+    : state_(state),
+      handshakes_(state),
+      recovery_(state, handshakes_),
+      upgrades_(state, handshakes_) {}
 
 WireUp::~WireUp() {
   stop();
@@ -87,6 +90,7 @@ void WireUp::run() {
   while (!stopping_.load()) {
     collectTasks();
     state_.closeGraveyard();
+    upgrades_.advance();
     recovery_.advance();
     const auto now = Clock::now();
     std::vector<std::weak_ptr<Group>> finished;
@@ -110,7 +114,14 @@ void WireUp::run() {
 void WireUp::sleep() {
   std::vector<pollfd> fds{{state_.nudge.get(), POLLIN, 0}};
   handshakes_.addTo(fds);
-  auto until = std::min(handshakes_.nextDeadline(), recovery_.next());
+  const auto devices = fds.size();
+  for (const auto& transport : state_.transports.all()) {
+    for (const int fd : transport->deviceFds()) {
+      fds.push_back({fd, POLLIN, 0});
+    }
+  }
+  auto until = std::min(
+      {handshakes_.nextDeadline(), recovery_.next(), upgrades_.next()});
   for (const auto& task : tasks_) {
     until = std::min(until, task.next);
   }
@@ -122,8 +133,26 @@ void WireUp::sleep() {
     [[maybe_unused]] const auto got =
         read(state_.nudge.get(), &count, sizeof(count));
   }
+  if (std::any_of(fds.begin() + devices, fds.end(), [](const pollfd& entry) {
+        return entry.revents != 0;
+      })) {
+    onDevices();
+  }
   handshakes_.onPoll(fds);
   lookAgain(); // a connection may just have come up
+}
+
+void WireUp::onDevices() {
+  for (const auto& transport : state_.transports.all()) {
+    const auto news = transport->onDevices();
+    if (news.up) {
+      upgrades_.onDeviceUp();
+      recovery_.onDeviceUp();
+    }
+    if (news.down) {
+      state_.sleeper.kick(); // so that somebody polls, and finds it
+    }
+  }
 }
 
 void WireUp::lookAgain() {
@@ -207,7 +236,8 @@ bool WireUp::look(Task& task, const std::shared_ptr<Group>& group) {
        group->options().carrierSource,
        task.rank,
        0,
-       0});
+       0,
+       std::nullopt});
   // To oneself the channel is there at once; a refusal may be, too.
   task.next = TimePoint{};
   return false;

@@ -10,6 +10,7 @@
 #include "engine/engine_state.h"
 #include "engine/handshakes.h"
 #include "engine/recovery.h"
+#include "engine/upgrades.h"
 
 namespace dlslime {
 
@@ -60,11 +61,13 @@ class WireUp {
       const Status& why);
   void fail(Task& task, const std::shared_ptr<Group>& group, ErrorCode code);
   void sleep();
+  void onDevices();
   void lookAgain();
 
   EngineState& state_;
   Handshakes handshakes_;
   Recovery recovery_;
+  Upgrades upgrades_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;

@@ -51,9 +51,11 @@ class GlooConnection final : public Connection {
   void peerClosed() override {
     pump_->peerClosed();
   }
-  bool drained() const override {
-    return next_ == polled_.size() && pump_->drained();
+  bool drained() const override;
+  Replaceable replaceable() const override {
+    return Replaceable::kWhole;
   }
+  void sever() override;
   void close() override {
     pump_->close();
   }
@@ -63,6 +65,8 @@ class GlooConnection final : public Connection {
   // Taken from the pump; what comes before next_ has been given out.
   std::vector<Packet> polled_;
   size_t next_ = 0;
+  bool severed_ = false;
+  bool peerParted_ = false; // or nothing comes any more
 };
 
 } // namespace dlslime::gloo

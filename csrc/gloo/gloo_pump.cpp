@@ -98,13 +98,31 @@ bool GlooPump::put(const MessageHeader& header, ByteSpan payload) {
       refused_ = true;
       return false;
     }
-    Packet packet{header, Bytes(payload.begin(), payload.end())};
-    packet.header.payloadSize = static_cast<uint32_t>(payload.size());
-    outgoingBytes_ += payload.size() + sizeof(header);
-    outgoing_.push_back(std::move(packet));
+    enqueue(header, payload);
   }
   changed_.notify_all();
   return true;
+}
+
+// With mutex_ held.
+void GlooPump::enqueue(const MessageHeader& header, ByteSpan payload) {
+  Packet packet{header, Bytes(payload.begin(), payload.end())};
+  packet.header.payloadSize = static_cast<uint32_t>(payload.size());
+  outgoingBytes_ += payload.size() + sizeof(header);
+  outgoing_.push_back(std::move(packet));
+}
+
+void GlooPump::putLast(const MessageHeader& header) {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    enqueue(header, {});
+  }
+  changed_.notify_all();
+}
+
+bool GlooPump::allSent() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return (outgoing_.empty() && !sending_) || !broken_.ok();
 }
 
 bool GlooPump::nextToSend(Packet& packet) {
@@ -112,6 +130,7 @@ bool GlooPump::nextToSend(Packet& packet) {
   sending_ = false;
   if (outgoing_.empty()) {
     changed_.notify_all();
+    tell(); // allSent() may be what somebody waits for
   }
   changed_.wait(lock, [this] { return closing_ || !outgoing_.empty(); });
   // What was sent before closing still goes out: the peer may need it.

@@ -37,6 +37,10 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
   void start();
   // False when the queue is full; there is news when it no longer is.
   bool put(const MessageHeader& header, ByteSpan payload);
+  // The same, whether it is full or not: what is put last of all.
+  void putLast(const MessageHeader& header);
+  // Everything that was put has gone out, or never will.
+  bool allSent() const;
   // Appends what has come; false if there is no news. `broken` says why no
   // more will come, after the last packet.
   bool take(std::vector<Packet>& packets, Status& broken);
@@ -53,6 +57,7 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
   void watch();
   std::unique_ptr<Carrier> make();
   bool adopt(std::unique_ptr<Carrier> carrier);
+  void enqueue(const MessageHeader& header, ByteSpan payload);
   bool nextToSend(Packet& packet);
   void sendPacket(const Packet& packet);
   Packet receivePacket();

@@ -98,8 +98,8 @@ class LoopbackConnection final : public Connection {
   bool claimCopy(CopyJob& job) override;
   void finishCopy(const CopyJob& job) override;
   void endPulls() override;
-  bool replaceable() const override {
-    return faults_.replaceable;
+  Replaceable replaceable() const override {
+    return faults_.replaceable ? Replaceable::kBroken : Replaceable::kNever;
   }
   void sever() override;
   bool drained() const override;

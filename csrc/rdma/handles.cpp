@@ -61,6 +61,14 @@ ibv_mr* registerMemory(ProtectionDomain& domain, void* address, size_t size) {
   return region;
 }
 
+// Throws Error.
+void makeNonBlocking(int fd, const char* what) {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+    throwErrno(std::string("cannot make non-blocking ") + what, errno);
+  }
+}
+
 } // namespace
 
 Context::Context(const Verbs& verbs, ibv_device* device)
@@ -68,8 +76,25 @@ Context::Context(const Verbs& verbs, ibv_device* device)
       name_(verbs.getDeviceName(device)),
       context_(
           made(verbs.openDevice(device), "cannot open RDMA device " + name_)) {
+  try {
+    makeNonBlocking(context_->async_fd, "the events of an RDMA device");
+  } catch (const Error&) {
+    verbs_.closeDevice(context_);
+    throw;
+  }
   registerForkFd(context_->cmd_fd);
   registerForkFd(context_->async_fd);
+}
+
+std::optional<Context::Event> Context::nextEvent() {
+  ibv_async_event event{};
+  if (verbs_.getAsyncEvent(context_, &event) != 0) {
+    return std::nullopt;
+  }
+  const Event copy{
+      event.event_type, static_cast<uint8_t>(event.element.port_num)};
+  verbs_.ackAsyncEvent(&event);
+  return copy;
 }
 
 Context::~Context() {
@@ -104,11 +129,11 @@ CompletionChannel::CompletionChannel(ContextPtr context)
       channel_(made(
           context_->verbs().createCompChannel(context_->get()),
           "cannot make a completion channel on " + context_->name())) {
-  const int flags = fcntl(channel_->fd, F_GETFL);
-  if (flags < 0 || fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) {
-    const int error = errno;
+  try {
+    makeNonBlocking(channel_->fd, "a completion channel");
+  } catch (const Error&) {
     context_->verbs().destroyCompChannel(channel_);
-    throwErrno("cannot make a completion channel non-blocking", error);
+    throw;
   }
   registerForkFd(channel_->fd);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rdma/verbs.h"
@@ -27,6 +28,16 @@ class Context {
   const std::string& name() const { // "mlx5_0"
     return name_;
   }
+  // Readable when nextEvent() has something.
+  int eventFd() const {
+    return context_->async_fd;
+  }
+  struct Event {
+    ibv_event_type type;
+    uint8_t port; // of events about a port
+  };
+  // What the device has to tell, about itself or its ports. Does not block.
+  std::optional<Event> nextEvent();
 
  private:
   const Verbs& verbs_;

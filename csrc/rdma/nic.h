@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,20 @@ class Nic {
   // Reads the port again: cables come and go, and addresses with them. Ok, or
   // why it can't be used now: it is down, it has no usable GID, ...
   Status refresh();
+
+  // Queue pairs that were made before are of no use any more. `why` is a
+  // literal.
+  void lose(const char* why) {
+    whyLost_.store(why, std::memory_order_relaxed);
+    losses_.fetch_add(1, std::memory_order_release);
+  }
+  // How often, and why the last time. Any thread.
+  uint32_t losses() const {
+    return losses_.load(std::memory_order_acquire);
+  }
+  const char* whyLost() const {
+    return whyLost_.load(std::memory_order_relaxed);
+  }
 
   const std::string& name() const { // "mlx5_0:1"
     return name_;
@@ -81,6 +96,8 @@ class Nic {
   ibv_mtu mtu_ = IBV_MTU_1024;
   Gid gid_;
   uint64_t bitsPerSecond_ = 0;
+  std::atomic<const char*> whyLost_{""};
+  std::atomic<uint32_t> losses_{0};
 };
 using NicPtr = std::shared_ptr<Nic>;
 

@@ -29,6 +29,7 @@ Rail::Rail(
     : number(called),
       nicNumber(nicCalled),
       nic(std::move(on)),
+      losses(nic->losses()),
       completions(std::move(completionQueue)),
       ring(nic->domain(), memory.ring(), kRingBytes),
       mirror(nic->domain(), memory.mirror(), kRingBytes),

@@ -24,10 +24,15 @@ struct Rail {
 
   // Completions that fit: every request of both queues.
   static int mostCompletions();
+  // The NIC says that nothing passes here any more.
+  bool lost() const {
+    return nic->losses() != losses;
+  }
 
   const uint8_t number;
   const uint8_t nicNumber; // the key of memory is at this place
   const NicPtr nic;
+  const uint32_t losses; // of the NIC before
   const CompletionQueuePtr completions;
   const MemoryRegion ring; // what the peer writes into
   const MemoryRegion mirror; // what we write from

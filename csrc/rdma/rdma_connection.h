@@ -80,8 +80,11 @@ class RdmaConnection final : public Connection {
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
   void endPulls() override;
   void peerClosed() override;
-  bool replaceable() const override {
-    return true;
+  Replaceable replaceable() const override {
+    return Replaceable::kBroken;
+  }
+  size_t lanes() const override {
+    return rails_.size();
   }
   void sever() override;
   bool drained() const override;

@@ -116,6 +116,9 @@ bool RdmaConnection::poll(ConnectionEvents& events, Status& broken, int most) {
   for (auto& rail : rails_) {
     try {
       any |= pollRail(*rail, events, most) > 0;
+      if (rail->lost()) {
+        breakWith(*rail, rail->nic->whyLost());
+      }
     } catch (const Error& error) {
       breakWith(*rail, error.what());
     }

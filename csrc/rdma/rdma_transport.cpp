@@ -12,12 +12,6 @@
 
 namespace dlslime::rdma {
 
-namespace {
-// Opening devices takes milliseconds each, and peers ask often: those that
-// could not be used are not tried again at once.
-constexpr milliseconds kRetryTime{10000};
-} // namespace
-
 RdmaTransport::RdmaTransport(const RdmaConfig& config)
     : config_(config), events_(epoll_create1(EPOLL_CLOEXEC)) {
   if (!config_.enabled) {
@@ -38,68 +32,6 @@ RdmaTransport::RdmaTransport(const RdmaConfig& config)
 
 RdmaTransport::~RdmaTransport() {
   unregisterForkFd(events_.get());
-}
-
-void RdmaTransport::openDevices() {
-  if (devices_) {
-    return;
-  }
-  if (!unusable_.ok() && Clock::now() < nextTry_) {
-    throw Error(unusable_.code(), unusable_.message());
-  }
-  try {
-    const auto& verbs = loadVerbs();
-    // Before the first registration. An error: nothing to do about it.
-    verbs.forkInit();
-    auto found = openNics(verbs, config_);
-    watch(found);
-    devices_ = std::move(found);
-  } catch (const Error& error) {
-    unusable_ = error.status();
-    nextTry_ = deadlineAfter(kRetryTime);
-    throw;
-  }
-}
-
-void RdmaTransport::watch(const NicList& found) {
-  Channels channels;
-  for (const auto& nic : found.nics) {
-    auto made = std::make_shared<CompletionChannel>(nic->context());
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (epoll_ctl(events_.get(), EPOLL_CTL_ADD, made->fd(), &event) != 0) {
-      throwErrno("cannot watch a completion channel", errno);
-    }
-    channels.push_back(std::move(made));
-  }
-  const std::lock_guard<std::mutex> guard(mutex_);
-  channels_ = std::move(channels);
-}
-
-// Throws Error: there is none.
-std::vector<NicPtr> RdmaTransport::usableNics() {
-  openDevices();
-  std::vector<std::string> reasons;
-  auto nics = devices_->usable(reasons);
-  if (nics.empty()) {
-    std::string text;
-    for (const auto& reason : reasons) {
-      text += (text.empty() ? ": " : "; ") + reason;
-    }
-    throw Error(
-        ErrorCode::kUnavailable,
-        reasons.empty() ? "no RDMA device is found"
-                        : "no RDMA device can be used" + text);
-  }
-  return nics;
-}
-
-std::string RdmaTransport::describe() {
-  std::string text = "works";
-  for (const auto& nic : usableNics()) {
-    text += "; " + nic->describe();
-  }
-  return text;
 }
 
 std::unique_ptr<Rail> RdmaTransport::makeRail(

@@ -46,6 +46,8 @@ class RdmaTransport final : public Transport {
   }
   void drainWakeFds() override;
   void beginSleep() override;
+  std::vector<int> deviceFds() const override;
+  DeviceNews onDevices() override;
 
  private:
   using Channels = std::vector<std::shared_ptr<CompletionChannel>>;
@@ -54,9 +56,17 @@ class RdmaTransport final : public Transport {
     uint8_t number;
     NicPtr nic;
   };
+
+  // rdma_devices.cpp
   void openDevices();
   void watch(const NicList& found);
   std::vector<NicPtr> usableNics();
+  void onEvent(
+      const rdma::Context& context,
+      const rdma::Context::Event& event,
+      DeviceNews& news);
+  bool othersWork(const Nic& nic) const;
+
   static std::vector<Berth> matchRails(
       const EndAddress& peer,
       const std::vector<NicPtr>& nics);

@@ -56,6 +56,8 @@ Verbs load() {
   bind(library, "ibv_modify_qp", verbs.modifyQp);
   bind(library, "ibv_destroy_qp", verbs.destroyQp);
   bind(library, "ibv_fork_init", verbs.forkInit);
+  bind(library, "ibv_get_async_event", verbs.getAsyncEvent);
+  bind(library, "ibv_ack_async_event", verbs.ackAsyncEvent);
   return verbs;
 }
 

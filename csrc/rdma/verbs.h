@@ -46,6 +46,8 @@ struct Verbs {
   int (*modifyQp)(ibv_qp* pair, ibv_qp_attr* attributes, int mask);
   int (*destroyQp)(ibv_qp* pair);
   int (*forkInit)();
+  int (*getAsyncEvent)(ibv_context* context, ibv_async_event* event);
+  void (*ackAsyncEvent)(ibv_async_event* event);
 };
 
 // The process's libibverbs, loaded once; throws Error{kUnavailable} that says

@@ -56,6 +56,7 @@ class ConfigTest : public ::testing::Test {
       "DLSLIME_SPIN_US",
       "DLSLIME_LINGER_MS",
       "DLSLIME_RECOVERY_MS",
+      "DLSLIME_RETURN_MS",
       "DLSLIME_LOG",
       "DLSLIME_RDMA",
       "DLSLIME_REGISTRATION_BYTES",
@@ -98,6 +99,7 @@ TEST_F(ConfigTest, EmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(config.spin, defaults.spin);
   EXPECT_EQ(config.linger, defaults.linger);
   EXPECT_EQ(config.recovery, defaults.recovery);
+  EXPECT_EQ(config.returning, defaults.returning);
   EXPECT_EQ(config.rdma.queuePairs, defaults.rdma.queuePairs);
   EXPECT_EQ(config.logLevel, defaults.logLevel);
 }
@@ -114,6 +116,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
        {"DLSLIME_SPIN_US", "7"},
        {"DLSLIME_LINGER_MS", "8"},
        {"DLSLIME_RECOVERY_MS", "9"},
+       {"DLSLIME_RETURN_MS", "11"},
        {"DLSLIME_REGISTRATION_BYTES", "10"},
        {"DLSLIME_LOG", "debug"}});
   const auto config = Config::fromEnvironment();
@@ -127,6 +130,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
   EXPECT_EQ(config.spin, microseconds(7));
   EXPECT_EQ(config.linger, milliseconds(8));
   EXPECT_EQ(config.recovery, milliseconds(9));
+  EXPECT_EQ(config.returning, milliseconds(11));
   EXPECT_EQ(config.rdma.cacheBytes, 10U);
   EXPECT_EQ(config.logLevel, LogLevel::kDebug);
 }

@@ -1,10 +1,7 @@
 // Connections over several NICs and several queue pairs.
 #include <gtest/gtest.h>
 
-#include "fakes/cluster.h"
-#include "fakes/fake_verbs.h"
-#include "fakes/log_capture.h"
-#include "fakes/rdma_hosts.h"
+#include "fakes/rdma_pair.h"
 
 namespace dlslime::testing {
 namespace {
@@ -12,34 +9,19 @@ namespace {
 constexpr auto kRead = IBV_WR_RDMA_READ;
 constexpr auto kMessage = IBV_WR_RDMA_WRITE_WITH_IMM;
 
-// "nic0a" and "nic0b" on host 0, of which the peers in the same networks are
-// "nic1a" and "nic1b", listed the other way round.
-FakeDevice nicIn(uint8_t network, const char* name, uint8_t host) {
-  FakeDevice device;
-  device.name = name;
-  device.ports[0].gids[0].value = ipv4Gid(10, network, 0, host);
-  return device;
-}
-
-class RdmaRails : public ::testing::Test {
+class RdmaRails : public RdmaPair {
  protected:
+  RdmaRails() : RdmaPair(twoNetworks()) {}
   // `nics` are what DLSLIME_NICS says on each host.
   void start(
       const char* first = "nic0",
       const char* second = "nic1",
       int queuePairs = 1) {
     const std::string nics[] = {first, second};
-    world.emplace(2, [nics, queuePairs](int rank) {
-      auto config = rdmaHost(rank);
+    RdmaPair::start([nics, queuePairs](Config& config, int rank) {
       config.rdma.nics = nics[rank];
       config.rdma.queuePairs = queuePairs;
-      return config;
     });
-    ASSERT_TRUE(world->passes(0, 1));
-  }
-  std::string devices(int rank) {
-    auto& node = (*world)[rank];
-    return node.engine->report(*node.group).at(0).devices;
   }
   // The network of the rail that messages go by: who connects lists his first.
   char network() {
@@ -51,18 +33,6 @@ class RdmaRails : public ::testing::Test {
   static char otherThan(char network) {
     return network == 'a' ? 'b' : 'a';
   }
-  uint32_t replaced(int rank) {
-    auto& node = (*world)[rank];
-    return node.engine->report(*node.group).at(0).replaced;
-  }
-
-  LogCapture log;
-  AuditedFabric fabric{
-      {nicIn(9, "nic0a", 1),
-       nicIn(10, "nic0b", 1),
-       nicIn(10, "nic1b", 2),
-       nicIn(9, "nic1a", 2)}};
-  std::optional<Cluster> world;
 };
 
 TEST_F(RdmaRails, LargeMessagesGoByAllNicsAndSmallOnesByOne) {

@@ -238,6 +238,46 @@ def test_second_nic_goes_on_while_the_first_ones_link_is_down() -> None:
     assert run_world(_unplug, 2, None, env=env, fresh=True) == ["rxe1:1"] * 2
 
 
+def _exchange_until(rank: int, size: int, what: str, value: str) -> None:
+    """Exchanges messages until ``explain`` says so at both ends."""
+    while True:
+        _exchange(rank, size, 200000)
+        mine = torch.tensor([dlslime_backend.explain(1 - rank)[what] == value])
+        theirs = torch.zeros_like(mine)
+        works = [dist.irecv(theirs, 1 - rank), dist.isend(mine, 1 - rank)]
+        for work in works:
+            work.wait()
+        if mine.item() and theirs.item():
+            return
+
+
+def _replug(rank: int, size: int, link: str, what: str, values: list[str]) -> None:
+    """Takes a cable out, and puts it in again, each time until the pair has taken notice."""
+    for state, value in zip(("up", "down", "up"), values, strict=True):
+        if rank == 1:
+            subprocess.run(["ip", "link", "set", link, state], check=True)
+        _exchange_until(rank, size, what, value)
+
+
+def test_nic_is_used_again_when_its_link_is_back() -> None:
+    env = {"DLSLIME_SOCKET_IFNAME": "vec", "DLSLIME_LOG": "info"}
+    both = "rxe0:1, rxe1:1"
+    values = [both, "rxe0:1", both]
+    results = run_world(
+        _replug, 2, "vec1", "devices", values, env=env, fresh=True, with_output=True
+    )
+    text = results[1][1]
+    assert "is lost (RDMA by rxe1:1: its port went down (IBV_EVENT_PORT_ERR))" in text, text
+    assert "rxe1:1: its port is up (IBV_EVENT_PORT_ACTIVE)" in text, text
+
+
+def test_gloo_is_left_when_the_only_nics_link_is_back() -> None:
+    env = {**IMPATIENT, "DLSLIME_NICS": "rxe1", "DLSLIME_RECOVERY_MS": "4000"}
+    values = ["rdma", "gloo", "rdma"]
+    results = run_world(_replug, 2, "vec1", "route", values, env=env, fresh=True, with_output=True)
+    assert "a better way is there: rdma by rxe1:1" in "".join(output for _, output in results)
+
+
 def _received_bytes(device: str) -> int:
     return int(Path(f"/sys/class/net/{device}/statistics/rx_bytes").read_text(encoding="ascii"))
 

@@ -1,4 +1,5 @@
 // What a FakeFabric does with the requests that are posted.
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -47,6 +48,33 @@ void FakeFabric::setPort(
       known.ports.at(port).state = state;
     }
   }
+  tellLocked(
+      device,
+      state == IBV_PORT_ACTIVE ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR,
+      static_cast<uint8_t>(port + 1));
+}
+
+void FakeFabric::tell(
+    const std::string& device,
+    ibv_event_type type,
+    uint8_t port) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  tellLocked(device, type, port);
+}
+
+void FakeFabric::tellLocked(
+    const std::string& device,
+    ibv_event_type type,
+    uint8_t port) {
+  for (auto* const context : contexts_) {
+    if (context->device->name == device) {
+      ibv_async_event event{};
+      event.event_type = type;
+      event.element.port_num = port;
+      context->events.push_back(event);
+      eventfd_write(context->base.async_fd, 1);
+    }
+  }
 }
 
 void FakeFabric::setGid(
@@ -59,6 +87,7 @@ void FakeFabric::setGid(
       known.ports.at(port).gids = {{IBV_GID_TYPE_ROCE_V2, gid}};
     }
   }
+  tellLocked(device, IBV_EVENT_GID_CHANGE, static_cast<uint8_t>(port + 1));
 }
 
 void FakeFabric::cut(const std::string& device, bool down) {

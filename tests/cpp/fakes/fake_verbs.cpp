@@ -51,21 +51,41 @@ struct FakeCalls {
         auto* const context = new Context;
         context->device = &known;
         context->base.device = device;
-        context->base.cmd_fd = context->base.async_fd = -1;
+        context->base.cmd_fd = -1;
+        context->base.async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
         context->base.ops.post_send = FakeQueues::postSend;
         context->base.ops.post_recv = FakeQueues::postReceive;
         context->base.ops.poll_cq = FakeQueues::poll;
         context->base.ops.req_notify_cq = FakeQueues::arm;
-        return &fresh("context", context)->base;
+        const auto held = lock();
+        FakeFabric::current->contexts_.push_back(context);
+        ++FakeFabric::current->live_["context"];
+        return &context->base;
       }
     }
     errno = EACCES;
     return nullptr;
   }
   static int close(ibv_context* context) {
+    const auto held = lock();
+    std::erase(FakeFabric::current->contexts_, &of(context));
+    --FakeFabric::current->live_["context"];
+    ::close(context->async_fd);
     delete &of(context);
-    return gone("context");
+    return 0;
   }
+  static int getAsyncEvent(ibv_context* base, ibv_async_event* event) {
+    uint64_t one = 0;
+    if (read(base->async_fd, &one, sizeof(one)) != sizeof(one)) {
+      return -1;
+    }
+    const auto held = lock();
+    auto& events = of(base).events;
+    *event = events.front();
+    events.pop_front();
+    return 0;
+  }
+  static void acknowledgeAsync(ibv_async_event* /*event*/) {}
   static int queryDevice(ibv_context* context, ibv_device_attr* out) {
     const auto& device = *of(context).device;
     out->phys_port_cnt = static_cast<uint8_t>(device.ports.size());
@@ -292,6 +312,8 @@ const rdma::Verbs& FakeFabric::verbs() {
     calls.modifyQp = FakeCalls::modify;
     calls.destroyQp = FakeCalls::destroyQp;
     calls.forkInit = FakeCalls::forkInit;
+    calls.getAsyncEvent = FakeCalls::getAsyncEvent;
+    calls.ackAsyncEvent = FakeCalls::acknowledgeAsync;
     return calls;
   }();
   return verbs;

@@ -57,6 +57,8 @@ class FakeFabric {
   void setPort(const std::string& device, size_t port, ibv_port_state state);
   // Gives a port this address alone.
   void setGid(const std::string& device, size_t port, const ibv_gid& gid);
+  // The device tells of itself (setPort and setGid do): as ibv_async_event.
+  void tell(const std::string& device, ibv_event_type type, uint8_t port = 1);
   // The next `count` calls of post_send fail with `error` after they have
   // taken `taken` requests of their list.
   void failPosts(int count, int error, int taken = 0);
@@ -98,6 +100,7 @@ class FakeFabric {
   void complete(Cq& cq, const ibv_wc& completion, uint64_t retires, Qp* qp);
   void fail(Qp& qp, const Request& request, ibv_wc_status status);
   void flush(Qp& qp);
+  void tellLocked(const std::string& device, ibv_event_type type, uint8_t port);
   bool isCut(const Qp& qp) const;
 
   std::mutex mutex_;
@@ -116,6 +119,7 @@ class FakeFabric {
   int delay_ = 0;
   uint64_t doorbells_ = 0;
   bool overflowed_ = false;
+  std::vector<Context*> contexts_;
 };
 
 } // namespace dlslime::testing

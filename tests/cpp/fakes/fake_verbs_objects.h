@@ -12,6 +12,7 @@ namespace dlslime::testing {
 struct FakeFabric::Context {
   ibv_context base{};
   const FakeDevice* device = nullptr;
+  std::deque<ibv_async_event> events;
 };
 
 struct FakeFabric::Cq {

@@ -1,0 +1,145 @@
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "core/log.h"
+#include "rdma/rdma_transport.h"
+
+// The devices of the route over RDMA: opening and watching them.
+
+namespace dlslime::rdma {
+
+namespace {
+// Opening devices takes milliseconds each, and peers ask often: those that
+// could not be used are not tried again at once.
+constexpr milliseconds kRetryTime{10000};
+} // namespace
+
+void RdmaTransport::openDevices() {
+  if (devices_) {
+    return;
+  }
+  if (!unusable_.ok() && Clock::now() < nextTry_) {
+    throw Error(unusable_.code(), unusable_.message());
+  }
+  try {
+    const auto& verbs = loadVerbs();
+    // Before the first registration. An error: nothing to do about it.
+    verbs.forkInit();
+    auto found = openNics(verbs, config_);
+    watch(found);
+    devices_ = std::move(found);
+  } catch (const Error& error) {
+    unusable_ = error.status();
+    nextTry_ = deadlineAfter(kRetryTime);
+    throw;
+  }
+}
+
+void RdmaTransport::watch(const NicList& found) {
+  Channels channels;
+  for (const auto& nic : found.nics) {
+    auto made = std::make_shared<CompletionChannel>(nic->context());
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ctl(events_.get(), EPOLL_CTL_ADD, made->fd(), &event) != 0) {
+      throwErrno("cannot watch a completion channel", errno);
+    }
+    channels.push_back(std::move(made));
+  }
+  const std::lock_guard<std::mutex> guard(mutex_);
+  channels_ = std::move(channels);
+}
+
+// Throws Error: there is none.
+std::vector<NicPtr> RdmaTransport::usableNics() {
+  openDevices();
+  std::vector<std::string> reasons;
+  auto nics = devices_->usable(reasons);
+  if (nics.empty()) {
+    std::string text;
+    for (const auto& reason : reasons) {
+      text += (text.empty() ? ": " : "; ") + reason;
+    }
+    throw Error(
+        ErrorCode::kUnavailable,
+        reasons.empty() ? "no RDMA device is found"
+                        : "no RDMA device can be used" + text);
+  }
+  return nics;
+}
+
+std::string RdmaTransport::describe() {
+  std::string text = "works";
+  for (const auto& nic : usableNics()) {
+    text += "; " + nic->describe();
+  }
+  return text;
+}
+
+std::vector<int> RdmaTransport::deviceFds() const {
+  std::vector<int> fds;
+  for (const auto& nic : devices_ ? devices_->nics : std::vector<NicPtr>()) {
+    fds.push_back(nic->context()->eventFd());
+  }
+  return fds;
+}
+
+Transport::DeviceNews RdmaTransport::onDevices() {
+  DeviceNews news;
+  for (const auto& nic : devices_ ? devices_->nics : std::vector<NicPtr>()) {
+    while (const auto event = nic->context()->nextEvent()) {
+      onEvent(*nic->context(), *event, news);
+    }
+  }
+  return news;
+}
+
+void RdmaTransport::onEvent(
+    const rdma::Context& context,
+    const rdma::Context::Event& event,
+    DeviceNews& news) {
+  const auto lose = [&](Nic& nic, const char* why) {
+    logInfo(nic.name() + ": " + why);
+    nic.lose(why);
+    news.down = true;
+  };
+  for (const auto& nic : devices_->nics) {
+    if (nic->context().get() != &context) {
+      continue;
+    }
+    const bool its = nic->port() == event.port;
+    if (event.type == IBV_EVENT_DEVICE_FATAL) {
+      lose(*nic, "the device has failed (IBV_EVENT_DEVICE_FATAL)");
+    } else if (its && event.type == IBV_EVENT_PORT_ERR) {
+      // The only one may be back before its retries are over.
+      if (othersWork(*nic)) {
+        lose(*nic, "its port went down (IBV_EVENT_PORT_ERR)");
+      }
+    } else if (its && event.type == IBV_EVENT_PORT_ACTIVE) {
+      logInfo(nic->name() + ": its port is up (IBV_EVENT_PORT_ACTIVE)");
+      news.up = true;
+    } else if (
+        its &&
+        (event.type == IBV_EVENT_GID_CHANGE ||
+         event.type == IBV_EVENT_LID_CHANGE)) {
+      const auto before = nic->gid();
+      const auto lid = nic->lid();
+      const bool works = nic->refresh().ok();
+      if (works && (nic->gid() != before || nic->lid() != lid)) {
+        lose(*nic, "its address has changed (IBV_EVENT_GID_CHANGE)");
+      }
+      news.up |= works;
+    }
+  }
+}
+
+bool RdmaTransport::othersWork(const Nic& nic) const {
+  const auto& all = devices_->nics;
+  return std::any_of(all.begin(), all.end(), [&](const NicPtr& other) {
+    return other.get() != &nic && other->refresh().ok();
+  });
+}
+
+} // namespace dlslime::rdma
