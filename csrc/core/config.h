@@ -28,6 +28,11 @@ struct RdmaConfig {
   // whole name, each with a port or all; "=mlx5_1" takes no prefixes;
   // "^mlx5_bond" excludes instead. Empty: every active port.
   std::string nics;
+  // DLSLIME_NEAR: the PCI address of the GPU whose memory is sent
+  // ("0000:18:00.0"): only the NICs nearest to it are used. Empty: those on the
+  // NUMA nodes where the process may run come first.
+  std::string near;
+  std::string sysfs = "/sys"; // for tests
   int gidIndex = -1; // DLSLIME_GID_INDEX; -1: the best one
   int serviceLevel = 0; // DLSLIME_IB_SL
   int trafficClass = 0; // DLSLIME_IB_TC: DSCP and ECN bits of RoCE v2

@@ -77,8 +77,8 @@ class Connection {
   virtual std::string describe() const {
     return "";
   }
-  // and how many ways that are: of two on the same route, more are better.
-  virtual size_t lanes() const {
+  // and how good they are: of two on the same route, more is better.
+  virtual size_t merit() const {
     return 1;
   }
   virtual size_t maxPayload() const = 0; // bytes per message

@@ -41,7 +41,7 @@ bool Handshakes::verify(Attempt& attempt) {
 void Handshakes::judge(const Attempt& attempt) {
   const auto& than = *attempt.request.than;
   const auto& found = *attempt.connection;
-  if (found.route() != than.route || found.lanes() > than.lanes) {
+  if (found.route() != than.route || found.merit() > than.merit) {
     better_.push_back(
         {attempt.request.key,
          std::string(found.route()) + " by " + found.describe()});

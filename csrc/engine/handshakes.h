@@ -34,7 +34,7 @@ class Handshakes {
     // connection would be better than this one.
     struct Standing {
       std::string route;
-      size_t lanes = 0;
+      size_t merit = 0;
     };
     std::optional<Standing> than;
   };

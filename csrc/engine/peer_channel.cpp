@@ -22,10 +22,10 @@ void PeerChannel::use(
   connection_ = std::move(connection);
   rejected_ = std::move(rejected);
   if (route_ != connection_->route()) {
-    mostLanes_ = 0;
+    mostMerit_ = 0;
   }
   route_ = connection_->route();
-  mostLanes_ = std::max(mostLanes_, connection_->lanes());
+  mostMerit_ = std::max(mostMerit_, connection_->merit());
   state_ = State::kOpen;
 }
 
@@ -65,7 +65,7 @@ void PeerChannel::resumed(
 
 bool PeerChannel::couldBeBetter() const {
   return state_ == State::kOpen &&
-      (connection_->lanes() < mostLanes_ ||
+      (connection_->merit() < mostMerit_ ||
        std::any_of(rejected_.begin(), rejected_.end(), [](const auto& entry) {
          return entry.tried;
        }));

@@ -142,10 +142,10 @@ class PeerChannel final : public ConnectionEvents,
   std::string devices() const {
     return connection_ ? connection_->describe() : "";
   }
-  size_t lanes() const {
-    return connection_ ? connection_->lanes() : 0;
+  size_t merit() const {
+    return connection_ ? connection_->merit() : 0;
   }
-  // It once had more lanes, or a better route was tried in vain.
+  // It was better once, or a better route was tried in vain.
   bool couldBeBetter() const;
   // Only after connected().
   Outbound& out() {
@@ -190,7 +190,7 @@ class PeerChannel final : public ConnectionEvents,
   std::vector<RejectedRoute> rejected_;
   std::unique_ptr<Connection> connection_;
   std::string route_;
-  size_t mostLanes_ = 0; // of those on this route
+  size_t mostMerit_ = 0; // of those on this route
   std::string copyName_; // once the connection is gone
   int copies_ = 0; // claimed and not finished: they use the connection
   std::optional<Outbound> out_;

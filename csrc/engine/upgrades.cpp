@@ -61,7 +61,7 @@ void Upgrades::probe(const ChannelTable::Member& member) {
   request.fallback = FallbackPolicy::kForbid;
   {
     const Section section(state_);
-    request.than = {member.channel->route(), member.channel->lanes()};
+    request.than = {member.channel->route(), member.channel->merit()};
   }
   handshakes_.begin(std::move(request));
 }

@@ -217,7 +217,7 @@ std::string Nic::describe() const {
   return name_ + ", " + (ethernet_ ? "Ethernet" : "InfiniBand") + ", GID " +
       std::to_string(gid_.index) + " (" + gidText(gid_.value) + "), " +
       std::to_string(bitsPerSecond_ / 1'000'000'000) + " Gb/s, MTU " +
-      std::to_string(mtuBytes(mtu_));
+      std::to_string(mtuBytes(mtu_)) + ", " + distanceText(distance_);
 }
 
 namespace {

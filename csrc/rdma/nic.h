@@ -9,6 +9,7 @@
 #include "rdma/gid.h"
 #include "rdma/handles.h"
 #include "rdma/registration_cache.h"
+#include "rdma/topology.h"
 
 namespace dlslime::rdma {
 
@@ -73,10 +74,17 @@ class Nic {
   const Gid& gid() const {
     return gid_;
   }
+  // From the memory that is sent: see RdmaConfig::near.
+  Distance distance() const {
+    return distance_;
+  }
+  void setDistance(Distance distance) {
+    distance_ = distance;
+  }
   uint64_t bitsPerSecond() const {
     return bitsPerSecond_;
   }
-  // "mlx5_0:1, Ethernet, GID 3 (10.0.0.1), 400 Gb/s, MTU 4096"
+  // "mlx5_0:1, Ethernet, GID 3 (10.0.0.1), 400 Gb/s, MTU 4096, PIX"
   std::string describe() const;
 
  private:
@@ -95,6 +103,7 @@ class Nic {
   uint16_t lid_ = 0;
   ibv_mtu mtu_ = IBV_MTU_1024;
   Gid gid_;
+  Distance distance_ = Distance::kNode;
   uint64_t bitsPerSecond_ = 0;
   std::atomic<const char*> whyLost_{""};
   std::atomic<uint32_t> losses_{0};

@@ -129,6 +129,17 @@ std::string RdmaConnection::describe() const {
   return text;
 }
 
+// The nearest NIC counts, then how many there are.
+size_t RdmaConnection::merit() const {
+  auto nearest = kFarthest;
+  for (const auto& rail : rails_) {
+    nearest = std::min(nearest, rail->nic->distance());
+  }
+  const auto steps =
+      static_cast<size_t>(kFarthest) - static_cast<size_t>(nearest);
+  return steps * (EndAddress::kMostRails + 1) + rails_.size();
+}
+
 void RdmaConnection::breakWith(const Rail& rail, const std::string& what) {
   if (!broken_.ok()) {
     return;

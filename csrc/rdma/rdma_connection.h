@@ -83,9 +83,7 @@ class RdmaConnection final : public Connection {
   Replaceable replaceable() const override {
     return Replaceable::kBroken;
   }
-  size_t lanes() const override {
-    return rails_.size();
-  }
+  size_t merit() const override;
   void sever() override;
   bool drained() const override;
   std::vector<SentMessage> unconfirmed() const override;

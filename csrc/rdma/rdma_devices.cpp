@@ -29,6 +29,7 @@ void RdmaTransport::openDevices() {
     verbs.forkInit();
     auto found = openNics(verbs, config_);
     watch(found);
+    measure(found);
     devices_ = std::move(found);
   } catch (const Error& error) {
     unusable_ = error.status();
@@ -57,6 +58,17 @@ std::vector<NicPtr> RdmaTransport::usableNics() {
   openDevices();
   std::vector<std::string> reasons;
   auto nics = devices_->usable(reasons);
+  std::stable_sort(
+      nics.begin(), nics.end(), [](const NicPtr& one, const NicPtr& other) {
+        return one->distance() < other->distance();
+      });
+  if (!config_.near.empty()) {
+    // Through the CPU, or another one, GPU memory is several times slower.
+    std::erase_if(
+        nics,
+        [nearest = nics.empty() ? kFarthest : nics.front()->distance()](
+            const NicPtr& nic) { return nic->distance() > nearest; });
+  }
   if (nics.empty()) {
     std::string text;
     for (const auto& reason : reasons) {
@@ -76,6 +88,24 @@ std::string RdmaTransport::describe() {
     text += "; " + nic->describe();
   }
   return text;
+}
+
+void RdmaTransport::measure(const NicList& found) const {
+  const Topology topology(config_.sysfs);
+  const auto gpu = topology.ofPciDevice(config_.near);
+  if (!config_.near.empty() && gpu.path.empty()) {
+    logWarning(
+        "DLSLIME_NEAR=" + config_.near +
+        " is not the address of a PCI device here (as in /sys/bus/pci/devices, "
+        "\"0000:18:00.0\"): all RDMA devices count as equally far");
+  }
+  const auto nodes = topology.nodesOf(allowedCpus());
+  for (const auto& nic : found.nics) {
+    const auto place = topology.ofRdmaDevice(nic->context()->name());
+    nic->setDistance(
+        config_.near.empty() ? Topology::between(place, nodes)
+                             : Topology::between(place, gpu));
+  }
 }
 
 std::vector<int> RdmaTransport::deviceFds() const {

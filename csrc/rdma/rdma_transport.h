@@ -66,6 +66,7 @@ class RdmaTransport final : public Transport {
       const rdma::Context::Event& event,
       DeviceNews& news);
   bool othersWork(const Nic& nic) const;
+  void measure(const NicList& found) const;
 
   static std::vector<Berth> matchRails(
       const EndAddress& peer,

@@ -78,6 +78,7 @@ class ConfigTest : public ::testing::Test {
   // Any text is a value of these.
   static constexpr const char* kTexts[] = {
       "DLSLIME_NICS",
+      "DLSLIME_NEAR",
       "DLSLIME_HOSTID",
       "DLSLIME_SOCKET_IFNAME",
       "NCCL_IB_HCA",
@@ -117,6 +118,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
        {"DLSLIME_LINGER_MS", "8"},
        {"DLSLIME_RECOVERY_MS", "9"},
        {"DLSLIME_RETURN_MS", "11"},
+       {"DLSLIME_NEAR", "0000:18:00.0"},
        {"DLSLIME_REGISTRATION_BYTES", "10"},
        {"DLSLIME_LOG", "debug"}});
   const auto config = Config::fromEnvironment();
@@ -131,6 +133,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
   EXPECT_EQ(config.linger, milliseconds(8));
   EXPECT_EQ(config.recovery, milliseconds(9));
   EXPECT_EQ(config.returning, milliseconds(11));
+  EXPECT_EQ(config.rdma.near, "0000:18:00.0");
   EXPECT_EQ(config.rdma.cacheBytes, 10U);
   EXPECT_EQ(config.logLevel, LogLevel::kDebug);
 }

@@ -140,7 +140,7 @@ TEST_F(RdmaNics, ActivePortsAreOpenedAndTheOthersNamedWithTheReason) {
     EXPECT_EQ(usable[0]->name(), "mlx5_0:1");
     EXPECT_EQ(
         usable[0]->describe(),
-        "mlx5_0:1, Ethernet, GID 0 (10.9.0.1), 200 Gb/s, MTU 4096");
+        "mlx5_0:1, Ethernet, GID 0 (10.9.0.1), 200 Gb/s, MTU 4096, NODE");
     ASSERT_EQ(reasons.size(), 3U);
     EXPECT_NE(reasons[0].find("closed"), std::string::npos);
     EXPECT_EQ(reasons[1], "mlx5_0:2 is not active");
