@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 import dlslime_backend
+from faults import heal, netem, nic_counter
 from harness import Died, WorldError, await_key, run_world, sync, tell
 from patterns import blank, expect_pattern, pattern
 
@@ -49,18 +48,13 @@ def test_pairs_of_a_node_share_memory_and_the_others_go_by_rdma() -> None:
         assert of == {r: "shm" if r // 2 == rank // 2 else "rdma" for r in range(4) if r != rank}
 
 
-def _nic_counter(name: str) -> int:
-    path = Path("/sys/class/infiniband/rxe0/ports/1/hw_counters", name)
-    return int(path.read_text(encoding="ascii"))
-
-
 def _posted_first(rank: int, size: int, nbytes: int, rounds: int) -> tuple[int, int]:
     """Returns how many messages rank 0 has pushed, and how many rank 1's NIC has received."""
     tensor = blank(nbytes)
     for number in range(-2, rounds):  # the first ones make the memory known
         if number == 0:
             sync("known")
-            received = _nic_counter("rdma_recvs")
+            received = nic_counter("rdma_recvs")
         if rank == 1:
             work = dist.irecv(tensor, 0)
             sync(f"posted {number}")
@@ -72,7 +66,7 @@ def _posted_first(rank: int, size: int, nbytes: int, rounds: int) -> tuple[int, 
             dist.send(tensor, 1)
     sync("over")
     pushed = dlslime_backend.stats()["peers"][1 - rank]["pushed_messages"]
-    return pushed, _nic_counter("rdma_recvs") - received
+    return pushed, nic_counter("rdma_recvs") - received
 
 
 @pytest.mark.parametrize("nbytes", [64 << 10, 1 << 20])
@@ -138,29 +132,14 @@ def test_doctor_lists_the_nic() -> None:
     assert "(10.9.0.1)" in done.stdout
 
 
-@contextmanager
-def _netem(*faults: str) -> Iterator[None]:
-    command = ["tc", "qdisc", "replace", "dev", "vec0", "root", "netem", *faults]
-    subprocess.run(command, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["tc", "qdisc", "del", "dev", "vec0", "root"], check=True)
-
-
-def _heal(rank: int, size: int) -> None:
-    # A world that failed was killed, and left its fault behind.
-    subprocess.run(["tc", "qdisc", "del", "dev", "vec0", "root"], check=False)
-
-
 @pytest.fixture
 def _whole_network() -> None:
-    run_world(_heal, 2, init=False)
+    run_world(heal, 2, init=False)
 
 
 def _through_faults(rank: int, size: int, faults: list[str], nbytes: int, rounds: int) -> None:
     _exchange(rank, size, 8)
-    with _netem(*faults):
+    with netem(*faults):
         sync("faulty")
         _exchange(rank, size, nbytes, rounds)
         sync("passed")
@@ -189,7 +168,7 @@ def _cut(rank: int, size: int) -> None:
     else:
         await_key("ready")
         tell("cutting")
-        with _netem("loss", "100%"):
+        with netem("loss", "100%"):
             work = dist.isend(pattern(LARGE, rank), 0)
             time.sleep(1)
         work.wait()

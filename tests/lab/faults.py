@@ -1,0 +1,70 @@
+"""What a node of the lab does to its network, and what its NIC has counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_NICS = Path("/sys/class/infiniband")
+
+
+def _tc(action: str, cable: str, *words: str, check: bool = True) -> None:
+    subprocess.run(["tc", "qdisc", action, "dev", cable, "root", *words], check=check)
+
+
+@contextmanager
+def netem(*faults: str, cables: Sequence[str] = ("vec0",)) -> Iterator[None]:
+    """Does this to every packet that the node sends by these cables; see tc-netem(8)."""
+    for cable in cables:
+        _tc("replace", cable, "netem", *faults)
+    try:
+        yield
+    finally:
+        for cable in cables:
+            _tc("del", cable)
+
+
+def netem_drops() -> int:
+    """How many packets the node has dropped since `netem` began."""
+    command = ["tc", "-s", "-j", "qdisc", "show"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return sum(qdisc["drops"] for qdisc in json.loads(shown) if qdisc["kind"] == "netem")
+
+
+def heal(rank: int, size: int) -> None:
+    """Takes away what a world that failed, and was killed, has left on this rank's node."""
+    for cable in ("vec0", "vec1"):
+        _tc("del", cable, check=False)
+
+
+def nic_counter(name: str, nic: str = "rxe0") -> int:
+    """One of the counters that a NIC's driver keeps."""
+    return int(Path(_NICS, nic, "ports/1/hw_counters", name).read_text(encoding="ascii"))
+
+
+def nic_counters() -> Counter[str]:
+    """All of them, summed over the NICs."""
+    found: Counter[str] = Counter()
+    for path in _NICS.glob("*/ports/1/hw_counters/*"):
+        found[path.name] += int(path.read_text(encoding="ascii"))
+    return found
+
+
+def _shown(*words: str) -> list[dict[str, Any]]:
+    command = ["rdma", "-j", "resource", "show", *words]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(shown)
+
+
+def rdma_resources() -> dict[str, int]:
+    """What the drivers hold for the host's processes: queue pairs, memory regions, ..."""
+    found = {
+        kind: sum(nic.get(kind, 0) for nic in _shown()) for kind in ("ctx", "pd", "cq", "qp", "mr")
+    }
+    found["registered bytes"] = sum(int(region["mrlen"]) for region in _shown("mr"))
+    return found
