@@ -31,9 +31,7 @@ Progress::Progress(ProgressSource& source, Sleeper& sleeper, microseconds spin)
       sleeper_(sleeper),
       spin_(spin),
       tick_(backgroundTick()),
-      servingSpin_(servingSpin()),
-      pollsBeforeYield_(pollsBeforeYield()),
-      pollsPerYield_(pollsPerYield()) {}
+      servingSpin_(servingSpin()) {}
 
 Progress::~Progress() {
   stop();
@@ -99,7 +97,7 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       yielded = false;
       continue;
     }
-    if (++idlePolls < (yielded ? pollsPerYield_ : pollsBeforeYield_)) {
+    if (++idlePolls < (yielded ? pace_.between() : pace_.before())) {
       relax();
       continue;
     }
@@ -116,6 +114,9 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       end = std::min(now + spin_, last);
     }
     sched_yield();
+    if (pace_.dear()) {
+      pace_.note(Clock::now() - now);
+    }
     idlePolls = 0;
     yielded = true;
   }

@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/operation.h"
 #include "engine/sleeper.h"
+#include "engine/yield_pace.h"
 
 namespace dlslime {
 
@@ -78,8 +79,7 @@ class Progress {
   const microseconds spin_;
   const microseconds tick_;
   const microseconds servingSpin_;
-  const int pollsBeforeYield_;
-  const int pollsPerYield_;
+  YieldPace pace_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   class Waiting; // counts a thread among waiters_
