@@ -9,8 +9,9 @@ or on one machine, in the lab:
         --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 29500 \
         benchmarks/rdma.py --json $LAB_OUT/rdma.json'
 
-Rounds alternate between the programs. The exit status is 0 whatever the times are, 1 if wrong data
-arrived.
+Rounds alternate between the programs. Where benchmarks/latency.cpp was built, and the folder of
+--json is one that both hosts can write (as in the lab), the engine alone is measured, too. The exit
+status is 0 whatever the times are, 1 if wrong data arrived.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -39,6 +42,19 @@ COUNTS = {64 << 10: 128, 1 << 20: 32, 16 << 20: 2}
 TRIPS = 400
 SMALL_FACTOR = 1.3
 PYTHON_US = 25.0  # what dist.send and dist.recv may take beyond the engine
+MIDDLE = [1 << 10, 16 << 10, 64 << 10]  # where Gloo is to be beaten, beside SMALL
+BATCH = 64  # small messages each way
+# Of the NIC: packets sent again because nothing came back in time, or out of order.
+RETRIES = ["completer_retry_err", "out_of_seq_request", "rcvd_rnr_err"]
+
+
+Runs = dict[str, Callable[[], list[float]]]  # what each program does in a round
+
+
+def retries() -> int:
+    """How often this node's NICs have sent again."""
+    counters = Path("/sys/class/infiniband").glob("*/ports/*/hw_counters/*")
+    return sum(int(path.read_text(encoding="ascii")) for path in counters if path.name in RETRIES)
 
 
 class Limit:
@@ -58,18 +74,41 @@ class Limit:
         return [float(word) for word in done.stdout.split()[2:]]
 
 
+class EngineAlone:
+    """The engine without Python, as benchmarks/latency.cpp."""
+
+    PROGRAM = Path(__file__).parents[1] / "build" / "cpp-plain" / "dlslime_latency"
+
+    def __init__(self, rank: int, shared: Path) -> None:
+        self._rank = rank
+        self._shared = shared
+        self._runs = 0
+
+    def run(self, size: int, count: int) -> list[float]:
+        """Returns the median, in microseconds, at rank 1."""
+        self._runs += 1
+        folder = self._shared / f"latency{self._runs}"
+        folder.mkdir(exist_ok=True)
+        command = [str(self.PROGRAM), str(self._rank), str(folder), str(size), str(count)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return [float(word) for word in done.stdout.split()[2:3]]
+
+
 class Bench:
     """One rank of two."""
 
-    def __init__(self, rounds: int, folder: Path) -> None:
+    def __init__(self, rounds: int, folder: Path, shared: Path) -> None:
         dist.init_process_group("dlslime")
         self.rank = dist.get_rank()
         self.peer = 1 - self.rank
         self.rounds = rounds
         self.groups = {"ours": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
         self.limit = Limit(self.rank, folder)
+        built = EngineAlone.PROGRAM.exists()
+        self.engine = EngineAlone(self.rank, shared) if built else None
         self._store = dist.PrefixStore("bench", dist.distributed_c10d._get_default_store())
         self._step = 0
+        self.retries: Counter[str] = Counter()  # at this end, by program
 
     def share(self, values: list[float]) -> list[float]:
         """Meets the other rank at the store, and returns what either of the two has to say."""
@@ -121,34 +160,102 @@ class Bench:
         assert all(torch.equal(buffer, data) for buffer in buffers), "wrong data arrived"
         return []
 
-    def rounds_of(self, runs: dict[str, Callable[[], list[float]]]) -> dict[str, list[float]]:
+    def batches(self, group: dist.ProcessGroup, size: int, count: int) -> list[float]:
+        """Microseconds for each batch of BATCH messages in each direction."""
+        mine, other = (
+            torch.full((size,), 1 + r, dtype=torch.uint8) for r in (self.rank, self.peer)
+        )
+        received = [torch.zeros(size, dtype=torch.uint8) for _ in range(BATCH)]
+        ops = [dist.P2POp(dist.irecv, tensor, self.peer, group) for tensor in received]
+        ops += [dist.P2POp(dist.isend, mine, self.peer, group) for _ in received]
+        times = []
+        for _ in range(count):
+            start = time.perf_counter()
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            times.append((time.perf_counter() - start) * 1e6)
+        assert all(torch.equal(tensor, other) for tensor in received), "wrong data arrived"
+        return times if self.rank == 1 else []
+
+    def rounds_of(self, runs: Runs) -> dict[str, list[float]]:
         """Alternates between the programs; returns each one's medians of rounds."""
         samples: dict[str, list[float]] = {name: [] for name in runs}
         for number in range(self.rounds + 1):
             for name, run in runs.items():
                 self.share([0.0])
+                before = retries()
                 values = self.share(run())
+                self.retries[name] += retries() - before
                 if number > 0:  # the first warms up
                     samples[name].append(median(values))
         return samples
 
 
 def _small(bench: Bench) -> list[Figure]:
-    samples = bench.rounds_of(
-        {
-            "limit": lambda: bench.limit.run("send", SMALL, TRIPS)[:1],
-            "ours": lambda: bench.ping_pong(bench.groups["ours"], SMALL, TRIPS),
-            "gloo": lambda: bench.ping_pong(bench.groups["gloo"], SMALL, TRIPS // 8),
-        }
-    )
+    runs: Runs = {
+        "limit": lambda: bench.limit.run("send", SMALL, TRIPS)[:1],
+        "ours": lambda: bench.ping_pong(bench.groups["ours"], SMALL, TRIPS),
+        "gloo": lambda: bench.ping_pong(bench.groups["gloo"], SMALL, TRIPS // 8),
+    }
+    if bench.engine:
+        engine = bench.engine
+        runs["engine"] = lambda: engine.run(SMALL, TRIPS)
+    samples = bench.rounds_of(runs)
     least = {name: summary(values) for name, values in samples.items()}
     ours, limit, gloo = (least[name]["median"] for name in ("ours", "limit", "gloo"))
     target = at_most(ours / (SMALL_FACTOR * limit + PYTHON_US), 1.0)
     target["target"] = f"<= {SMALL_FACTOR} C + {PYTHON_US:g} us"
-    return [
+    figures = [
         Figure("latency", "8 B, C: send", "us", ours, limit, **target, details=least),
-        Figure("latency", "8 B, Gloo", "us", ours, gloo, gloo / ours),
+        Figure("latency", "8 B, Gloo", "us", ours, gloo, **at_least(gloo / ours, 1.0)),
     ]
+    if bench.engine:
+        alone = least["engine"]["median"]
+        target = at_most(alone / limit, SMALL_FACTOR)
+        figures.append(
+            Figure("latency", "8 B, engine alone, C: send", "us", alone, limit, **target)
+        )
+    return figures
+
+
+def _middle(bench: Bench) -> list[Figure]:
+    figures = []
+    for size in MIDDLE:
+        run = partial(bench.ping_pong, size=size, trips=TRIPS // 8)
+        limit = partial(bench.limit.run, "write", size, TRIPS // 8)
+        figures += _against_gloo(bench, "latency", size_name(size), run, limit)
+    run = partial(bench.batches, size=MIDDLE[0], count=8)
+    return figures + _against_gloo(bench, "batch", f"{BATCH} of 1 KiB each way", run)
+
+
+def _against_gloo(
+    bench: Bench,
+    part: str,
+    name: str,
+    run: Callable[..., list[float]],
+    limit: Callable[[], list[float]] | None = None,
+) -> list[Figure]:
+    runs: Runs = {of: partial(run, group) for of, group in bench.groups.items()}
+    if limit:
+        runs["limit"] = lambda: limit()[:1]
+    all_of = {of: summary(values) for of, values in bench.rounds_of(runs).items()}
+    ours, gloo = all_of["ours"]["median"], all_of["gloo"]["median"]
+    target = at_least(gloo / ours, 1.0)
+    figures = [Figure(part, f"{name}, Gloo", "us", ours, gloo, **target, details=all_of)]
+    if limit:
+        plain = all_of["limit"]["median"]
+        figures.append(Figure(part, f"{name}, C: write", "us", ours, plain, plain / ours))
+    return figures
+
+
+def _retries(bench: Bench) -> list[Figure]:
+    """At both ends. The C program has sent the large messages twice, by pushes and by pulls."""
+    limit = sum(bench.retries[name] for name in ("limit", "push", "pull"))
+    mine = [float(bench.retries["ours"]), float(limit)]
+    of_both = [bench.share(mine if bench.rank == end else []) for end in (0, 1)]
+    ours, theirs = (sum(counts) for counts in zip(*of_both, strict=True))
+    target = at_most(ours / max(theirs, 1.0), 1.0)
+    return [Figure("retries", "of the NICs, C: all", "times", ours, theirs, **target)]
 
 
 def _large(bench: Bench, size: int) -> list[Figure]:
@@ -187,10 +294,11 @@ def main() -> int:
     options = report.lab_options(__doc__, rounds=7)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(options.rounds, Path(folder))
+        bench = Bench(options.rounds, Path(folder), options.json.parent)
         route = _route(bench.peer)
         figures: list[Figure] = []
-        for part in [_small, *(lambda b, size=size: _large(b, size) for size in SHARES)]:
+        large = [lambda b, size=size: _large(b, size) for size in SHARES]
+        for part in [_small, _middle, *large, _retries]:
             for figure in part(bench):
                 figures.append(figure)
                 if bench.rank == 0:

@@ -164,7 +164,8 @@ std::string Engine::describeLink(Group& group, const Operation& operation) {
   const auto& link = group.link(operation.peer());
   if (link.state == Group::LinkState::kReady) {
     return "the peer is connected by " + link.channel->route() +
-        (send ? ", no matching receive was posted there"
+        (send ? ", and has not said that it has taken the message: no matching "
+                "receive was posted there, or it is being fetched"
               : ", no matching send was seen");
   }
   return link.state == Group::LinkState::kFailed
