@@ -16,7 +16,8 @@ enum class MessageType : uint8_t {
   kLeave, // group, source: this rank has left the group
   kEager, // group, source, tag, length; the payload is the message
   kAnnounce, // group, source, tag, length, id, address, key, offset = more keys
-  kRequest, // id: stream this announced message to me in kData frames
+  kRequest, // id, length = where to begin, offset = the pull's id: stream this
+            // announced message to me in kData frames
   kData, // id, offset; the payload is a piece of the message
   kFinish, // id, status; offset = the receiver's capacity if truncated
   kRevoke, // id: forget this announced message, unless you have matched it

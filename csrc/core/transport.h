@@ -28,6 +28,9 @@ class ConnectionEvents {
   virtual void onMessage(const MessageHeader& header, ByteSpan payload) = 0;
   // A pull has ended: nothing will touch its memory any more.
   virtual void onPulled(uint64_t pullId, const Status& status) = 0;
+  // ... badly, as onPulled() is about to tell; but so many bytes from its
+  // beginning are there.
+  virtual void onPartlyPulled(uint64_t /*pullId*/, size_t /*arrived*/) {}
   // A push has ended: nothing will read its memory any more.
   virtual void onPushed(uint64_t /*pushId*/, const Status& /*status*/) {}
   // The peer has written so many bytes into what was offered under that id, as

@@ -276,14 +276,18 @@ void Inbound::startPull(
 
 void Inbound::fetch(uint64_t pullId, RemoteBuffer source) {
   auto& pull = *pulls_.find(pullId);
+  const auto arrived = static_cast<size_t>(pull.arrived); // before a failure
   auto destination = pull.receive->view();
-  destination.size = static_cast<size_t>(pull.length);
+  destination.data += arrived;
+  destination.size = static_cast<size_t>(pull.length) - arrived;
+  source.address += arrived;
   pull.waiting = false;
   pull.framed = !connection_->canPull(source, destination);
   if (pull.framed) {
     MessageHeader request;
     request.type = MessageType::kRequest;
     request.id = pull.senderId;
+    request.length = arrived;
     request.offset = pullId;
     out_.sendControl(request);
   } else {
@@ -298,8 +302,8 @@ void Inbound::onData(const MessageHeader& header, ByteSpan payload) {
   if (pull == nullptr || !pull->framed) {
     return;
   }
-  if (header.offset != pull->streamed ||
-      payload.size() > pull->length - pull->streamed) {
+  if (header.offset != pull->arrived ||
+      payload.size() > pull->length - pull->arrived) {
     endPull(
         header.id,
         Status(
@@ -308,12 +312,12 @@ void Inbound::onData(const MessageHeader& header, ByteSpan payload) {
                 " bytes at offset " + std::to_string(header.offset) +
                 " does not continue a message of " +
                 std::to_string(pull->length) + " bytes at " +
-                std::to_string(pull->streamed)));
+                std::to_string(pull->arrived)));
     return;
   }
-  copyIn(pull->receive->view().data + pull->streamed, payload);
-  pull->streamed += payload.size();
-  if (pull->streamed == pull->length) {
+  copyIn(pull->receive->view().data + pull->arrived, payload);
+  pull->arrived += payload.size();
+  if (pull->arrived == pull->length) {
     endPull(header.id, {});
   }
 }

@@ -35,6 +35,7 @@ class Inbound {
 
   void onData(const MessageHeader& header, ByteSpan payload);
   void onPulled(uint64_t pullId, const Status& status);
+  void onPartlyPulled(uint64_t pullId, size_t arrived);
   void onRetracted(const MessageHeader& header) {
     ready_.onRetracted(header.id);
   }
@@ -84,7 +85,7 @@ class Inbound {
     uint64_t senderId = 0;
     int source = 0;
     uint64_t length = 0;
-    uint64_t streamed = 0; // bytes that came in kData messages
+    uint64_t arrived = 0; // bytes that are there, from the beginning
     bool framed = false;
     bool waiting = false; // for kMoved
   };

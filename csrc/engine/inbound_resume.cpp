@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "engine/group.h"
 #include "engine/inbound.h"
 
@@ -26,6 +28,12 @@ void Inbound::quieted() {
     } else {
       endPull(id, pull.receive->cancelStatus);
     }
+  }
+}
+
+void Inbound::onPartlyPulled(uint64_t pullId, size_t arrived) {
+  if (auto* const pull = pulls_.find(pullId)) {
+    pull->arrived += std::min<uint64_t>(arrived, pull->length - pull->arrived);
   }
 }
 

@@ -264,7 +264,9 @@ void Outbound::onRequest(const MessageHeader& header) {
   auto* const exposure = exposures_.find(header.id);
   if (exposure != nullptr && !exposure->streaming) {
     exposure->streaming = true;
-    streams_.push_back({header.id, header.offset, 0});
+    const uint64_t size = exposure->operation->view().size;
+    streams_.push_back(
+        {header.id, header.offset, std::min(header.length, size)});
   }
 }
 

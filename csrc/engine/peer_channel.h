@@ -159,6 +159,9 @@ class PeerChannel final : public ConnectionEvents,
 
   void onMessage(const MessageHeader& header, ByteSpan payload) override;
   void onPulled(uint64_t pullId, const Status& status) override;
+  void onPartlyPulled(uint64_t pullId, size_t arrived) override {
+    in_->onPartlyPulled(pullId, arrived);
+  }
   void onPushed(uint64_t pushId, const Status& status) override;
   void onLanded(uint64_t offerId, uint16_t sequenceBits, size_t length)
       override;

@@ -161,17 +161,24 @@ const std::byte* LoopbackConnection::sourceOf(const Pull& pull) {
   const std::lock_guard<std::mutex> guard(wire_->mutex);
   const auto& regions = wire_->exposed[peerEnd_];
   const auto found = regions.find(pull.peerId);
-  return found == regions.end() || found->second.size < pull.destination.size
+  if (found == regions.end()) {
+    return nullptr;
+  }
+  const auto& view = found->second;
+  const auto skipped =
+      pull.source - reinterpret_cast<uint64_t>(view.data); // arrived before
+  return skipped > view.size || view.size - skipped < pull.destination.size
       ? nullptr
-      : found->second.data;
+      : view.data + skipped;
 }
 
 void LoopbackConnection::pull(
     uint64_t pullId,
     uint64_t peerId,
-    RemoteBuffer /*source*/,
+    RemoteBuffer source,
     MemoryView destination) {
   Pull pull;
+  pull.source = source.address;
   pull.id = pullId;
   pull.peerId = peerId;
   pull.destination = destination;
@@ -223,6 +230,9 @@ bool LoopbackConnection::pollPulls(ConnectionEvents& events) {
     }
     const Status status = pull.stopped;
     const auto id = pull.id;
+    if (!status.ok()) {
+      events.onPartlyPulled(id, pull.claimed);
+    }
     pulls_.erase(pulls_.begin() + static_cast<ptrdiff_t>(i));
     events.onPulled(id, status);
     any = true;

@@ -112,6 +112,7 @@ class LoopbackConnection final : public Connection {
     uint64_t id = 0;
     uint64_t peerId = 0;
     MemoryView destination;
+    uint64_t source = 0;
     size_t claimed = 0;
     int running = 0;
     int delay = 0;

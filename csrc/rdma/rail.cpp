@@ -30,6 +30,7 @@ Rail::Rail(
       nicNumber(nicCalled),
       nic(std::move(on)),
       losses(nic->losses()),
+      bitsPerSecond(nic->bitsPerSecond()),
       completions(std::move(completionQueue)),
       ring(nic->domain(), memory.ring(), kRingBytes),
       mirror(nic->domain(), memory.mirror(), kRingBytes),

@@ -33,6 +33,7 @@ struct Rail {
   const uint8_t nicNumber; // the key of memory is at this place
   const NicPtr nic;
   const uint32_t losses; // of the NIC before
+  const uint64_t bitsPerSecond; // of the NIC now: it may be read again
   const CompletionQueuePtr completions;
   const MemoryRegion ring; // what the peer writes into
   const MemoryRegion mirror; // what we write from

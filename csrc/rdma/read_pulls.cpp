@@ -63,7 +63,7 @@ void ReadPulls::abandonAll(const Status& why) {
 
 double ReadPulls::Lane::secondsFor(size_t more) const {
   return static_cast<double>(bytes + more) /
-      static_cast<double>(rail->nic->bitsPerSecond());
+      static_cast<double>(rail->bitsPerSecond);
 }
 
 // The rail that would have the piece here first; null: all are busy.
@@ -98,9 +98,9 @@ bool ReadPulls::postPiece(Pull& pull, Lane& lane, size_t size, int& error) {
   if (!rail.queue.post(request, RequestKind::kRead, pull.number, error)) {
     return false;
   }
+  lane.reading.push_back({pull.posted, size});
   pull.posted += size;
   ++pull.reading;
-  lane.reading.push_back(size);
   lane.bytes += size;
   return true;
 }
@@ -128,9 +128,11 @@ void ReadPulls::completed(
     const Rail& rail,
     uint32_t number,
     const Status& status) {
+  size_t offset = 0;
   for (auto& lane : lanes_) { // one of them is its, and has its pieces in order
     if (lane.rail == &rail && !lane.reading.empty()) {
-      lane.bytes -= lane.reading.front();
+      offset = lane.reading.front().offset;
+      lane.bytes -= lane.reading.front().size;
       lane.reading.pop_front();
     }
   }
@@ -139,8 +141,9 @@ void ReadPulls::completed(
       continue;
     }
     --pull.reading;
-    if (!status.ok() && pull.status.ok()) {
-      pull.status = status;
+    if (!status.ok()) {
+      pull.missing = std::min(pull.missing, offset);
+      pull.status = pull.status.ok() ? status : pull.status;
     }
     return;
   }
@@ -155,6 +158,9 @@ bool ReadPulls::report(ConnectionEvents& events) {
     }
     const Pull pull = std::move(pulls_[i]);
     pulls_.erase(pulls_.begin() + static_cast<ptrdiff_t>(i));
+    if (!pull.status.ok()) {
+      events.onPartlyPulled(pull.pullId, std::min(pull.posted, pull.missing));
+    }
     events.onPulled(pull.pullId, pull.status);
     any = true;
   }

@@ -44,15 +44,19 @@ class ReadPulls {
     MemoryView destination;
     RailMemory::Regions regions;
     size_t posted = 0; // bytes
+    size_t missing = SIZE_MAX; // where the first piece that failed begins
     uint32_t reading = 0; // pieces
     Status status;
     bool over() const {
       return reading == 0 && (!status.ok() || posted == destination.size);
     }
   };
+  struct Piece {
+    size_t offset, size;
+  };
   struct Lane {
     Rail* rail = nullptr;
-    std::deque<size_t> reading; // bytes of each piece, oldest first
+    std::deque<Piece> reading; // oldest first
     size_t bytes = 0; // of all of them
     double secondsFor(size_t more) const;
   };

@@ -348,5 +348,25 @@ TEST_F(ListenerTest, BytesAfterTheHandshakeAreIgnored) {
   expectWell();
 }
 
+TEST_F(ListenerTest, NothingComesOfAProbe) {
+  shm::ShmTransport transport{Config{}};
+  Transport::Context context;
+  context.nonce = "n";
+  auto hello = goodHello();
+  hello.nonce = "n";
+  hello.probe = true;
+  auto offer = transport.offer(context);
+  hello.blob = offer.blob;
+  auto socket = knock();
+  socket.sendFrame(encode(hello), offer.fds);
+  const auto welcome = answerTo(socket);
+  ASSERT_TRUE(welcome);
+  EXPECT_EQ(welcome->verdict, Verdict::kAccepted) << welcome->text;
+  socket.sendFrame(encode(Confirm{"n", {}}), {});
+  EXPECT_TRUE(readable(socket)); // its end
+  EXPECT_EQ(world[0].engine->connections(), 0U);
+  expectWell();
+}
+
 } // namespace
 } // namespace dlslime::testing

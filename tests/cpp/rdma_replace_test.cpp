@@ -47,6 +47,30 @@ TEST_F(RdmaReplace, CableThatComesBackCostsNothing) {
   EXPECT_GT(log.count("is lost (RDMA by nic"), 1U) << log.all();
 }
 
+TEST_F(RdmaReplace, WhatHasComeOfAPullIsNotFetchedAgain) {
+  constexpr size_t kPieces = 64; // of 1 MiB, 16 at a time
+  start(milliseconds(30000), FallbackPolicy::kForbid);
+  fabric.slow("nic1", 3);
+  const auto reads = [&] {
+    return fabric.requests("nic1", IBV_WR_RDMA_READ) +
+        fabric.requests("nic0", IBV_WR_RDMA_READ);
+  };
+  const auto bytes = pattern(kPieces << 20);
+  const auto receive = (*world)[1].receive(0, 5, bytes.size());
+  const auto send = (*world)[0].send(1, 5, bytes);
+  std::thread waiter([&] { EXPECT_TRUE((*world)[1].wait(receive)); });
+  EXPECT_TRUE(eventually([&] { return reads() >= kPieces / 2; }));
+  fabric.cut("nic1");
+  EXPECT_TRUE(eventually([&] { return log.count("is lost") > 0; }));
+  fabric.cut("nic1", false);
+  waiter.join();
+  ASSERT_TRUE(receive->status().ok()) << receive->status().message();
+  EXPECT_EQ(receive->buffer(), bytes);
+  ASSERT_TRUE((*world)[0].wait(send));
+  EXPECT_GE(replaced(1), 1U);
+  EXPECT_LE(reads(), kPieces + 16 * replaced(1));
+}
+
 TEST_F(RdmaReplace, LastNicThatDiesIsFollowedByGloo) {
   start(milliseconds(4000));
   EXPECT_EQ(route(0), "rdma");

@@ -54,6 +54,7 @@ Hello hello() {
   made.route = "shm";
   made.blob = pattern(28, 3);
   made.rejected = {{"rdma", "no device"}, {"cuda", ""}};
+  made.probe = true;
   made.replaces = 3;
   made.lastSeen = 1ULL << 40;
   return made;
@@ -83,6 +84,7 @@ TEST(WireRecordsTest, HelloComesBack) {
   EXPECT_EQ(back.self.token, address().token);
   EXPECT_EQ(back.self.socketName, address().socketName);
   EXPECT_EQ(back.self.addresses, address().addresses);
+  EXPECT_TRUE(back.probe);
   EXPECT_EQ(back.replaces, 3U);
   EXPECT_EQ(back.lastSeen, 1ULL << 40);
   EXPECT_EQ(back.targetInstance, hello().targetInstance);
