@@ -89,6 +89,10 @@ struct Config {
   // DLSLIME_RECOVERY_MS: how long a connection that was lost is looked for
   // another; 0: what goes on fails at once.
   milliseconds recovery{30000};
+  // How much of that passes before Gloo may take its place, at most a quarter:
+  // a link that was down answers by TCP before its NIC says that it is up, and
+  // switches take seconds. Not for users.
+  milliseconds patience{3000};
   // DLSLIME_RETURN_MS: how long a connection that could not have the best route
   // or all NICs goes on before it tries again whether it can; longer each time.
   // 0: it never does.

@@ -80,9 +80,13 @@ class Connection {
   virtual std::string describe() const {
     return "";
   }
-  // and how good they are: of two on the same route, more is better.
-  virtual size_t merit() const {
+  // how many they are, for comparison; the same number at both ends,
+  virtual size_t lanes() const {
     return 1;
+  }
+  // and how good they are for this end.
+  virtual size_t merit() const {
+    return lanes();
   }
   virtual size_t maxPayload() const = 0; // bytes per message
 

@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kMostGuests = 256;
 constexpr milliseconds kSilence{1000};
 constexpr microseconds kDrainPause{50};
+constexpr milliseconds kMostDraining{1100}; // a little more than a device may
 } // namespace
 
 // Who knocks while we are full waits in the listeners' queues: the oldest guest
@@ -165,17 +166,20 @@ std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
     if (channel && hello.replaces < channel->generation()) {
       return Welcome{Verdict::kCrossed, "", {}, 0}; // it is replaced already
     }
-    if (!channel || (channel->open() && !channel->handOver(why))) {
+    if (!channel) {
       return Welcome{
           Verdict::kStranger,
           "the connection that is to be replaced is given up",
           {},
           0};
     }
+    if (channel->open() && !channel->handOver(why)) {
+      return Welcome{Verdict::kRefused, "it can't be replaced now", {}, 0};
+    }
   }
-  // What came by the old one counts, and takes microseconds to see; or a little
-  // longer by Gloo, of which the other end has seen all already.
-  while (true) {
+  // What came by the old one counts, and takes microseconds to see; or longer
+  // by Gloo: then the peer asks again.
+  for (const auto end = deadlineAfter(kMostDraining); Clock::now() < end;) {
     {
       const Section section(state_);
       channel->poll();
@@ -194,6 +198,8 @@ std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
     }
     std::this_thread::sleep_for(kDrainPause);
   }
+  return Welcome{
+      Verdict::kRefused, "what came by the old one is not all read", {}, 0};
 }
 
 Welcome Handshakes::connectGuest(
@@ -247,7 +253,8 @@ Welcome Handshakes::connectGuest(
       std::move(rejected),
       hello.replaces,
       hello.lastSeen,
-      hello.probe};
+      hello.probe,
+      false};
   guest.deadline = deadlineAfter(kHandshakeTime);
   return welcome;
 }

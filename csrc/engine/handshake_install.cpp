@@ -32,7 +32,9 @@ bool Handshakes::verify(Attempt& attempt) {
        std::move(attempt.connection),
        std::move(attempt.rejected),
        attempt.request.replaces,
-       attempt.peerLast},
+       attempt.peerLast,
+       false,
+       true},
       std::move(*attempt.socket));
   return true;
 }
@@ -42,9 +44,11 @@ void Handshakes::judge(const Attempt& attempt) {
   const auto& than = *attempt.request.than;
   const auto& found = *attempt.connection;
   if (found.route() != than.route || found.merit() > than.merit) {
+    const auto devices = found.describe();
     better_.push_back(
         {attempt.request.key,
-         std::string(found.route()) + " by " + found.describe()});
+         std::string(found.route()) +
+             (devices.empty() ? "" : " by " + devices)});
   }
 }
 
@@ -61,7 +65,8 @@ void Handshakes::install(Made made, ControlSocket socket) {
     installAgain(made, std::move(socket));
   } else {
     auto channel = state_.makeChannel(peer);
-    channel->connected(std::move(made.connection), std::move(made.rejected));
+    channel->connected(
+        std::move(made.connection), std::move(made.rejected), made.began);
     state_.channels.add(
         made.key, std::move(made.peer), std::move(channel), std::move(socket));
   }
@@ -82,7 +87,8 @@ void Handshakes::installAgain(Made& made, ControlSocket socket) {
       std::move(made.connection),
       std::move(made.rejected),
       made.replaces + 1,
-      made.peerLast);
+      made.peerLast,
+      made.began);
 }
 
 void Handshakes::onVerifying(const ChannelKey& key) {

@@ -115,6 +115,7 @@ class Handshakes {
     uint32_t replaces = 0;
     uint64_t peerLast = 0;
     bool probe = false;
+    bool began = false; // this end has
   };
   struct Guest {
     ControlSocket socket;

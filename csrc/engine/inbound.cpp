@@ -267,27 +267,28 @@ void Inbound::startPull(
   receive->stage = Operation::Stage::kPulling;
   receive->transferId = pullId;
   receive->half = this;
-  if (arrival.length == 0) {
-    endPull(pullId, {});
-  } else if (!pulls_.find(pullId)->waiting) {
+  if (arrival.length == 0 || !pulls_.find(pullId)->waiting) {
     fetch(pullId, arrival.remote);
   }
 }
 
 void Inbound::fetch(uint64_t pullId, RemoteBuffer source) {
   auto& pull = *pulls_.find(pullId);
-  const auto arrived = static_cast<size_t>(pull.arrived); // before a failure
   auto destination = pull.receive->view();
-  destination.data += arrived;
-  destination.size = static_cast<size_t>(pull.length) - arrived;
-  source.address += arrived;
+  destination.data += pull.arrived; // by a connection before
+  destination.size = static_cast<size_t>(pull.length - pull.arrived);
+  source.address += pull.arrived;
   pull.waiting = false;
+  if (destination.size == 0) {
+    endPull(pullId, {});
+    return;
+  }
   pull.framed = !connection_->canPull(source, destination);
   if (pull.framed) {
     MessageHeader request;
     request.type = MessageType::kRequest;
     request.id = pull.senderId;
-    request.length = arrived;
+    request.length = pull.arrived;
     request.offset = pullId;
     out_.sendControl(request);
   } else {

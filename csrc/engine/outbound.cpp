@@ -209,7 +209,7 @@ bool Outbound::flushStreams() {
       continue; // the receiver has given up
     }
     const bool sent = streamPiece(stream);
-    if (stream.offset < exposure->operation->view().size) {
+    if (!sent || stream.offset < exposure->operation->view().size) {
       streams_.push_back(stream);
     }
     if (!sent) {

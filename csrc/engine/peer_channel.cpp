@@ -18,21 +18,26 @@ constexpr milliseconds kSlowDrainTime{10000};
 
 void PeerChannel::use(
     std::unique_ptr<Connection> connection,
-    std::vector<RejectedRoute> rejected) {
+    std::vector<RejectedRoute> rejected,
+    bool began) {
   connection_ = std::move(connection);
   rejected_ = std::move(rejected);
-  if (route_ != connection_->route()) {
-    mostMerit_ = 0;
-  }
   route_ = connection_->route();
-  mostMerit_ = std::max(mostMerit_, connection_->merit());
+  if (!began) {
+    mostMerit_.clear();
+  }
+  auto& lanes = mostLanes_[route_];
+  lanes = std::max(lanes, connection_->lanes());
+  auto& merit = mostMerit_[route_];
+  merit = std::max(merit, connection_->merit());
   state_ = State::kOpen;
 }
 
 void PeerChannel::connected(
     std::unique_ptr<Connection> connection,
-    std::vector<RejectedRoute> rejected) {
-  use(std::move(connection), std::move(rejected));
+    std::vector<RejectedRoute> rejected,
+    bool began) {
+  use(std::move(connection), std::move(rejected), began);
   out_.emplace(*connection_, completions_, limits_);
   in_.emplace(
       *connection_, *out_, completions_, sequencer_, limits_.unexpectedBytes);
@@ -43,8 +48,9 @@ void PeerChannel::resumed(
     std::unique_ptr<Connection> connection,
     std::vector<RejectedRoute> rejected,
     uint32_t generation,
-    uint64_t peerLast) {
-  use(std::move(connection), std::move(rejected));
+    uint64_t peerLast,
+    bool began) {
+  use(std::move(connection), std::move(rejected), began);
   generation_ = generation;
   in_->resume(*connection_);
   const auto status = out_->resume(*connection_, peerLast);
@@ -64,11 +70,14 @@ void PeerChannel::resumed(
 }
 
 bool PeerChannel::couldBeBetter() const {
-  return state_ == State::kOpen &&
-      (connection_->merit() < mostMerit_ ||
-       std::any_of(rejected_.begin(), rejected_.end(), [](const auto& entry) {
-         return entry.tried;
-       }));
+  if (state_ != State::kOpen) {
+    return false;
+  }
+  return connection_->lanes() < mostLanes_.at(route_) ||
+      connection_->merit() < mostMerit_.at(route_) ||
+      std::any_of(rejected_.begin(), rejected_.end(), [](const auto& entry) {
+           return entry.tried;
+         });
 }
 
 bool PeerChannel::sever(const Status& why) {
@@ -92,6 +101,7 @@ bool PeerChannel::replace(const Status& why, Connection::Replaceable least) {
       why.message() + "): another will take its place");
   state_ = State::kSevered;
   failure_ = why;
+  leftWhole_ = least == Connection::Replaceable::kWhole;
   quiet_ = false;
   const bool device =
       connection_->replaceable() == Connection::Replaceable::kBroken;
@@ -143,7 +153,9 @@ bool PeerChannel::poll(int most) {
   connection_->endBatch();
   if (state_ == State::kSevered) {
     detachIfDrained();
-    return true;
+    // A device is over with it in microseconds, and may not tell when.
+    return any || !connection_ ||
+        connection_->replaceable() == Connection::Replaceable::kBroken;
   }
   if (!broken.ok() && !sever(broken)) {
     fail(peerClosed_.ok() ? broken : peerClosed_);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,16 +60,20 @@ class PeerChannel final : public ConnectionEvents,
         limits_(limits),
         peer_(std::move(peer)) {}
 
+  // `began`: this end has asked for the connection. It alone goes by what is
+  // best for itself: what is good for one may not be for the other.
   void connected(
       std::unique_ptr<Connection> connection,
-      std::vector<RejectedRoute> rejected);
+      std::vector<RejectedRoute> rejected,
+      bool began = true);
   // The `generation`-th connection takes the place of a severed one: the peer
   // has seen every message up to number `peerLast`.
   void resumed(
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected,
       uint32_t generation,
-      uint64_t peerLast);
+      uint64_t peerLast,
+      bool began);
   // Gives the broken connection up because of `why`: what goes on waits for
   // another one. False: this route's can't be replaced.
   bool sever(const Status& why);
@@ -145,6 +150,15 @@ class PeerChannel final : public ConnectionEvents,
   size_t merit() const {
     return connection_ ? connection_->merit() : 0;
   }
+  // It was given up while it worked: nobody has to be told of a loss.
+  bool leftWhole() const {
+    return leftWhole_;
+  }
+  // It is open, and handOver() is possible.
+  bool replaceable() const {
+    return state_ == State::kOpen &&
+        connection_->replaceable() != Connection::Replaceable::kNever;
+  }
   // It was better once, or a better route was tried in vain.
   bool couldBeBetter() const;
   // Only after connected().
@@ -171,7 +185,8 @@ class PeerChannel final : public ConnectionEvents,
   bool replace(const Status& why, Connection::Replaceable least);
   void use(
       std::unique_ptr<Connection> connection,
-      std::vector<RejectedRoute> rejected);
+      std::vector<RejectedRoute> rejected,
+      bool began);
   void detachIfDrained();
   void refuse(const MessageHeader& header);
   void inOrder(const MessageHeader& header, ByteSpan payload);
@@ -193,7 +208,10 @@ class PeerChannel final : public ConnectionEvents,
   std::vector<RejectedRoute> rejected_;
   std::unique_ptr<Connection> connection_;
   std::string route_;
-  size_t mostMerit_ = 0; // of those on this route
+  // By route: of all connections so far, and of those since the last one that
+  // the other end began.
+  std::map<std::string, size_t> mostLanes_, mostMerit_;
+  bool leftWhole_ = false;
   std::string copyName_; // once the connection is gone
   int copies_ = 0; // claimed and not finished: they use the connection
   std::optional<Outbound> out_;

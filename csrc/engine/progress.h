@@ -37,7 +37,8 @@ class ProgressSource {
 //    wakes;
 //  - further waiting threads sleep until their operation is done or the
 //    sleeping one leaves;
-//  - the background thread looks every millisecond while others look, because
+//  - the background thread looks every backgroundTick() while others look,
+//  because
 //    they wait or post, and takes over, asleep on the descriptors, when nobody
 //    has looked for one.
 class Progress {

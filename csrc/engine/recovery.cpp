@@ -9,13 +9,28 @@ namespace dlslime {
 namespace {
 constexpr milliseconds kFirstPause{5};
 constexpr milliseconds kLongestPause{1000};
-// A link that was down answers by TCP before its NIC says that it is up, and
-// switches take seconds: so long no Gloo takes its place.
-constexpr milliseconds kPatience{3000};
+constexpr milliseconds kLeastTime{
+    10000}; // for one that was left while it worked
+constexpr milliseconds kDrainPause{5};
 constexpr int kPatienceParts = 4; // at most this part of DLSLIME_RECOVERY_MS
 } // namespace
 
+// Nothing may tell when a connection that was left is read to its end.
+void Recovery::drain() {
+  const Section section(state_);
+  const auto left = state_.channels.those([](const PeerChannel& channel) {
+    return channel.state() == PeerChannel::State::kSevered &&
+        !channel.awaitsConnection();
+  });
+  for (const auto& member : left) {
+    member.channel->poll();
+  }
+  draining_ = !left.empty();
+  state_.buryFailed();
+}
+
 void Recovery::advance() {
+  drain();
   std::vector<ChannelTable::Member> lost;
   {
     const Section section(state_);
@@ -30,16 +45,19 @@ void Recovery::advance() {
     const bool same =
         known != searches_.end() && known->second.generation == generation;
     auto& search = searches[entry.key];
-    search = same
-        ? known->second
-        : Search{
-              generation,
-              deadlineAfter(state_.config.recovery),
-              deadlineAfter(
-                  std::min(kPatience, state_.config.recovery / kPatienceParts)),
-              now,
-              kFirstPause,
-              "there was no time to try"};
+    // Nobody loses a connection that works for want of time.
+    const auto time = entry.channel->leftWhole()
+        ? std::max(state_.config.recovery, kLeastTime)
+        : state_.config.recovery;
+    search = same ? known->second
+                  : Search{
+                        generation,
+                        deadlineAfter(time),
+                        deadlineAfter(std::min(
+                            state_.config.patience, time / kPatienceParts)),
+                        now,
+                        kFirstPause,
+                        "there was no time to try"};
     if (now >= search.next && !handshakes_.busy(entry.key)) {
       look(entry, search);
     }
@@ -48,7 +66,7 @@ void Recovery::advance() {
 }
 
 TimePoint Recovery::next() const {
-  auto next = never();
+  auto next = draining_ ? deadlineAfter(kDrainPause) : never();
   for (const auto& [key, search] : searches_) {
     next = std::min(
         next,

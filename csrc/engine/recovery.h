@@ -31,6 +31,7 @@ class Recovery {
     milliseconds pause{}; // between tries; grows
     std::string problem; // what the last try found
   };
+  void drain();
   void look(const ChannelTable::Member& lost, Search& search);
   bool hopeless(const ChannelTable::Member& lost, Search& search) const;
   std::shared_ptr<Group> groupOf(const PeerChannel& channel, int& rank) const;
@@ -39,6 +40,7 @@ class Recovery {
   EngineState& state_;
   Handshakes& handshakes_;
   std::map<ChannelKey, Search> searches_;
+  bool draining_ = false;
 };
 
 } // namespace dlslime

@@ -1,6 +1,7 @@
 #include "engine/upgrades.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "engine/section.h"
 
@@ -13,22 +14,27 @@ constexpr int kLongestPauseParts = 16; // of DLSLIME_RETURN_MS
 
 void Upgrades::advance() {
   take();
+  const bool all = std::exchange(lookAtAll_, false);
   if (state_.config.recovery.count() == 0 ||
       state_.config.returning.count() == 0) {
     return;
   }
-  const bool all = std::exchange(lookAtAll_, false);
   std::vector<ChannelTable::Member> members;
   {
     const Section section(state_);
     members = state_.channels.those([all](const PeerChannel& channel) {
-      return channel.couldBeBetter() ||
-          (all && channel.open() && !channel.devices().empty());
+      return channel.couldBeBetter() || (all && channel.replaceable());
     });
   }
-  std::map<ChannelKey, Search> searches;
   const auto now = Clock::now();
   const auto pause = state_.config.returning;
+  std::map<ChannelKey, Search> searches;
+  // What was found keeps its pace for a while: it may be lost again soon.
+  std::copy_if(
+      searches_.begin(),
+      searches_.end(),
+      std::inserter(searches, searches.end()),
+      [now](const auto& entry) { return now < entry.second.next; });
   for (const auto& member : members) {
     const auto known = searches_.find(member.key);
     auto& search = searches[member.key];

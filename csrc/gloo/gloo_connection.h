@@ -52,8 +52,9 @@ class GlooConnection final : public Connection {
     pump_->peerClosed();
   }
   bool drained() const override;
+  // In the making it can't be: nothing can be told the other end yet.
   Replaceable replaceable() const override {
-    return Replaceable::kWhole;
+    return pump_->made() ? Replaceable::kWhole : Replaceable::kNever;
   }
   void sever() override;
   void close() override {

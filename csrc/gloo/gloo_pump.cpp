@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <iterator>
+#include <utility>
 
 namespace dlslime::gloo {
 
@@ -116,8 +117,14 @@ void GlooPump::putLast(const MessageHeader& header) {
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     enqueue(header, {});
+    lastPut_ = true;
   }
   changed_.notify_all();
+}
+
+bool GlooPump::made() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return carrier_ != nullptr;
 }
 
 bool GlooPump::allSent() const {
@@ -130,7 +137,9 @@ bool GlooPump::nextToSend(Packet& packet) {
   sending_ = false;
   if (outgoing_.empty()) {
     changed_.notify_all();
-    tell(); // allSent() may be what somebody waits for
+    if (std::exchange(lastPut_, false)) {
+      tell(); // allSent() is what somebody waits for
+    }
   }
   changed_.wait(lock, [this] { return closing_ || !outgoing_.empty(); });
   // What was sent before closing still goes out: the peer may need it.

@@ -39,6 +39,8 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
   bool put(const MessageHeader& header, ByteSpan payload);
   // The same, whether it is full or not: what is put last of all.
   void putLast(const MessageHeader& header);
+  // The other end is there.
+  bool made() const;
   // Everything that was put has gone out, or never will.
   bool allSent() const;
   // Appends what has come; false if there is no news. `broken` says why no
@@ -73,6 +75,7 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
   std::deque<Packet> outgoing_, incoming_;
   size_t outgoingBytes_ = 0, incomingBytes_ = 0;
   bool refused_ = false; // put() said no: tell when there is room
+  bool lastPut_ = false; // tell when it has gone out
   bool sending_ = false; // a packet is between the queue and the carrier
   bool making_ = true; // the sender may hang in make_
   bool peerClosed_ = false;

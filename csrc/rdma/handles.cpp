@@ -89,6 +89,7 @@ Context::Context(const Verbs& verbs, ibv_device* device)
 std::optional<Context::Event> Context::nextEvent() {
   ibv_async_event event{};
   if (verbs_.getAsyncEvent(context_, &event) != 0) {
+    gone_ |= errno != EAGAIN && errno != EINTR;
     return std::nullopt;
   }
   const Event copy{

@@ -38,11 +38,16 @@ class Context {
   };
   // What the device has to tell, about itself or its ports. Does not block.
   std::optional<Event> nextEvent();
+  // It was taken out, or reset: nextEvent() has found that.
+  bool gone() const {
+    return gone_;
+  }
 
  private:
   const Verbs& verbs_;
   const std::string name_;
   ibv_context* const context_;
+  bool gone_ = false;
 };
 using ContextPtr = std::shared_ptr<Context>;
 

@@ -165,14 +165,14 @@ void Nic::readPort() {
     throw Error(ErrorCode::kUnavailable, name_ + " is not active");
   }
   ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET;
-  lid_ = port.lid;
   mtu_ = port.active_mtu;
   bitsPerSecond_ =
       lanes(port.active_width) * laneMegabits(port.active_speed) * 1'000'000;
   // The table may have a thousand entries, of a system call each: as long as
   // the one in use is there, and could not be better, the others are not read
   // again.
-  if (isBest(gid_, ethernet_) && readGid(gid_.index) == gid_) {
+  if (addressed_ && isBest(gid_, ethernet_) && readGid(gid_.index) == gid_) {
+    setAddress(gid_, port.lid);
     return;
   }
   const auto gid = chooseGid(
@@ -186,7 +186,16 @@ void Nic::readPort() {
                  : " has no usable GID (RoCE v2 needs an IP address on its "
                    "network device)"));
   }
-  gid_ = *gid;
+  setAddress(*gid, port.lid);
+}
+
+void Nic::setAddress(const Gid& gid, uint16_t lid) {
+  if (addressed_ && (!(gid == gid_) || (!ethernet_ && lid != lid_))) {
+    lose("its address has changed");
+  }
+  addressed_ = true;
+  gid_ = gid;
+  lid_ = lid;
 }
 
 // Nothing: this entry is empty.

@@ -27,7 +27,8 @@ class Nic {
   Nic(ProtectionDomainPtr domain, uint8_t port, const RdmaConfig& config);
 
   // Reads the port again: cables come and go, and addresses with them. Ok, or
-  // why it can't be used now: it is down, it has no usable GID, ...
+  // why it can't be used now: it is down, it has no usable GID, ... Another
+  // address than before means lose().
   Status refresh();
 
   // Queue pairs that were made before are of no use any more. `why` is a
@@ -90,6 +91,7 @@ class Nic {
  private:
   void readLimits();
   void readPort();
+  void setAddress(const Gid& gid, uint16_t lid);
   std::optional<Gid> readGid(uint32_t index) const;
   std::vector<Gid> readGids(uint32_t count) const;
 
@@ -100,6 +102,7 @@ class Nic {
   const std::string name_;
   NicLimits limits_;
   bool ethernet_ = true;
+  bool addressed_ = false; // gid_ and lid_ have been read
   uint16_t lid_ = 0;
   ibv_mtu mtu_ = IBV_MTU_1024;
   Gid gid_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "core/bytes.h"
@@ -129,15 +130,26 @@ std::string RdmaConnection::describe() const {
   return text;
 }
 
-// The nearest NIC counts, then how many there are.
+// NICs count first, then queue pairs.
+size_t RdmaConnection::lanes() const {
+  std::set<const Nic*> nics;
+  for (const auto& rail : rails_) {
+    nics.insert(rail->nic.get());
+  }
+  return nics.size() * (EndAddress::kMostRails + 1) + rails_.size();
+}
+
+// How near the nearest NIC is counts before that.
 size_t RdmaConnection::merit() const {
+  constexpr size_t kMostLanes =
+      (RemoteBuffer::kMostKeys + 1) * (EndAddress::kMostRails + 1);
   auto nearest = kFarthest;
   for (const auto& rail : rails_) {
     nearest = std::min(nearest, rail->nic->distance());
   }
   const auto steps =
       static_cast<size_t>(kFarthest) - static_cast<size_t>(nearest);
-  return steps * (EndAddress::kMostRails + 1) + rails_.size();
+  return steps * kMostLanes + lanes();
 }
 
 void RdmaConnection::breakWith(const Rail& rail, const std::string& what) {

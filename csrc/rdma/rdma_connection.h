@@ -83,6 +83,7 @@ class RdmaConnection final : public Connection {
   Replaceable replaceable() const override {
     return Replaceable::kBroken;
   }
+  size_t lanes() const override;
   size_t merit() const override;
   void sever() override;
   bool drained() const override;

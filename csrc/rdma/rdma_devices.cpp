@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 #include "core/log.h"
 #include "rdma/rdma_transport.h"
@@ -57,11 +58,17 @@ void RdmaTransport::watch(const NicList& found) {
 std::vector<NicPtr> RdmaTransport::usableNics() {
   openDevices();
   std::vector<std::string> reasons;
-  auto nics = devices_->usable(reasons);
-  std::stable_sort(
-      nics.begin(), nics.end(), [](const NicPtr& one, const NicPtr& other) {
-        return one->distance() < other->distance();
-      });
+  const auto usable = devices_->usable(reasons);
+  std::vector<NicPtr> nics; // the nearest first, else as they were
+  for (auto far = 0; far <= static_cast<int>(kFarthest); ++far) {
+    std::copy_if(
+        usable.begin(),
+        usable.end(),
+        std::back_inserter(nics),
+        [far](const NicPtr& nic) {
+          return static_cast<int>(nic->distance()) == far;
+        });
+  }
   if (!config_.near.empty()) {
     // Through the CPU, or another one, GPU memory is several times slower.
     std::erase_if(
@@ -111,16 +118,29 @@ void RdmaTransport::measure(const NicList& found) const {
 std::vector<int> RdmaTransport::deviceFds() const {
   std::vector<int> fds;
   for (const auto& nic : devices_ ? devices_->nics : std::vector<NicPtr>()) {
-    fds.push_back(nic->context()->eventFd());
+    if (!nic->context()->gone()) {
+      fds.push_back(nic->context()->eventFd());
+    }
   }
   return fds;
 }
 
 Transport::DeviceNews RdmaTransport::onDevices() {
   DeviceNews news;
-  for (const auto& nic : devices_ ? devices_->nics : std::vector<NicPtr>()) {
+  const auto count = devices_ ? devices_->nics.size() : 0;
+  for (size_t place = 0; place < count; ++place) {
+    const auto& nic = devices_->nics[place];
     while (const auto event = nic->context()->nextEvent()) {
       onEvent(*nic->context(), *event, news);
+    }
+    // What a device leaves behind is readable for ever.
+    if (nic->context()->gone() &&
+        epoll_ctl(
+            events_.get(), EPOLL_CTL_DEL, channels_[place]->fd(), nullptr) ==
+            0) {
+      logWarning(nic->name() + ": the device is gone");
+      nic->lose("the device is gone");
+      news.down = true;
     }
   }
   return news;
@@ -154,12 +174,12 @@ void RdmaTransport::onEvent(
         its &&
         (event.type == IBV_EVENT_GID_CHANGE ||
          event.type == IBV_EVENT_LID_CHANGE)) {
-      const auto before = nic->gid();
-      const auto lid = nic->lid();
+      const auto before = nic->losses();
       const bool works = nic->refresh().ok();
-      if (works && (nic->gid() != before || nic->lid() != lid)) {
-        lose(*nic, "its address has changed (IBV_EVENT_GID_CHANGE)");
+      if (!works && othersWork(*nic)) {
+        lose(*nic, "it has no usable address any more");
       }
+      news.down |= nic->losses() != before;
       news.up |= works;
     }
   }

@@ -55,7 +55,7 @@ void ReadPulls::abandon(uint64_t pullId, const Status& why) {
 
 void ReadPulls::abandonAll(const Status& why) {
   for (auto& pull : pulls_) {
-    if (pull.status.ok()) {
+    if (pull.status.ok() && !pull.over()) {
       pull.status = why;
     }
   }

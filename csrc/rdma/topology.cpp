@@ -79,7 +79,8 @@ Place Topology::ofRdmaDevice(const std::string& name) const {
 }
 
 Place Topology::ofPciDevice(const std::string& address) const {
-  return placeOf(sysfs_ / "bus/pci/devices" / address);
+  return address.empty() ? Place()
+                         : placeOf(sysfs_ / "bus/pci/devices" / address);
 }
 
 std::vector<int> Topology::nodesOf(const std::vector<int>& cpus) const {

@@ -75,6 +75,18 @@ class ListenerTest : public ::testing::Test {
     hello.route = "shm";
     return hello;
   }
+  // Offers to share memory, with the nonce "n", and returns the answer.
+  std::optional<Welcome> offerTo(ControlSocket& socket, bool probe = false) {
+    Transport::Context context;
+    context.nonce = "n";
+    auto hello = goodHello();
+    hello.nonce = context.nonce;
+    hello.probe = probe;
+    const auto offer = shared_.offer(context);
+    hello.blob = offer.blob;
+    socket.sendFrame(encode(hello), offer.fds);
+    return answerTo(socket);
+  }
   void expectWell() {
     EXPECT_TRUE(world.passes(0, 1));
     EXPECT_TRUE(world.passes(1, 0, 3 << 20));
@@ -91,6 +103,9 @@ class ListenerTest : public ::testing::Test {
   LogCapture log;
   Cluster world{2};
   AddressRecord record;
+
+ private:
+  shm::ShmTransport shared_{Config{}}; // of offerTo()
 };
 
 TEST_F(ListenerTest, SocketNameIsOfTheRecord) {
@@ -328,16 +343,8 @@ TEST_F(ListenerTest, ConnectionsThatComeAndGoLeaveNothingOpen) {
 
 TEST_F(ListenerTest, BytesAfterTheHandshakeAreIgnored) {
   // What a peer's process says on the socket later is not an end, either.
-  shm::ShmTransport transport{Config{}};
-  Transport::Context context;
-  context.nonce = "n";
-  auto hello = goodHello();
-  hello.nonce = "n";
-  auto offer = transport.offer(context);
-  hello.blob = offer.blob;
   auto socket = knock();
-  socket.sendFrame(encode(hello), offer.fds);
-  ASSERT_TRUE(answerTo(socket));
+  ASSERT_TRUE(offerTo(socket));
   EXPECT_EQ(world[0].engine->connections(), 0U) << "it is not confirmed yet";
   socket.sendFrame(encode(Confirm{"n", {}}), {});
   const auto connected = [&] { return world[0].engine->connections() == 1; };
@@ -349,17 +356,8 @@ TEST_F(ListenerTest, BytesAfterTheHandshakeAreIgnored) {
 }
 
 TEST_F(ListenerTest, NothingComesOfAProbe) {
-  shm::ShmTransport transport{Config{}};
-  Transport::Context context;
-  context.nonce = "n";
-  auto hello = goodHello();
-  hello.nonce = "n";
-  hello.probe = true;
-  auto offer = transport.offer(context);
-  hello.blob = offer.blob;
   auto socket = knock();
-  socket.sendFrame(encode(hello), offer.fds);
-  const auto welcome = answerTo(socket);
+  const auto welcome = offerTo(socket, true);
   ASSERT_TRUE(welcome);
   EXPECT_EQ(welcome->verdict, Verdict::kAccepted) << welcome->text;
   socket.sendFrame(encode(Confirm{"n", {}}), {});

@@ -16,6 +16,7 @@ class RdmaReplace : public RdmaPair {
       FallbackPolicy fallback = FallbackPolicy::kAllow) {
     const auto change = [recovery](Config& config, int /*rank*/) {
       config.recovery = recovery;
+      config.patience = milliseconds(500);
     };
     RdmaPair::start(change, fallback);
   }
@@ -72,7 +73,7 @@ TEST_F(RdmaReplace, WhatHasComeOfAPullIsNotFetchedAgain) {
 }
 
 TEST_F(RdmaReplace, LastNicThatDiesIsFollowedByGloo) {
-  start(milliseconds(4000));
+  start();
   EXPECT_EQ(route(0), "rdma");
   std::thread other([&] { stream(1, 100); });
   std::this_thread::sleep_for(milliseconds(10));

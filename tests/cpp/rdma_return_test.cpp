@@ -1,6 +1,7 @@
 // Connections over RDMA that find the way back, and devices that tell.
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <thread>
 
 #include "fakes/rdma_pair.h"
@@ -10,12 +11,12 @@ namespace {
 
 // Tries again soon.
 void soon(Config& config, int /*rank*/) {
-  config.recovery = milliseconds(2000);
+  config.patience = milliseconds(100);
   config.returning = milliseconds(50);
 }
 // ... or only when a device tells of itself.
 void ifTold(Config& config, int /*rank*/) {
-  config.recovery = milliseconds(2000);
+  config.patience = milliseconds(100);
   config.returning = milliseconds(3600000);
 }
 
@@ -68,7 +69,7 @@ TEST_F(RdmaReturn, GlooIsLeftWhenTheCableIsBack) {
 
 TEST_F(RdmaReturn, ManyTimes) {
   start([](Config& config, int /*rank*/) {
-    config.recovery = milliseconds(200);
+    config.patience = milliseconds(10);
     config.returning = milliseconds(5);
   });
   const Traffic traffic(bothWays());
@@ -119,6 +120,32 @@ TEST_F(RdmaReturn, DeviceThatFailsIsNotWaitedFor) {
   ASSERT_TRUE(bothGoBy("gloo")) << log.all();
   EXPECT_GT(log.count("is lost (RDMA by nic0:1: the device has failed"), 0U)
       << log.all();
+}
+
+// Of this process, while nobody asks it for anything.
+double idleShare() {
+  std::this_thread::sleep_for(
+      milliseconds(100)); // what goes on comes to an end
+  const auto before = std::clock();
+  std::this_thread::sleep_for(milliseconds(300));
+  return double(std::clock() - before) / CLOCKS_PER_SEC / 0.3;
+}
+
+TEST_F(RdmaReturn, DeviceThatIsTakenOutKeepsNobodyBusy) {
+  start(ifTold);
+  fabric.remove("nic0");
+  ASSERT_TRUE(bothGoBy("gloo")) << log.all();
+  EXPECT_GT(log.count("nic0:1: the device is gone"), 0U) << log.all();
+  ASSERT_TRUE(world->passes(0, 1, 100000));
+  EXPECT_LT(idleShare(), 0.5);
+}
+
+TEST_F(RdmaReturn, PortThatComesUpIsNothingToWhoNeverReturns) {
+  fabric.setPort("nic0", 0, IBV_PORT_DOWN);
+  start([](Config& config, int /*rank*/) { config.returning = {}; });
+  fabric.setPort("nic0", 0, IBV_PORT_ACTIVE);
+  EXPECT_LT(idleShare(), 0.5);
+  EXPECT_EQ(route(0), "gloo");
 }
 
 TEST_F(RdmaReturn, OldAddressIsNotUsedForLong) {

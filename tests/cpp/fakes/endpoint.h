@@ -171,7 +171,8 @@ class Pair {
               wire, i, 1 - i, faults),
           {},
           channel(i).generation() + 1,
-          seen[1 - i]);
+          seen[1 - i],
+          i == 0);
       end(i).settle();
     }
   }

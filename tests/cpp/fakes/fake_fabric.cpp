@@ -38,6 +38,13 @@ FakeFabric::~FakeFabric() {
   current = nullptr;
 }
 
+void FakeFabric::remove(const std::string& device) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  cut_[device] = true;
+  removed_.insert(device);
+  tellLocked(device, IBV_EVENT_DEVICE_FATAL, 0);
+}
+
 void FakeFabric::setPort(
     const std::string& device,
     size_t port,

@@ -75,11 +75,15 @@ struct FakeCalls {
     return 0;
   }
   static int getAsyncEvent(ibv_context* base, ibv_async_event* event) {
+    const auto held = lock();
+    if (FakeFabric::current->removed_.contains(base->device->name)) {
+      errno = EIO; // and the descriptor stays readable
+      return -1;
+    }
     uint64_t one = 0;
     if (read(base->async_fd, &one, sizeof(one)) != sizeof(one)) {
       return -1;
     }
-    const auto held = lock();
     auto& events = of(base).events;
     *event = events.front();
     events.pop_front();
@@ -101,6 +105,9 @@ struct FakeCalls {
   static int
   queryPort(ibv_context* context, uint8_t number, ibv_port_attr* out) {
     const auto held = lock();
+    if (FakeFabric::current->removed_.contains(context->device->name)) {
+      return EIO;
+    }
     const auto& ports = of(context).device->ports;
     if (number == 0 || number > ports.size()) {
       return EINVAL;

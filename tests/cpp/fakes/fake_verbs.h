@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,8 @@ class FakeFabric {
   // Nothing passes this device's ports until it is mended: requests end with
   // retry-exceeded.
   void cut(const std::string& device, bool down = true);
+  // The device is taken out, under whoever uses it.
+  void remove(const std::string& device);
   // Brings a port up or down, by its place in the device.
   void setPort(const std::string& device, size_t port, ibv_port_state state);
   // Gives a port this address alone.
@@ -108,6 +111,7 @@ class FakeFabric {
   std::vector<std::unique_ptr<ibv_device>> handles_;
   std::map<std::string, int> live_;
   std::map<std::string, bool> cut_;
+  std::set<std::string> removed_;
   std::map<uint32_t, std::unique_ptr<Qp>> qps_;
   std::map<uint32_t, Region> regions_;
   std::map<int, uint64_t> requests_;
