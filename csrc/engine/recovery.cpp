@@ -9,8 +9,8 @@ namespace dlslime {
 namespace {
 constexpr milliseconds kFirstPause{5};
 constexpr milliseconds kLongestPause{1000};
-constexpr milliseconds kLeastTime{
-    10000}; // for one that was left while it worked
+// For one that was left while it worked, whatever DLSLIME_RECOVERY_MS says.
+constexpr milliseconds kLeastTime{10000};
 constexpr milliseconds kDrainPause{5};
 constexpr int kPatienceParts = 4; // at most this part of DLSLIME_RECOVERY_MS
 } // namespace

@@ -29,8 +29,8 @@ void RdmaTransport::openDevices() {
     // Before the first registration. An error: nothing to do about it.
     verbs.forkInit();
     auto found = openNics(verbs, config_);
-    watch(found);
     measure(found);
+    watch(found);
     devices_ = std::move(found);
   } catch (const Error& error) {
     unusable_ = error.status();
@@ -58,17 +58,7 @@ void RdmaTransport::watch(const NicList& found) {
 std::vector<NicPtr> RdmaTransport::usableNics() {
   openDevices();
   std::vector<std::string> reasons;
-  const auto usable = devices_->usable(reasons);
-  std::vector<NicPtr> nics; // the nearest first, else as they were
-  for (auto far = 0; far <= static_cast<int>(kFarthest); ++far) {
-    std::copy_if(
-        usable.begin(),
-        usable.end(),
-        std::back_inserter(nics),
-        [far](const NicPtr& nic) {
-          return static_cast<int>(nic->distance()) == far;
-        });
-  }
+  auto nics = devices_->usable(reasons);
   if (!config_.near.empty()) {
     // Through the CPU, or another one, GPU memory is several times slower.
     std::erase_if(
@@ -97,7 +87,8 @@ std::string RdmaTransport::describe() {
   return text;
 }
 
-void RdmaTransport::measure(const NicList& found) const {
+// Puts the nearest first, and leaves the others in their order.
+void RdmaTransport::measure(NicList& found) const {
   const Topology topology(config_.sysfs);
   const auto gpu = topology.ofPciDevice(config_.near);
   if (!config_.near.empty() && gpu.path.empty()) {
@@ -113,6 +104,17 @@ void RdmaTransport::measure(const NicList& found) const {
         config_.near.empty() ? Topology::between(place, nodes)
                              : Topology::between(place, gpu));
   }
+  std::vector<NicPtr> sorted;
+  for (auto far = 0; far <= static_cast<int>(kFarthest); ++far) {
+    std::copy_if(
+        found.nics.begin(),
+        found.nics.end(),
+        std::back_inserter(sorted),
+        [far](const NicPtr& nic) {
+          return static_cast<int>(nic->distance()) == far;
+        });
+  }
+  found.nics = std::move(sorted);
 }
 
 std::vector<int> RdmaTransport::deviceFds() const {

@@ -66,7 +66,7 @@ class RdmaTransport final : public Transport {
       const rdma::Context::Event& event,
       DeviceNews& news);
   bool othersWork(const Nic& nic) const;
-  void measure(const NicList& found) const;
+  void measure(NicList& found) const;
 
   static std::vector<Berth> matchRails(
       const EndAddress& peer,
