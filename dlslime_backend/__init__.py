@@ -14,10 +14,26 @@ from dlslime_backend import _hook
 
 if TYPE_CHECKING:
     from dlslime_backend._C import Options as Options
+    from dlslime_backend.memory import Region as Region
+    from dlslime_backend.memory import RemoteRegion as RemoteRegion
+    from dlslime_backend.memory import import_region as import_region
+    from dlslime_backend.memory import register as register
+    from dlslime_backend.one_sided import Endpoint as Endpoint
+    from dlslime_backend.one_sided import Guest as Guest
+    from dlslime_backend.one_sided import Hub as Hub
+    from dlslime_backend.one_sided import Peer as Peer
+    from dlslime_backend.one_sided import peer as peer
     from dlslime_backend.report import explain as explain
     from dlslime_backend.report import stats as stats
+    from dlslime_backend.transfer import Transfer as Transfer
 
-__all__ = ["Options", "explain", "stats"]
+_PLACES = {
+    "memory": ["Region", "RemoteRegion", "import_region", "register"],
+    "one_sided": ["Endpoint", "Guest", "Hub", "Peer", "peer"],
+    "report": ["explain", "stats"],
+    "transfer": ["Transfer"],
+}
+__all__ = ["Options", *(name for names in _PLACES.values() for name in names)]  # noqa: PLE0604
 __version__ = "0.1.0"
 
 
@@ -26,8 +42,9 @@ def __getattr__(name: str) -> Any:
         from dlslime_backend._load import extension
 
         return extension().Options
-    if name in __all__:
-        return getattr(importlib.import_module("dlslime_backend.report"), name)
+    for module, names in _PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"dlslime_backend.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

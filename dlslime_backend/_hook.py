@@ -4,6 +4,8 @@ Imported at the end of every `import torch` where torch is older than 2.14, also
 never ask for dlslime: nothing here loads the extension, and nothing may fail.
 """
 
+import os
+import warnings
 from typing import Any
 
 NAME = "dlslime"
@@ -32,6 +34,13 @@ def register() -> None:
 def autoload() -> None:
     """Entry point of group `torch.backends`: torch before 2.14 calls it after its import."""
     try:
+        if "DLSLIME_PROVIDE" in os.environ:
+            from dlslime_backend.compat import provide_by_environment
+
+            try:
+                provide_by_environment()
+            except ValueError as error:
+                warnings.warn(str(error), stacklevel=2)
         import torch.distributed as dist
 
         if not dist.is_available():

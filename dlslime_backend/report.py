@@ -18,13 +18,15 @@ _COUNTERS = (
     "eager_messages",
     "pushed_messages",
     "rendezvous_messages",
+    "read_bytes",
+    "written_bytes",
     "pending_sends",
     "pending_receives",
     "replaced_connections",
 )
 
 
-def _backend(group: _Group) -> Any:
+def backend_of(group: _Group) -> Any:
     """Return the dlslime backend of a process group."""
     from dlslime_backend._load import extension
 
@@ -49,14 +51,15 @@ def stats(group: _Group = None) -> dict[str, Any]:
         "rank" and "size" of this process in the group; "peers": for each rank that was used its
         route ("shm", "rdma", "gloo", "self"; empty until connected), copy method, messages and
         bytes sent and received, how many of those sent were eager (copied at once), pushed (written
-        into the memory of a posted receive) or rendezvous (announced, then fetched), how many
-        operations are pending, and how many connections were lost and replaced; "process": numbers
-        of connections, groups and threads of the whole process.
+        into the memory of a posted receive) or rendezvous (announced, then fetched), bytes read and
+        written by one-sided transfers, how many operations are pending, and how many connections
+        were lost and replaced; "process": numbers of connections, groups and threads of the whole
+        process.
 
     Raises:
         ValueError: there is no such group.
     """
-    backend = _backend(group)
+    backend = backend_of(group)
     peers = {entry["rank"]: {key: entry[key] for key in _COUNTERS} for entry in backend.report()}
     return {
         "rank": backend.rank(),
@@ -88,7 +91,7 @@ def explain(peer: int, group: _Group = None) -> dict[str, Any]:
         ValueError: there is no such group or rank.
         RuntimeError: the rank can't be reached; the text says why.
     """
-    entry = _backend(group).explain_peer(peer)
+    entry = backend_of(group).explain_peer(peer)
     rejected = entry["rejected"]
     text = (
         f"rank {peer} (pid {entry['pid']} on {entry['host']}) is reached by {entry['route']}; "

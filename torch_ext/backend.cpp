@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/fork_guard.h"
+#include "torch_ext/gil.h"
 #include "torch_ext/store_rendezvous.h"
 #include "torch_ext/tensor_view.h"
 
@@ -33,7 +34,7 @@ FallbackPolicy fallbackOf(const BackendOptions& options, const Config& config) {
 
 std::shared_ptr<GroupHandle> joinGroup(const DlslimeBackend::Setup& setup) {
   auto handle = std::make_shared<GroupHandle>();
-  handle->engine = Engine::acquire();
+  handle->engine = acquireEngine();
   handle->timeout.store(setup.options->timeout);
   const auto& config = handle->engine->config();
   GroupOptions options;

@@ -71,6 +71,11 @@ class DlslimeBackend final : public c10d::Backend {
   size_t groups() {
     return handle_->engine->groups();
   }
+  // For transfers past torch's interface, with any rank.
+  const std::shared_ptr<GroupHandle>& handle() const {
+    return handle_;
+  }
+  void checkPeer(const char* what, int peer) const;
   std::string listenerName() const {
     return handle_->engine->socketName();
   }
@@ -124,6 +129,15 @@ class DlslimeBackend final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions&) override;
   void monitoredBarrier(const c10d::BarrierOptions&, bool) override;
 
+#ifdef C10D_BACKEND_HAS_WINDOW // --- window.cpp ----------------------------
+  bool supportsWindow() const override {
+    return true;
+  }
+  // Collective, in the same order on all ranks.
+  c10::intrusive_ptr<c10d::Window> new_window(
+      const std::optional<at::Tensor>& tensor) override;
+#endif
+
  private:
   WorkPtr post(
       Operation::Kind kind,
@@ -131,7 +145,6 @@ class DlslimeBackend final : public c10d::Backend {
       int peer,
       int tag,
       c10d::OpType type);
-  void checkPeer(const char* what, int peer) const;
   std::string agreeNonce(c10::DeviceType device);
   c10d::Backend& collective(const Tensors& tensors);
   c10d::Backend& collective(const std::vector<Tensors>& lists);
@@ -141,6 +154,9 @@ class DlslimeBackend final : public c10d::Backend {
   const std::shared_ptr<GroupHandle> handle_;
   Collectives collectives_;
   std::atomic<uint64_t> sequence_{0};
+#ifdef C10D_BACKEND_HAS_WINDOW
+  std::atomic<uint32_t> windows_{0}; // made in this group
+#endif
   std::atomic<bool> left_{false};
   std::atomic<bool> aborted_{false};
 };

@@ -12,18 +12,6 @@ namespace {
 constexpr uint32_t kNonceTag = 0x80000000;
 constexpr size_t kNonceBytes = 16;
 
-// A send or receive of a nonce, which it owns.
-class NonceOperation final : public Operation {
- public:
-  using Buffer = std::shared_ptr<Bytes>;
-  NonceOperation(Kind kind, int peer, uint32_t tag, Buffer buffer)
-      : Operation(kind, peer, tag, {buffer->data(), buffer->size()}),
-        buffer_(std::move(buffer)) {}
-
- private:
-  const Buffer buffer_;
-};
-
 } // namespace
 
 // Rank 0 draws a number and sends it to the others by our own messages, which
@@ -37,13 +25,13 @@ std::string DlslimeBackend::agreeNonce(c10::DeviceType device) {
     for (int rank = 1; rank < getSize(); ++rank) {
       engine.send(
           group,
-          std::make_shared<NonceOperation>(
+          std::make_shared<NoteOperation>(
               Operation::Kind::kSend, rank, tag, nonce));
     }
     return hex(*nonce);
   }
-  const auto receive = std::make_shared<NonceOperation>(
-      Operation::Kind::kReceive, 0, tag, nonce);
+  const auto receive =
+      std::make_shared<NoteOperation>(Operation::Kind::kReceive, 0, tag, nonce);
   engine.receive(group, receive);
   const auto limit = handle_->timeout.load();
   const std::string what = "dlslime: the first collective of group \"" +

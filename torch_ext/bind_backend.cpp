@@ -81,6 +81,8 @@ py::dict toDict(const PeerReport& report) {
   dict["eager_messages"] = report.counters.eagerMessages;
   dict["pushed_messages"] = report.counters.pushedMessages;
   dict["rendezvous_messages"] = report.counters.rendezvousMessages;
+  dict["read_bytes"] = report.counters.readBytes;
+  dict["written_bytes"] = report.counters.writtenBytes;
   dict["pending_sends"] = report.pendingSends;
   dict["pending_receives"] = report.pendingReceives;
   return dict;

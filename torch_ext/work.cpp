@@ -4,16 +4,9 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "core/log.h"
-
 namespace dlslime {
 
 namespace {
-
-// What a cancelled operation may take to let go of its memory before we stop
-// waiting for that: a peer answers in microseconds unless it is stuck.
-constexpr milliseconds kGrace{1000};
-constexpr size_t kPendingShown = 16;
 
 [[noreturn]] void throwStatus(const Status& status) {
   C10_THROW_ERROR(DistBackendError, "dlslime: " + status.message());
@@ -90,14 +83,8 @@ std::vector<at::Tensor> P2PWork::result() {
 }
 
 bool P2PWork::wait(std::chrono::milliseconds timeout) {
-  handle_->engine->noteFetched();
   const auto limit = timeout == kNoTimeout ? handle_->timeout.load() : timeout;
-  if (!operation_->done()) {
-    refuseInForkedChild();
-    if (!handle_->engine->wait(*operation_, limit)) {
-      timeOut(limit);
-    }
-  }
+  waitOrTakeBack(*handle_, operation_, limit);
   if (c10d::allow_inflight_collective_as_graph_input()) {
     c10d::unregister_work(
         c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));
@@ -106,25 +93,6 @@ bool P2PWork::wait(std::chrono::milliseconds timeout) {
     throwStatus(operation_->status());
   }
   return true;
-}
-
-void P2PWork::timeOut(std::chrono::milliseconds limit) {
-  auto& engine = *handle_->engine;
-  auto& group = *handle_->group;
-  const Status why(
-      ErrorCode::kTimeout,
-      operation_->describe() + " timed out after " +
-          std::to_string(limit.count()) +
-          " ms: " + engine.describeLink(group, *operation_) +
-          ". Pending in group \"" + group.options().name +
-          "\": " + engine.describePending(group, kPendingShown));
-  engine.cancel(group, operation_, why);
-  if (!engine.wait(*operation_, kGrace)) {
-    engine.abandon(group, operation_, why);
-  }
-  if (!operation_->status().ok()) {
-    logError(operation_->status().message());
-  }
 }
 
 void P2PWork::abort() {

@@ -2,20 +2,11 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <atomic>
 #include <memory>
 
-#include "engine/engine.h"
+#include "torch_ext/waiting.h"
 
 namespace dlslime {
-
-// What the works of one group share, and need after the group's object may
-// have gone: keeps the engine alive while any of them is.
-struct GroupHandle {
-  std::shared_ptr<Engine> engine;
-  std::shared_ptr<Group> group;
-  std::atomic<std::chrono::milliseconds> timeout;
-};
 
 // One send or receive, as torch sees it. Waiting any number of times, from
 // any threads, is fine; so is never waiting, or dropping it.
@@ -46,8 +37,6 @@ class P2PWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
-  void timeOut(std::chrono::milliseconds limit);
-
   const std::shared_ptr<GroupHandle> handle_;
   const OperationPtr operation_;
   const std::vector<at::Tensor> tensors_;

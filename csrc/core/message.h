@@ -30,6 +30,18 @@ enum class MessageType : uint8_t {
   kRetracted, // id: it is forgotten, and what was written came before this
   kMoved, // as kAnnounce: after the connection was replaced, the announced
           // message is to be found there
+  // One-sided transfers; "owner" is the end whose registered memory they are
+  // about, and ids of memory are its own.
+  kResolve, // group, source, id of memory, address = its secret
+  kResolved, // id of memory, status, length, address, key, offset = more keys
+  kForget, // id of memory: the owner wants it back
+  kForgotten, // id of memory: nothing of ours touches it any more
+  kFetch, // group, source, id, offset = of memory, address = bytes fetched by
+          // the frames before; the payload: FramePieces
+  kChunk, // id; offset; the payload continues what was fetched
+  kPut, // group, source, id, offset = of memory, length = pieces, slot = 1 in
+        // the last one; the payload: FramePieces, and then their bytes
+  kSettled, // id, status: what was put, or could not be fetched
   kNothing, // takes the place of a message that has lost its meaning
   kPushed, // made at the receiver of what was written into an offer; never sent
 };
@@ -43,6 +55,8 @@ enum class FinishStatus : uint8_t {
   kRevoked, // never matched, forgotten as asked
   kGroupGone,
   kFailed,
+  kUnknownMemory, // never registered, not any more, or with another secret
+  kOutOfRange,
 };
 
 // One cache line, the same on every host (all are little-endian; the
@@ -65,7 +79,14 @@ struct MessageHeader {
 static_assert(sizeof(MessageHeader) == 64);
 static_assert(std::is_trivially_copyable_v<MessageHeader>);
 
-// Where kAnnounce and kMoved say that the sender's memory is.
+// A piece as kFetch and kPut name it: both in bytes.
+struct FramePiece {
+  uint64_t offset = 0; // in the owner's memory
+  uint64_t size = 0;
+};
+
+// Where kAnnounce and kMoved say that the sender's memory is, and kResolved
+// the owner's.
 inline void setRemote(MessageHeader& header, const RemoteBuffer& memory) {
   static_assert(RemoteBuffer::kMostKeys == 3);
   header.address = memory.address;

@@ -16,26 +16,27 @@ namespace dlslime {
 class Operation;
 using OperationPtr = std::shared_ptr<Operation>;
 
-// One send or receive, from post to completion. The caller and the engine
-// share it; it ends exactly once, with a Status.
+// One send, receive or one-sided transfer, from post to completion. The caller
+// and the engine share it; it ends exactly once, with a Status.
 //
 // Whoever derives from it keeps the memory of `view` alive until
 // releaseMemory(), even if every other handle is dropped: the engine holds
 // the operation for as long as anything may touch that memory.
 class Operation : public std::enable_shared_from_this<Operation> {
  public:
-  enum class Kind : uint8_t { kSend, kReceive };
+  enum class Kind : uint8_t { kSend, kReceive, kRead, kWrite };
   static constexpr int kAnySource = -1;
 
   // Where the operation is; what cancelling it takes depends on it.
   enum class Stage : uint8_t {
     kNew,
-    kAwaitingPeer, // send: the pair is not connected yet
+    kAwaitingPeer, // all but receives: the pair is not connected yet
     kPosted, // receive: in the matcher, perhaps offered to its peer
     kQueued, // send: waits for room on the route
     kAnnounced, // send: the peer was told, and has not matched or not finished
     kPushing, // send: being written into the receiver's memory
     kPulling, // receive: the bytes are on their way
+    kTransferring, // read, write: the pair's Transfers have it
     kDone,
   };
 
@@ -81,12 +82,15 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void onDone(std::function<void()> callback);
 
   // "recv from rank 1 tag 7 (4096 bytes)"
-  std::string describe() const;
+  virtual std::string describe() const;
 
   // --- For the engine, under its lock ------------------------------------
 
   // First half of completion: from here on done() is true.
   void settle(Status status);
+  // Before that, or after it if the caller was told early: nothing touches its
+  // memory any more.
+  virtual void over() {}
   // Second half, outside the lock, because freeing memory and callbacks run
   // code that we don't know (a tensor's deleter may want the GIL).
   void runCallbacks();
@@ -102,7 +106,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // kAnnounced, kPushing, kPulling, kPosted if offered: the channel's number
   uint64_t transferId = 0;
   void* half = nullptr; // kQueued, kAnnounced, kPushing: the Outbound that has
-                        // it; kPulling, kPosted if offered: the Inbound
+                        // it; kPulling, kPosted if offered: the Inbound;
+                        // kTransferring: the Transfers
   std::shared_ptr<const void> prepared; // by a MemoryRegistrar, when posted
   uint64_t groupKey = 0; // the engine's id of the group
   uint64_t order = 0; // posting order among the receives of a group

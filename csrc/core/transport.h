@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,8 +29,10 @@ class ConnectionEvents {
   virtual void onMessage(const MessageHeader& header, ByteSpan payload) = 0;
   // A pull has ended: nothing will touch its memory any more.
   virtual void onPulled(uint64_t pullId, const Status& status) = 0;
-  // ... badly, as onPulled() is about to tell; but so many bytes from its
-  // beginning are there.
+  // A transfer has ended: nothing will touch its local memory any more.
+  virtual void onTransferred(uint64_t /*id*/, const Status& /*status*/) {}
+  // A pull ends badly, as onPulled() is about to tell; but so many bytes from
+  // its beginning are there.
   virtual void onPartlyPulled(uint64_t /*pullId*/, size_t /*arrived*/) {}
   // A push has ended: nothing will read its memory any more.
   virtual void onPushed(uint64_t /*pushId*/, const Status& /*status*/) {}
@@ -42,10 +45,28 @@ class ConnectionEvents {
   virtual void onParted() {}
 };
 
-// One piece of a large copy. It is claimed and given back under the engine's
-// lock and run outside of it, so that posting threads never wait for memory.
+// One piece of a one-sided transfer; never empty.
+struct Piece {
+  std::byte* local = nullptr;
+  uint64_t remote = 0; // address in the peer
+  size_t size = 0;
+};
+
+// What one start() moves, between registered memory of both ends.
+struct TransferWork {
+  uint64_t id = 0; // the owner's
+  bool write = false; // to the peer
+  std::span<const Piece> pieces; // the array stays until the end is told
+  RemoteBuffer remote; // by the peer's reach()
+  const void* enrolled = nullptr; // of the local memory: MemoryRegistrar
+};
+
+// One piece of a large copy, or several small ones. It is claimed and given
+// back under the engine's lock and run outside of it, so that posting threads
+// never wait for memory.
 struct CopyJob {
   int (*run)(const CopyJob& job) = nullptr; // returns an errno, 0 for success
+  std::span<const Piece> pieces; // not empty: in place of the next three
   std::byte* local = nullptr;
   uint64_t remote = 0;
   size_t size = 0;
@@ -65,6 +86,9 @@ class MemoryRegistrar {
   // The memory stays prepared while somebody has the result. Null: not worth
   // it, or it can't be done, which shows when the memory is used.
   virtual std::shared_ptr<const void> prepare(MemoryView view) = 0;
+  // For one-sided transfers: exactly this memory, which its owner keeps for as
+  // long as somebody has the result. Throws Error.
+  virtual std::shared_ptr<const void> enroll(MemoryView view) = 0;
 };
 
 // Ordered, reliable control messages with a small payload between two
@@ -150,6 +174,23 @@ class Connection {
     return Push::kNever;
   }
 
+  // --- One-sided transfers: optional -------------------------------------
+  // Whether they bypass the peer's CPU, between what its reach() has named and
+  // what is enrolled here (null: not known yet); else the owner sends messages.
+  virtual bool direct(const RemoteBuffer& /*there*/, const void* /*enrolled*/)
+      const {
+    return false;
+  }
+  // What the peer's start() needs to get at registered memory; `enrolled` by
+  // registrar(), or null without one.
+  virtual RemoteBuffer reach(MemoryView view, const void* /*enrolled*/) {
+    return {reinterpret_cast<uint64_t>(view.data), {}, 0};
+  }
+  // Ends with onTransferred(work.id).
+  virtual void start(const TransferWork& /*work*/) {}
+  // Stop early: onTransferred(kCancelled) still comes, as with abandon().
+  virtual void stop(uint64_t /*transferId*/) {}
+
   // Takes up to `most` of the messages that have arrived. True if anything
   // happened; a status that is not ok means the connection is broken: it is
   // polled on until its pulls have ended, and nothing is sent any more.
@@ -167,7 +208,8 @@ class Connection {
   }
 
   // The connection has failed: the peer does nothing for its pulls any more, so
-  // they end without it. Nothing that was offered is written from now on.
+  // they and all transfers end without it. Nothing that was offered is written
+  // from now on.
   virtual void endPulls() = 0;
   // The peer has closed its end: nobody will read what is sent, but what it
   // sent before may still be polled.

@@ -20,8 +20,11 @@ class Completions {
   // The operation is over and nothing touches its memory any more.
   void finish(OperationPtr operation, Status status) {
     if (!operation->done()) {
+      operation->over();
       settle(*operation, std::move(status));
-    } else if (!std::exchange(operation->memoryInUse, false)) {
+    } else if (std::exchange(operation->memoryInUse, false)) {
+      operation->over();
+    } else {
       return;
     }
     operation->stage = Operation::Stage::kDone;

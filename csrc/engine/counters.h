@@ -13,6 +13,8 @@ struct Counters {
   uint64_t eagerMessages = 0; // of those sent
   uint64_t pushedMessages = 0; // of those sent: written where they belong
   uint64_t rendezvousMessages = 0; // of those sent: announced, then pulled
+  uint64_t readBytes = 0; // by one-sided transfers of ours
+  uint64_t writtenBytes = 0;
 };
 
 } // namespace dlslime

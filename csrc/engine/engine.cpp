@@ -78,8 +78,10 @@ Engine::Engine(const Config& config)
 }
 
 Engine::~Engine() {
+  recallAll();
   wireUp_.stop();
   progress_.stop();
+  state_.enroller.stop();
   {
     const Section section(state_);
     state_.buryFailed();
@@ -177,6 +179,7 @@ void Engine::afterPost(
   // A sleeping process learns of peers' doings by descriptors, but not of what
   // its own threads have given it to do.
   const bool wake = operation.stage == Operation::Stage::kPulling ||
+      operation.stage == Operation::Stage::kTransferring ||
       group.reachesItself(operation.peer());
   std::vector<int> ranks;
   if (!group.takeUnresolved(ranks)) {
@@ -218,6 +221,20 @@ bool Engine::step() {
     runCopies(job, std::move(channel));
   }
   return any || channel != nullptr;
+}
+
+bool Engine::help() {
+  CopyJob job;
+  std::shared_ptr<PeerChannel> channel;
+  {
+    const Section section(state_);
+    channel = state_.channels.claimCopy(job);
+  }
+  if (!channel) {
+    return false;
+  }
+  runCopies(job, std::move(channel));
+  return true;
 }
 
 bool Engine::endsSoon() {

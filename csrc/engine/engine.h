@@ -48,6 +48,18 @@ class Engine final : public ProgressSource {
   // The operation ends sooner or later; see Operation.
   void send(Group& group, const OperationPtr& operation);
   void receive(Group& group, const OperationPtr& operation);
+  // Memory for one-sided transfers by this process and by others, who need its
+  // handle; it must stay until deregister(). `keeper` is dropped then.
+  RegionPtr registerMemory(
+      MemoryView view,
+      std::string name,
+      std::shared_ptr<void> keeper);
+  // Returns once nobody touches the memory any more. Throws Error, and the
+  // region stays: transfers of ours use it (kInvalidArgument), or a peer's do
+  // until the deadline (kTimeout).
+  void deregister(const RegionPtr& region, TimePoint deadline);
+  // Ends sooner or later, as a send.
+  void transfer(Group& group, const TransferPtr& transfer);
   // True once done; false at the deadline, with the operation still pending.
   bool wait(const Operation& operation, Deadline deadline);
   // The caller is about to read what has come.
@@ -85,6 +97,7 @@ class Engine final : public ProgressSource {
   }
 
   bool step() override;
+  bool help() override;
   bool endsSoon() override;
   bool beginSleep() override;
   void endSleep() override;
@@ -97,6 +110,10 @@ class Engine final : public ProgressSource {
   bool lookLocked(int most = kMessagesPerPoll);
   void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
   static void prepare(Group& group, Operation& operation);
+  void enrollHere(Group& group, const Transfer& transfer);
+  void recall(Region& region);
+  void beginDeregister(Region& region);
+  void recallAll();
   void afterPost(Section& section, Group& group, const Operation& operation);
   PeerReport reportOne(Group& group, int rank);
 

@@ -22,6 +22,9 @@ void Engine::cancelLocked(
   }
   if (operation->stage == Operation::Stage::kPulling) {
     static_cast<Inbound*>(operation->half)->cancel(operation, why);
+  } else if (operation->stage == Operation::Stage::kTransferring) {
+    static_cast<Transfers*>(operation->half)
+        ->cancel(std::static_pointer_cast<Transfer>(operation), why);
   } else {
     static_cast<Outbound*>(operation->half)->cancel(operation, why);
   }
@@ -61,7 +64,7 @@ void Engine::linger(Group& group) {
     pending = group.pending();
   }
   for (const auto& operation : pending) {
-    if (operation->kind() == Operation::Kind::kSend) {
+    if (operation->kind() != Operation::Kind::kReceive) {
       progress_.wait(*operation, deadline);
     }
   }
@@ -108,8 +111,8 @@ std::vector<PeerReport> Engine::report(Group& group) {
   for (const auto& operation : group.pending()) {
     for (auto& peer : all) {
       if (peer.rank == operation->peer()) {
-        ++(operation->kind() == Operation::Kind::kSend ? peer.pendingSends
-                                                       : peer.pendingReceives);
+        ++(operation->kind() == Operation::Kind::kReceive ? peer.pendingReceives
+                                                          : peer.pendingSends);
       }
     }
   }
@@ -155,6 +158,7 @@ std::string Engine::describeLink(Group& group, const Operation& operation) {
   const Section section(state_);
   const bool send = operation.kind() == Operation::Kind::kSend;
   if (operation.stage == Operation::Stage::kPulling ||
+      operation.stage == Operation::Stage::kTransferring ||
       operation.stage == Operation::Stage::kQueued) {
     return "the transfer has started and does not proceed";
   }

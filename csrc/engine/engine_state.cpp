@@ -21,6 +21,7 @@ EngineState::EngineState(const Config& settings)
       self(makeIdentity(config.hostId)),
       token(randomBytes(kTokenBytes)),
       transports(config),
+      regions(self, [this] { enroller.wake(); }),
       nudge(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   setLogLevel(config.logLevel); // before anybody has something to say
   if (!nudge) {
@@ -64,6 +65,7 @@ std::shared_ptr<PeerChannel> EngineState::makeChannel(PeerIdentity peer) {
   return std::make_shared<PeerChannel>(
       membership,
       completions,
+      regions,
       Outbound::Limits{config.eagerLimitBytes, config.unexpectedLimitBytes},
       std::move(peer));
 }

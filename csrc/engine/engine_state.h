@@ -8,7 +8,9 @@
 #include "core/config.h"
 #include "engine/channel_table.h"
 #include "engine/completions.h"
+#include "engine/enroller.h"
 #include "engine/membership.h"
+#include "engine/region.h"
 #include "engine/sleeper.h"
 #include "engine/transports.h"
 
@@ -31,10 +33,14 @@ struct EngineState {
   Transports transports;
   Sleeper sleeper; // its own methods are safe from any thread
   ChannelTable channels{sleeper};
+  RegionTable regions;
   // Connections that are over; the wire-up thread closes them, since that may
   // mean joining threads.
   std::vector<ChannelTable::Retired> graveyard;
   UniqueFd nudge; // eventfd that wakes the wire-up thread
+
+  // Its own thread; not guarded.
+  Enroller enroller{*this};
 
   // Lets waiting threads see what is done; set once by the engine, before any
   // thread starts. Not under the lock.

@@ -52,6 +52,15 @@ bool Group::takeUnresolved(std::vector<int>& ranks) {
 }
 
 void Group::sendNow(Link& peer, const OperationPtr& operation) {
+  if (operation->kind() != Operation::Kind::kSend) {
+    const auto transfer = std::static_pointer_cast<Transfer>(operation);
+    auto& counters = peer.counters;
+    (transfer->write() ? counters.writtenBytes : counters.readBytes) +=
+        transfer->totalBytes();
+    peer.channel->transfers().start(
+        transfer, {peer.remoteGroup, static_cast<uint32_t>(rank())});
+    return;
+  }
   peer.channel->out().sendTensor(
       operation,
       {peer.remoteGroup, static_cast<uint32_t>(rank()), &peer.counters});
@@ -59,6 +68,9 @@ void Group::sendNow(Link& peer, const OperationPtr& operation) {
 
 void Group::send(const OperationPtr& operation) {
   operation->groupKey = id_;
+  if (operation->kind() != Operation::Kind::kSend) {
+    static_cast<Transfer&>(*operation).hold();
+  }
   auto& peer = link(operation->peer());
   if (closed_ || peer.state == LinkState::kFailed) {
     completions_.finish(
@@ -241,6 +253,9 @@ std::vector<OperationPtr> Group::pending() {
       continue;
     }
     for (auto& op : channel->out().pending(id_)) {
+      all.push_back(std::move(op));
+    }
+    for (auto& op : channel->transfers().pending(id_)) {
       all.push_back(std::move(op));
     }
     for (auto& op : channel->in().pending(id_)) {

@@ -10,6 +10,7 @@
 #include "core/transport.h"
 #include "engine/completions.h"
 #include "engine/counters.h"
+#include "engine/guests.h"
 #include "engine/matcher.h"
 #include "engine/rendezvous.h"
 
@@ -25,6 +26,11 @@ struct GroupOptions {
   RoutePolicy route = RoutePolicy::kAuto;
   FallbackPolicy fallback = FallbackPolicy::kWarn;
   std::shared_ptr<Rendezvous> rendezvous;
+  // The peers' records are of their only lives: who is not in the group, or
+  // does not answer there, will never be.
+  bool oneLife = false;
+  // Of a hub: who joins this group gets a group of the same kind, in here.
+  std::shared_ptr<Guests> guests;
   std::shared_ptr<void> carrierSource; // see gloo/carrier.h
 };
 
@@ -96,7 +102,7 @@ class Group {
     counters.receivedBytes += bytes;
   }
 
-  void send(const OperationPtr& operation);
+  void send(const OperationPtr& operation); // or a Transfer
   void receive(const OperationPtr& operation);
 
   // The peer is in this group, in this life: what waited goes out.

@@ -99,32 +99,79 @@ void Membership::onMembership(
 void Membership::onJoin(
     const std::shared_ptr<PeerChannel>& channel,
     const MessageHeader& join) {
-  MessageHeader answer;
-  answer.group = static_cast<uint32_t>(join.id);
-  answer.source = join.tag;
   const auto group = find(join.group);
   const auto source = static_cast<int>(join.source);
   const bool known = group != nullptr && !group->closed() && source >= 0 &&
       source < group->size() && group->epoch() == join.offset &&
       group->rank() == static_cast<int>(join.tag);
   if (!known) {
-    answer.type = MessageType::kStale;
-    channel->out().sendControl(answer);
+    refuse(channel, join, MessageType::kStale);
+    return;
+  }
+  if (group->options().guests) {
+    admit(channel, join, *group);
     return;
   }
   const auto& link = group->link(source);
   if (link.state == State::kFailed ||
       (link.state == State::kReady && link.channel != channel)) {
-    answer.type = MessageType::kLeave;
-    channel->out().sendControl(answer);
+    refuse(channel, join, MessageType::kLeave);
     return;
   }
-  // First the answer, then what waited: the peer takes nothing of a group
-  // before it knows that we are in it.
+  accept(channel, join, *group);
+}
+
+// One whose connection breaks before it knows comes again, as somebody new: the
+// group that it had here has failed by then.
+void Membership::admit(
+    const std::shared_ptr<PeerChannel>& channel,
+    const MessageHeader& join,
+    const Group& hub) {
+  const auto& guests = hub.options().guests;
+  // An owner that never looks keeps none of those who have gone again.
+  for (const auto& gone : guests->takeIf([](Group& group) {
+         return group.link(1).state == State::kFailed;
+       })) {
+    lastGroup_ = nullptr;
+    groups_.erase(gone->id());
+  }
+  auto options = hub.options();
+  options.guests = nullptr;
+  const auto group = add(hub.epoch(), std::move(options));
+  const bool other = join.source != static_cast<uint32_t>(hub.rank());
+  if (!other || !guests->add(group)) {
+    groups_.erase(group->id());
+    refuse(channel, join, MessageType::kStale);
+    return;
+  }
+  accept(channel, join, *group);
+}
+
+// First the answer, then what waited: the peer takes nothing of a group before
+// it knows that we are in it.
+void Membership::accept(
+    const std::shared_ptr<PeerChannel>& channel,
+    const MessageHeader& join,
+    Group& group) {
+  MessageHeader answer;
   answer.type = MessageType::kJoined;
-  answer.id = group->id();
+  answer.group = static_cast<uint32_t>(join.id);
+  answer.source = join.tag;
+  answer.id = group.id();
   channel->out().sendControl(answer);
-  group->linkReady(source, channel, static_cast<uint32_t>(join.id));
+  group.linkReady(
+      static_cast<int>(join.source), channel, static_cast<uint32_t>(join.id));
+}
+
+void Membership::refuse(
+    const std::shared_ptr<PeerChannel>& channel,
+    const MessageHeader& join,
+    MessageType type) {
+  MessageHeader answer;
+  answer.type = type;
+  answer.group = static_cast<uint32_t>(join.id);
+  answer.source = join.tag;
+  channel->out().sendControl(answer);
 }
 
 void Membership::onAnswer(
@@ -142,6 +189,13 @@ void Membership::onAnswer(
   } else if (answer.type == MessageType::kTruncated) {
     channel->out().onTruncated(answer);
     onTruncated(*group, answer);
+  } else if (group->options().oneLife) {
+    group->failLink(
+        rank,
+        Status(
+            ErrorCode::kPeerFailed,
+            "the other endpoint (" + group->options().name +
+                ") has been closed"));
   } else if (answer.type == MessageType::kLeave) {
     group->failLink(
         rank,
@@ -163,6 +217,16 @@ void Membership::onTruncated(Group& group, const MessageHeader& notice) {
       std::to_string(notice.source) + " tag " + std::to_string(notice.tag) +
       " in group " + group.options().name + " met a receive of only " +
       std::to_string(notice.offset) + " bytes; that receive has failed");
+}
+
+void Membership::sendNote(const Transfer& transfer) {
+  if (const auto group = find(transfer.groupKey)) {
+    group->send(transfer.note);
+  } else {
+    completions_.finish(
+        transfer.note,
+        Status(ErrorCode::kCancelled, "this process has left the group"));
+  }
 }
 
 void Membership::onChannelResumed(PeerChannel& channel) {

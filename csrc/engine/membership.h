@@ -38,6 +38,7 @@ class Membership final : public ChannelOwner {
   void onMembership(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& header) override;
+  void sendNote(const Transfer& transfer) override;
   void onChannelFailed(PeerChannel& channel, const Status& why) override;
   void onChannelResumed(PeerChannel& channel) override;
 
@@ -45,6 +46,18 @@ class Membership final : public ChannelOwner {
   void onJoin(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& join);
+  void admit(
+      const std::shared_ptr<PeerChannel>& channel,
+      const MessageHeader& join,
+      const Group& hub);
+  static void accept(
+      const std::shared_ptr<PeerChannel>& channel,
+      const MessageHeader& join,
+      Group& group);
+  static void refuse(
+      const std::shared_ptr<PeerChannel>& channel,
+      const MessageHeader& join,
+      MessageType type);
   void onAnswer(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& answer);

@@ -4,45 +4,6 @@
 
 namespace dlslime {
 
-namespace {
-
-// Small enough that several are on their way in a ring, and that the engine's
-// lock, which is held while a few are copied, is not held for long.
-constexpr size_t kStreamPieceBytes = 64 * 1024;
-constexpr int kStreamPiecesPerFlush = 8;
-
-Status finishError(const Operation& send, const MessageHeader& finish) {
-  const std::string what = send.describe() + " failed: ";
-  const std::string rank = "rank " + std::to_string(send.peer());
-  switch (finish.status) {
-    case FinishStatus::kOk:
-      return {};
-    case FinishStatus::kRevoked:
-      return {
-          ErrorCode::kTransportFailed,
-          what + rank + " says that it was taken back, which it was not"};
-    case FinishStatus::kTruncated:
-      return {
-          ErrorCode::kTruncated,
-          what + "the message is longer than the receive that it met at " +
-              rank + ": " + std::to_string(send.view().size) + " bytes sent, " +
-              std::to_string(finish.offset) + " bytes expected there"};
-    case FinishStatus::kCancelled:
-      return {
-          ErrorCode::kPeerFailed,
-          what + rank + " gave up its receive (time-out or abort)"};
-    case FinishStatus::kGroupGone:
-      return {ErrorCode::kPeerFailed, what + rank + " has left the group"};
-    case FinishStatus::kFailed:
-      return {
-          ErrorCode::kTransportFailed,
-          what + rank + " could not fetch it; its receive says why"};
-  }
-  return {ErrorCode::kTransportFailed, what + "unknown status"};
-}
-
-} // namespace
-
 Outbound::Outbound(
     Connection& connection,
     Completions& completions,
@@ -88,6 +49,15 @@ void Outbound::announce(Queued& entry) {
 
 void Outbound::sendControl(const MessageHeader& header) {
   post({header, nullptr, nullptr});
+}
+
+bool Outbound::sendNow(MessageHeader header, ByteSpan payload) {
+  header.sequence = nextSequence_;
+  const bool mayGo =
+      !failed_ && !severed_ && outbox_.empty() && unconfirmed_.empty();
+  const bool sent = mayGo && connection_->send(header, payload);
+  nextSequence_ += sent ? 1 : 0;
+  return sent;
 }
 
 void Outbound::post(Queued entry) {
@@ -201,7 +171,7 @@ bool Outbound::flush() {
 
 bool Outbound::flushStreams() {
   bool any = false;
-  for (int i = 0; i < kStreamPiecesPerFlush && !streams_.empty(); ++i) {
+  for (int i = 0; i < kPiecesPerFlush && !streams_.empty(); ++i) {
     Stream stream = streams_.front();
     streams_.pop_front();
     const auto* const exposure = exposures_.find(stream.id);
@@ -223,7 +193,7 @@ bool Outbound::flushStreams() {
 bool Outbound::streamPiece(Stream& stream) {
   const auto view = exposures_.find(stream.id)->operation->view();
   const size_t piece = std::min(
-      {kStreamPieceBytes,
+      {kMostPieceBytes,
        connection_->maxPayload(),
        view.size - static_cast<size_t>(stream.offset)});
   MessageHeader header;

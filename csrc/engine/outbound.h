@@ -10,6 +10,12 @@
 
 namespace dlslime {
 
+// Of what is copied through messages, in one of them and at a time: small
+// enough that several are on their way in a ring, and that the engine's lock,
+// which is held while a few are copied, is not held for long.
+constexpr size_t kMostPieceBytes = 64 * 1024;
+constexpr int kPiecesPerFlush = 8;
+
 // What this process sends to one peer: the sender's half of the protocol
 // (docs/protocol.md). Under the engine's lock.
 class Outbound {
@@ -28,6 +34,9 @@ class Outbound {
 
   void sendTensor(const OperationPtr& operation, Target target);
   void sendControl(const MessageHeader& header);
+  // A message with bytes of its own, if it can go out at once. False: no room,
+  // or others are before it.
+  [[nodiscard]] bool sendNow(MessageHeader header, ByteSpan payload);
   // Takes back a send that is queued or announced; it ends with `why` unless
   // the receiver has matched it.
   void cancel(const OperationPtr& operation, const Status& why);
@@ -129,5 +138,8 @@ class Outbound {
 constexpr uint64_t eagerCost(uint64_t length) {
   return length + 128;
 }
+
+// What kFinish says about an announced message, for its send.
+Status finishError(const Operation& send, const MessageHeader& finish);
 
 } // namespace dlslime

@@ -95,7 +95,8 @@ void Outbound::exposeAgain() {
 
 // Of a message that is still to be sent.
 void Outbound::renew(MessageHeader& header) {
-  if (header.type == MessageType::kReady) {
+  if (header.type == MessageType::kReady ||
+      header.type == MessageType::kResolved) { // which is asked for again
     header.type = MessageType::kNothing;
   } else if (
       header.type == MessageType::kAnnounce ||

@@ -7,9 +7,6 @@
 namespace dlslime {
 
 namespace {
-// Messages that overtook others wait here; a peer that leaves a gap for ever
-// must not make us keep more.
-constexpr size_t kMostKept = 65536;
 // A device that is well ends what was started on it within microseconds; what
 // goes by the kernel's network takes its time.
 constexpr milliseconds kDrainTime{1000};
@@ -41,6 +38,14 @@ void PeerChannel::connected(
   out_.emplace(*connection_, completions_, limits_);
   in_.emplace(
       *connection_, *out_, completions_, sequencer_, limits_.unexpectedBytes);
+  transfers_.emplace(
+      *connection_,
+      *out_,
+      completions_,
+      regions_,
+      peer_,
+      [this](const TransferPtr& transfer) { owner_.sendNote(*transfer); });
+  lender_.emplace(*connection_, *out_, regions_);
   toItself_ = route_ == "self";
 }
 
@@ -58,6 +63,8 @@ void PeerChannel::resumed(
     fail(status);
     return;
   }
+  lender_->resume(*connection_);
+  transfers_->resume(*connection_);
   std::string reasons;
   for (const auto& entry : rejected_) {
     reasons += "; not by " + entry.route + ": " + entry.reason;
@@ -108,6 +115,7 @@ bool PeerChannel::replace(const Status& why, Connection::Replaceable least) {
   detachAt_ = deadlineAfter(device ? kDrainTime : kSlowDrainTime);
   out_->sever();
   in_->sever();
+  transfers_->sever();
   connection_->sever();
   return true;
 }
@@ -125,12 +133,15 @@ void PeerChannel::detachIfDrained() {
   copyName_ = copyName();
   out_->keepUnconfirmed(connection_->unconfirmed());
   in_->detach();
+  transfers_->detach();
+  lender_->detach();
   severed_ = std::move(connection_);
 }
 
 void PeerChannel::quieted() {
   quiet_ = true;
   in_->quieted();
+  transfers_->quieted();
   if (state_ == State::kFailed) {
     out_->releaseFailed();
   }
@@ -149,6 +160,8 @@ bool PeerChannel::poll(int most) {
   bool any = connection_->poll(*this, broken, most);
   if (broken.ok() && state_ == State::kOpen) {
     any |= out_->flush();
+    any |= transfers_->flush();
+    any |= lender_->flush();
   }
   connection_->endBatch();
   if (state_ == State::kSevered) {
@@ -164,6 +177,7 @@ bool PeerChannel::poll(int most) {
 }
 
 bool PeerChannel::claimCopy(CopyJob& job) {
+  job = {}; // nothing of the last one
   if (!connection_ || state_ == State::kSevered ||
       !connection_->claimCopy(job)) {
     return false;
@@ -189,6 +203,8 @@ void PeerChannel::fail(const Status& why) {
   if (out_) {
     out_->fail(why);
     in_->fail(why);
+    transfers_->fail(why);
+    lender_->fail();
     if (copies_ == 0 && quiet_) {
       out_->releaseFailed();
     }
@@ -218,131 +234,6 @@ std::unique_ptr<Connection> PeerChannel::takeConnection() {
   // The two halves stay: groups may still hold what came through them. Both
   // have failed, and do not touch the connection any more.
   return std::move(connection_);
-}
-
-void PeerChannel::onPulled(uint64_t pullId, const Status& status) {
-  in_->onPulled(pullId, status);
-}
-
-void PeerChannel::onPushed(uint64_t pushId, const Status& status) {
-  out_->onPushed(pushId, status);
-}
-
-void PeerChannel::onLanded(
-    uint64_t offerId,
-    uint16_t sequenceBits,
-    size_t length) {
-  if (auto header = in_->headerOfPush(offerId)) {
-    header->sequence = sequencer_.nearest(sequenceBits);
-    header->length = length;
-    inOrder(*header, {});
-  } // else the offer has ended with its channel, or this is a repetition
-}
-
-void PeerChannel::onParted() {
-  handOver(Status(
-      ErrorCode::kTransportFailed, "the other end has found a better one"));
-}
-
-void PeerChannel::onMessage(const MessageHeader& header, ByteSpan payload) {
-  if (header.type > kLastMessageType) {
-    refuse(header);
-    return;
-  }
-  inOrder(header, payload);
-}
-
-void PeerChannel::refuse(const MessageHeader& header) {
-  fail(Status(
-      ErrorCode::kTransportFailed,
-      "a message of type " + std::to_string(static_cast<int>(header.type)) +
-          " from process " + std::to_string(peer_.pid) + ", which can't be"));
-}
-
-void PeerChannel::inOrder(const MessageHeader& header, ByteSpan payload) {
-  if (!alive()) {
-    return;
-  }
-  switch (sequencer_.check(header, payload)) {
-    case Sequencer::Verdict::kNow:
-      dispatch(header, payload);
-      sequencer_.drain([this](const auto& kept, ByteSpan bytes) {
-        if (alive()) {
-          dispatch(kept, bytes);
-        }
-      });
-      return;
-    case Sequencer::Verdict::kLater:
-      if (sequencer_.kept() > kMostKept) {
-        fail(Status(
-            ErrorCode::kTransportFailed,
-            "a message is missing and " + std::to_string(kMostKept) +
-                " later ones have come"));
-      }
-      return;
-    case Sequencer::Verdict::kSeen:
-      return;
-  }
-}
-
-void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
-  switch (header.type) {
-    case MessageType::kJoin:
-    case MessageType::kJoined:
-    case MessageType::kStale:
-    case MessageType::kLeave:
-    case MessageType::kTruncated:
-      owner_.onMembership(shared_from_this(), header);
-      return;
-    case MessageType::kEager:
-    case MessageType::kAnnounce:
-    case MessageType::kRevoke:
-    case MessageType::kMoved:
-    case MessageType::kPushed:
-      toGroup(header, payload);
-      return;
-    case MessageType::kData:
-      in_->onData(header, payload);
-      return;
-    case MessageType::kRequest:
-      out_->onRequest(header);
-      return;
-    case MessageType::kFinish:
-      out_->onFinish(header);
-      return;
-    case MessageType::kCredit:
-      out_->onCredit(header);
-      return;
-    case MessageType::kReady:
-      out_->onReady(header);
-      return;
-    case MessageType::kRetract:
-      out_->onRetract(header);
-      return;
-    case MessageType::kRetracted:
-      in_->onRetracted(header);
-      return;
-    case MessageType::kNothing:
-      return;
-  }
-  refuse(header);
-}
-
-void PeerChannel::toGroup(const MessageHeader& header, ByteSpan payload) {
-  Group* const group = owner_.groupOf(*this, header);
-  if (group == nullptr) {
-    in_->refuse(header);
-  } else if (header.type == MessageType::kEager) {
-    in_->onEager(*group, header, payload);
-  } else if (header.type == MessageType::kAnnounce) {
-    in_->onAnnounce(*group, header);
-  } else if (header.type == MessageType::kRevoke) {
-    in_->onRevoke(*group, header);
-  } else if (header.type == MessageType::kMoved) {
-    in_->onMoved(*group, header);
-  } else if (!in_->onPush(*group, header)) {
-    refuse(header);
-  }
 }
 
 } // namespace dlslime

@@ -9,8 +9,10 @@
 #include "core/clock.h"
 #include "core/transport.h"
 #include "engine/inbound.h"
+#include "engine/lender.h"
 #include "engine/outbound.h"
 #include "engine/sequencer.h"
+#include "engine/transfers.h"
 
 namespace dlslime {
 
@@ -30,6 +32,8 @@ class ChannelOwner {
   virtual void onMembership(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& header) = 0;
+  // The transfer is over, and its note is to follow.
+  virtual void sendNote(const Transfer& transfer) = 0;
   virtual void onChannelFailed(PeerChannel& channel, const Status& why) = 0;
   // Another connection has taken the place of one that broke.
   virtual void onChannelResumed(PeerChannel& channel) = 0;
@@ -53,10 +57,12 @@ class PeerChannel final : public ConnectionEvents,
   PeerChannel(
       ChannelOwner& owner,
       Completions& completions,
+      RegionTable& regions,
       Outbound::Limits limits,
       PeerIdentity peer)
       : owner_(owner),
         completions_(completions),
+        regions_(regions),
         limits_(limits),
         peer_(std::move(peer)) {}
 
@@ -125,7 +131,8 @@ class PeerChannel final : public ConnectionEvents,
   }
   bool idle() const {
     return quiet_ &&
-        (!connection_ || (copies_ == 0 && out_->idle() && in_->idle()));
+        (!connection_ ||
+         (copies_ == 0 && out_->idle() && in_->idle() && transfers_->idle()));
   }
   const Status& failure() const {
     return failure_;
@@ -168,6 +175,14 @@ class PeerChannel final : public ConnectionEvents,
   Inbound& in() {
     return *in_;
   }
+  Transfers& transfers() {
+    return *transfers_;
+  }
+  Lender& lender() {
+    return *lender_;
+  }
+  // Memory was enrolled with the registrar of this channel, or can't be.
+  void onEnrolled(const RegionPtr& region, const Status& status);
   // For close() outside of the lock, when nothing polls any more.
   std::unique_ptr<Connection> takeConnection();
 
@@ -180,6 +195,7 @@ class PeerChannel final : public ConnectionEvents,
   void onLanded(uint64_t offerId, uint16_t sequenceBits, size_t length)
       override;
   void onParted() override;
+  void onTransferred(uint64_t id, const Status& status) override;
 
  private:
   bool replace(const Status& why, Connection::Replaceable least);
@@ -192,9 +208,11 @@ class PeerChannel final : public ConnectionEvents,
   void inOrder(const MessageHeader& header, ByteSpan payload);
   void dispatch(const MessageHeader& header, ByteSpan payload);
   void toGroup(const MessageHeader& header, ByteSpan payload);
+  void toLender(bool known, const MessageHeader& header, ByteSpan payload);
 
   ChannelOwner& owner_;
   Completions& completions_;
+  RegionTable& regions_;
   const Outbound::Limits limits_;
   const PeerIdentity peer_;
   State state_ = State::kConnecting;
@@ -216,6 +234,8 @@ class PeerChannel final : public ConnectionEvents,
   int copies_ = 0; // claimed and not finished: they use the connection
   std::optional<Outbound> out_;
   std::optional<Inbound> in_;
+  std::optional<Transfers> transfers_;
+  std::optional<Lender> lender_;
   Sequencer sequencer_;
 };
 

@@ -211,6 +211,8 @@ void Progress::background() {
     lock.unlock();
     if (polled) {
       source_.step();
+      while (source_.help() && !stopping_.load()) {
+      }
       source_.onReady(sleeper_.wait(Clock::now())); // sockets: peers that died
     } else {
       serve();

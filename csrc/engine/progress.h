@@ -20,6 +20,11 @@ class ProgressSource {
   // One look at everything; returns at once if another thread is looking.
   // True if anything happened.
   virtual bool step() = 0;
+  // The same, but of large copies only: for a thread beside one that looks at
+  // all the rest.
+  virtual bool help() {
+    return false;
+  }
   // Something will happen sooner than a sleeper wakes.
   virtual bool endsSoon() {
     return false;
@@ -38,9 +43,8 @@ class ProgressSource {
 //  - further waiting threads sleep until their operation is done or the
 //    sleeping one leaves;
 //  - the background thread looks every backgroundTick() while others look,
-//  because
-//    they wait or post, and takes over, asleep on the descriptors, when nobody
-//    has looked for one.
+//    because they wait or post, and shares their large copies; it takes over,
+//    asleep on the descriptors, when nobody has looked for one.
 class Progress {
  public:
   Progress(ProgressSource& source, Sleeper& sleeper, microseconds spin);

@@ -14,9 +14,10 @@ namespace dlslime {
 namespace {
 
 constexpr uint64_t kMagic = 0x31454d494c534c44; // "DLSLIME1"
-constexpr size_t kInstanceBytes = 16;
 constexpr size_t kTokenBytes = 32;
 constexpr uint32_t kMostRejected = 16;
+
+} // namespace
 
 void writePreamble(ByteWriter& writer) {
   writer.number(kMagic);
@@ -38,6 +39,14 @@ void readPreamble(ByteReader& reader, const char* what) {
             ": install the same dlslime on every rank");
   }
 }
+
+void requireWhole(const ByteReader& reader, bool valid, const char* what) {
+  if (!reader.atEnd() || !valid) {
+    throw Error(ErrorCode::kPeerFailed, std::string(what) + " is malformed");
+  }
+}
+
+namespace {
 
 void writeIdentity(ByteWriter& writer, const PeerIdentity& identity) {
   writer.blob(identity.instance);
@@ -62,12 +71,6 @@ PeerIdentity readIdentity(ByteReader& reader) {
   identity.pid = reader.number<uint32_t>();
   identity.uid = reader.number<uint32_t>();
   return identity;
-}
-
-void requireWhole(const ByteReader& reader, bool valid, const char* what) {
-  if (!reader.atEnd() || !valid) {
-    throw Error(ErrorCode::kPeerFailed, std::string(what) + " is malformed");
-  }
 }
 
 std::string readLine(const char* path) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/bytes.h"
 #include "core/config.h"
 #include "core/transport.h"
 
@@ -10,7 +11,13 @@ namespace dlslime {
 
 // Raised when anything in docs/protocol.md changes its meaning; two processes
 // of different versions refuse each other by name.
-constexpr uint16_t kProtocolVersion = 5;
+constexpr uint16_t kProtocolVersion = 6;
+
+// What every record begins with, and what one may not lack at its end.
+constexpr size_t kInstanceBytes = 16;
+void writePreamble(ByteWriter& writer);
+void readPreamble(ByteReader& reader, const char* what); // throws Error
+void requireWhole(const ByteReader& reader, bool valid, const char* what);
 
 // What a rank publishes in its group's store: how to reach its process, and
 // how to prove that one has read this.

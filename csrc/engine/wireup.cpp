@@ -226,7 +226,8 @@ bool WireUp::look(Task& task, const std::shared_ptr<Group>& group) {
     return false;
   }
   const auto failure = handshakes_.failure(key);
-  if (!failure.ok() && onFailure(task, group, *bytes, failure)) {
+  if (!failure.ok() &&
+      onFailure(task, group, *bytes, failure, handshakes_.gone(key))) {
     return true;
   }
   handshakes_.begin(
@@ -247,7 +248,8 @@ bool WireUp::onFailure(
     Task& task,
     const std::shared_ptr<Group>& group,
     const Bytes& record,
-    const Status& why) {
+    const Status& why,
+    bool gone) {
   task.problem = why.message();
   if (why.code() == ErrorCode::kUnavailable) {
     fail(task, group, why.code());
@@ -256,6 +258,10 @@ bool WireUp::onFailure(
   if (task.deadRecord != record) {
     task.deadRecord = record;
     task.deadSince = Clock::now();
+  }
+  if (group->options().oneLife && gone) {
+    fail(task, group, ErrorCode::kPeerFailed);
+    return true;
   }
   if (Clock::now() - task.deadSince < kDeadRecordTime) {
     return false;

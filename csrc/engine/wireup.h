@@ -58,7 +58,8 @@ class WireUp {
       Task& task,
       const std::shared_ptr<Group>& group,
       const Bytes& record,
-      const Status& why);
+      const Status& why,
+      bool gone);
   void fail(Task& task, const std::shared_ptr<Group>& group, ErrorCode code);
   void sleep();
   void onDevices();

@@ -10,9 +10,32 @@ namespace {
 
 constexpr size_t kPieceBytes = 1024 * 1024;
 
+constexpr uint64_t kTransferBit = 1ULL << 62; // of a job's token
+
 int copyInside(const CopyJob& job) {
   std::memmove(
       job.local, reinterpret_cast<const std::byte*>(job.remote), job.size);
+  return 0;
+}
+
+int readInside(const CopyJob& job) {
+  if (job.pieces.empty()) {
+    return copyInside(job);
+  }
+  for (const auto& piece : job.pieces) {
+    std::memmove(
+        piece.local, reinterpret_cast<const void*>(piece.remote), piece.size);
+  }
+  return 0;
+}
+
+int writeInside(const CopyJob& job) {
+  const Piece whole{job.local, job.remote, job.size};
+  const auto pieces = job.pieces.empty() ? std::span(&whole, 1) : job.pieces;
+  for (const auto& piece : pieces) {
+    std::memmove(
+        reinterpret_cast<void*>(piece.remote), piece.local, piece.size);
+  }
   return 0;
 }
 
@@ -31,7 +54,8 @@ LoopbackConnection::LoopbackConnection(
       end_(end),
       peerEnd_(peerEnd),
       faults_(faults),
-      random_(faults.seed + static_cast<uint64_t>(end)) {}
+      random_(faults.seed + static_cast<uint64_t>(end)),
+      transfers_({readInside, writeInside, 0}) {}
 
 bool LoopbackConnection::chance(int percent) {
   return percent > 0 && static_cast<int>(random_() % 100) < percent;
@@ -74,7 +98,7 @@ void LoopbackConnection::sever() {
 bool LoopbackConnection::drained() const {
   const std::lock_guard<std::mutex> guard(wire_->mutex);
   return !wire_->severed[end_] ||
-      (wire_->toEnd[end_].empty() && pulls_.empty());
+      (wire_->toEnd[end_].empty() && pulls_.empty() && transfers_.empty());
 }
 
 void LoopbackConnection::put(Wire::Packet packet) {
@@ -194,7 +218,15 @@ void LoopbackConnection::abandon(uint64_t pullId) {
   }
 }
 
+void LoopbackConnection::start(const TransferWork& work) {
+  transfers_.start(work);
+  if (severed(peerEnd_)) {
+    transfers_.stop(work.id);
+  }
+}
+
 void LoopbackConnection::endPulls() {
+  transfers_.stopAll();
   for (auto& pull : pulls_) {
     pull.stopped = givenUp();
   }
@@ -251,6 +283,7 @@ bool LoopbackConnection::poll(
     }
   }
   bool any = pollPulls(events) || !pushed_.empty();
+  any |= transfers_.report(events);
   for (const auto id : std::exchange(pushed_, {})) {
     events.onPushed(id, {});
   }
@@ -303,10 +336,20 @@ bool LoopbackConnection::claimCopy(CopyJob& job) {
     ++pull.running;
     return true;
   }
+  if (transfers_.claim(job)) {
+    job.token |= kTransferBit;
+    return true;
+  }
   return false;
 }
 
 void LoopbackConnection::finishCopy(const CopyJob& job) {
+  if ((job.token & kTransferBit) != 0) {
+    CopyJob own = job;
+    own.token &= ~kTransferBit;
+    transfers_.finish(own);
+    return;
+  }
   for (auto& pull : pulls_) {
     if (pull.id == job.token) {
       --pull.running;

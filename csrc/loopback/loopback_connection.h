@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "core/piece_copies.h"
 #include "core/transport.h"
 
 namespace dlslime::loopback {
@@ -84,6 +85,14 @@ class LoopbackConnection final : public Connection {
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
+  bool direct(const RemoteBuffer& /*there*/, const void* /*enrolled*/)
+      const override {
+    return !faults_.framed;
+  }
+  void start(const TransferWork& work) override;
+  void stop(uint64_t transferId) override {
+    transfers_.stop(transferId);
+  }
   PushRange pushRange() const override {
     return faults_.pushes ? PushRange{1, SIZE_MAX} : PushRange{};
   }
@@ -133,6 +142,7 @@ class LoopbackConnection final : public Connection {
   std::mt19937_64 random_;
   uint64_t delivered_ = 0;
   std::deque<Pull> pulls_;
+  PieceCopies transfers_;
   std::vector<uint64_t> pushed_; // to be reported
   std::vector<SentMessage> log_; // of what was sent, if replaceable
   uint16_t nextSlot_ = 0;

@@ -57,6 +57,38 @@ RemoteBuffer RailMemory::remote(const Regions& regions, MemoryView view) {
   return remote;
 }
 
+RailMemory::Regions RailMemory::of(const EnrolledMemory& memory) const {
+  Regions regions;
+  for (const auto& [number, nic] : nics_) {
+    const auto found = memory.regions.find(nic.get());
+    if (found != memory.regions.end()) {
+      regions[number] = found->second;
+    }
+  }
+  return regions;
+}
+
+// One NIC that can't take it leaves the others.
+std::shared_ptr<const void> RailRegistrar::enroll(MemoryView view) {
+  auto enrolled = std::make_shared<EnrolledMemory>();
+  Status problem;
+  for (const auto& nic : nics_) {
+    try {
+      enrolled->regions[nic.get()] =
+          std::make_shared<MemoryRegion>(nic->domain(), view.data, view.size);
+    } catch (const Error& error) {
+      problem = error.status();
+    }
+  }
+  if (enrolled->regions.empty()) {
+    throw Error(problem);
+  }
+  if (!problem.ok()) {
+    logWarning(problem.message() + "; transfers go by other NICs");
+  }
+  return enrolled;
+}
+
 std::shared_ptr<const void> RailRegistrar::prepare(MemoryView view) {
   const size_t count = view.size >= kLeastStriped ? nics_.size() : 1;
   if (count == 1) {

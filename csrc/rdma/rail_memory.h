@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -12,6 +13,11 @@ namespace dlslime::rdma {
 // Transfers from here on go by all rails, and are registered with all NICs:
 // those that are too large to be pushed.
 constexpr size_t kLeastStriped = 1024 * 1024 + 1;
+
+// What enrolling makes of memory: its registrations with some NICs.
+struct EnrolledMemory {
+  std::map<const Nic*, MemoryRegionPtr> regions;
+};
 
 // A tensor's memory, registered with the NICs of one connection.
 class RailMemory {
@@ -27,6 +33,8 @@ class RailMemory {
   // registering it only if it is registered by chance; else all are null.
   Regions worthwhile(MemoryView view) const;
   MemoryRegionPtr findFirst(MemoryView view) const;
+  // What the connection's NICs have of it.
+  Regions of(const EnrolledMemory& memory) const;
   const MemoryRegionPtr& first(const Regions& regions) const {
     return regions[nics_.front().number];
   }
@@ -45,6 +53,7 @@ class RailRegistrar final : public MemoryRegistrar {
  public:
   explicit RailRegistrar(std::vector<NicPtr> nics) : nics_(std::move(nics)) {}
   std::shared_ptr<const void> prepare(MemoryView view) override;
+  std::shared_ptr<const void> enroll(MemoryView view) override;
   const std::vector<NicPtr>& nics() const {
     return nics_;
   }

@@ -50,7 +50,7 @@ void RdmaConnection::keepRails(uint32_t numbers) {
         ErrorCode::kUnavailable, "the peer takes none of our queue pairs");
   }
   regions_.use(rails_);
-  pulls_.use(rails_);
+  bulk_.use(rails_);
 }
 
 void RdmaConnection::connect(const EndAddress& peer, bool initiator) {
@@ -195,24 +195,62 @@ void RdmaConnection::pull(
     RemoteBuffer source,
     MemoryView destination) {
   try {
-    pulls_.start(pullId, source, destination, regions_.acquire(destination));
+    bulk_.startPull(pullId, source, destination, regions_.acquire(destination));
   } catch (const Error& error) {
-    pulls_.refuse(pullId, error.status());
+    bulk_.refuse(Bulk::Kind::kPull, pullId, error.status());
     return;
   }
-  postPulls();
+  postBulk();
 }
 
-void RdmaConnection::postPulls() {
+RemoteBuffer RdmaConnection::reach(MemoryView view, const void* enrolled) {
+  if (enrolled == nullptr) {
+    return {}; // no key: it goes in messages
+  }
+  reached_ = true;
+  const auto& memory = *static_cast<const EnrolledMemory*>(enrolled);
+  return RailMemory::remote(regions_.of(memory), view);
+}
+
+bool RdmaConnection::direct(const RemoteBuffer& there, const void* enrolled)
+    const {
+  const auto* const memory = static_cast<const EnrolledMemory*>(enrolled);
+  return std::any_of(rails_.begin(), rails_.end(), [&](const auto& rail) {
+    return there.keys[rail->peerNicNumber] != 0 &&
+        (memory == nullptr || memory->regions.contains(rail->nic.get()));
+  });
+}
+
+void RdmaConnection::start(const TransferWork& work) {
+  const auto& memory = *static_cast<const EnrolledMemory*>(work.enrolled);
+  bulk_.startTransfer(work, regions_.of(memory));
+  beginBatch();
+  postBulk();
+  endBatch();
+}
+
+void RdmaConnection::stop(uint64_t transferId) {
+  bulk_.abandon(
+      Bulk::Kind::kTransfer,
+      transferId,
+      Status(ErrorCode::kCancelled, "the transfer was given up"));
+}
+
+void RdmaConnection::postBulk() {
+  if (!broken_.ok()) {
+    return;
+  }
   std::string why;
-  if (const auto* const rail = pulls_.post(why)) {
+  if (const auto* const rail = bulk_.post(why)) {
     breakWith(*rail, why);
   }
 }
 
 void RdmaConnection::abandon(uint64_t pullId) {
-  pulls_.abandon(
-      pullId, Status(ErrorCode::kCancelled, "the transfer was given up"));
+  bulk_.abandon(
+      Bulk::Kind::kPull,
+      pullId,
+      Status(ErrorCode::kCancelled, "the transfer was given up"));
 }
 
 void RdmaConnection::peerClosed() {
@@ -225,13 +263,13 @@ void RdmaConnection::peerClosed() {
 void RdmaConnection::sever() {
   breakWith(first(), "it was given up");
   givenUp_ = true;
-  pulls_.abandonAll(Status(ErrorCode::kTransportFailed, broken_.message()));
+  bulk_.abandonAll(Status(ErrorCode::kTransportFailed, broken_.message()));
 }
 
 // Once a queue pair is in error everything that was posted ends, the receives
 // last of all: after what had come before.
 bool RdmaConnection::drained() const {
-  return flushed_ && pulls_.empty() && pushing_.empty();
+  return flushed_ && bulk_.empty() && pushing_.empty();
 }
 
 // The mirror holds every record until the peer has returned credit for it.
@@ -256,10 +294,10 @@ std::vector<SentMessage> RdmaConnection::unconfirmed() const {
 
 void RdmaConnection::endPulls() {
   givenUp_ = true;
-  if (!offered_.empty()) {
+  if (!offered_.empty() || reached_) {
     peerClosed(); // so that nothing more is written there
   }
-  pulls_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
+  bulk_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
 }
 
 void RdmaConnection::close() {

@@ -8,12 +8,12 @@
 
 #include "core/clock.h"
 #include "core/transport.h"
+#include "rdma/bulk.h"
 #include "rdma/eager_ring.h"
 #include "rdma/end_address.h"
 #include "rdma/offered_memory.h"
 #include "rdma/rail.h"
 #include "rdma/rail_memory.h"
-#include "rdma/read_pulls.h"
 #include "rdma/ring_memory.h"
 
 namespace dlslime::rdma {
@@ -65,6 +65,10 @@ class RdmaConnection final : public Connection {
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
+  bool direct(const RemoteBuffer& there, const void* enrolled) const override;
+  RemoteBuffer reach(MemoryView view, const void* enrolled) override;
+  void start(const TransferWork& work) override;
+  void stop(uint64_t transferId) override;
   void beginBatch() override;
   void endBatch() override;
   PushRange pushRange() const override;
@@ -99,7 +103,7 @@ class RdmaConnection final : public Connection {
     return *rails_.front();
   }
   void keepRails(uint32_t numbers);
-  void postPulls();
+  void postBulk();
   void breakWith(const Rail& rail, const std::string& what);
 
   // rdma_messages.cpp
@@ -129,11 +133,12 @@ class RdmaConnection final : public Connection {
   const std::unique_ptr<RingMemory> memory_;
   Rails rails_; // at least one
   RailMemory regions_;
-  ReadPulls pulls_;
+  Bulk bulk_;
   MemoryRegistrar* registrar_ = nullptr;
   RingProducer out_;
   RingConsumer in_;
   TimePoint verifyBy_ = never(); // after the first rail has shown that it works
+  bool reached_ = false; // the peer may transfer from and to our memory
   bool peerReady_ = false; // it has said something
   bool flushed_ = false; // nothing comes any more: broken, and all was seen
   bool givenUp_ = false; // what has failed may be reported

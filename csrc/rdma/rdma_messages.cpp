@@ -124,12 +124,12 @@ bool RdmaConnection::poll(ConnectionEvents& events, Status& broken, int most) {
     }
   }
   if (broken_.ok()) {
-    postPulls();
+    postBulk();
   }
   // What has failed with the connection is told of once its owner knows that it
   // is broken, and has decided what is to come of it.
   if (broken_.ok() || givenUp_) {
-    any |= pulls_.report(events);
+    any |= bulk_.report(events);
     reportFailedPushes(events);
   }
   broken = broken_;
@@ -164,14 +164,15 @@ void RdmaConnection::onCompletion(
   }
   if (completion.wr_id == kReceiveId) { // with an error: nothing more comes
     flushed_ |= &rail == &first();
+    bulk_.lost(rail, broken_); // requests that were never taken, of a chain
     return;
   }
   const auto id = rail.queue.completed(completion.wr_id);
   const auto status = completion.status == IBV_WC_SUCCESS
       ? Status()
       : broken_; // with the first cause
-  if (id.kind == RequestKind::kRead) {
-    pulls_.completed(rail, id.number, status);
+  if (id.kind == RequestKind::kBulk) {
+    bulk_.completed(rail, status);
   } else if (id.kind == RequestKind::kPush) {
     onPushed(id.number, status, events);
   }

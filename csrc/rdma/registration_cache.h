@@ -19,8 +19,7 @@ using MemoryRegionPtr = std::shared_ptr<const MemoryRegion>;
 // the same memory: until it is freed, which its MemoryOwner tells beforehand,
 // or until they are too many. Those in use stay. Any thread.
 class RegistrationCache final
-    : public MemoryRegistrar,
-      public std::enable_shared_from_this<RegistrationCache> {
+    : public std::enable_shared_from_this<RegistrationCache> {
  public:
   // Two copies through the eager ring cost less than registering so little.
   static constexpr size_t kMostCopied = 128 * 1024;
@@ -37,9 +36,9 @@ class RegistrationCache final
   // Registers the view, and more of its allocation where that is cheap.
   // Throws Error.
   MemoryRegionPtr acquire(MemoryView view);
-  // Registers large views, and small ones when their allocation is met again:
-  // copying a small message once costs less.
-  std::shared_ptr<const void> prepare(MemoryView view) override;
+  // See MemoryRegistrar. Registers large views, and small ones when their
+  // allocation is met again: copying a small message once costs less.
+  std::shared_ptr<const void> prepare(MemoryView view);
 
   size_t entries();
 

@@ -38,7 +38,7 @@ bool SendQueue::post(
     request.send_flags |= IBV_SEND_SIGNALED;
   }
   request.wr_id = pack(id);
-  if (!held_) {
+  if (held_ == 0) {
     return pair_.postSend(&request, error);
   }
   auto& kept = chain_[chained_];

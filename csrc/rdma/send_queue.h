@@ -10,7 +10,7 @@ namespace dlslime::rdma {
 // What a completed request was.
 enum class RequestKind : uint8_t {
   kMessage = 1,
-  kRead = 2,
+  kBulk = 2,
   kPush = 3,
   kFlush = 4
 };
@@ -18,7 +18,7 @@ enum class RequestKind : uint8_t {
 struct RequestId {
   RequestKind kind = RequestKind::kMessage;
   uint32_t slots = 0; // of the send queue that are free with it
-  uint32_t number = 0; // kRead, kPush: whose
+  uint32_t number = 0; // kPush: whose
 };
 
 // Counts the slots of a queue pair's send queue, and asks for as few
@@ -39,12 +39,11 @@ class SendQueue {
   // Requests are chained from now on, up to a few dozen, so that the NIC is
   // told of all by one write to its doorbell.
   void hold() {
-    held_ = true;
+    ++held_;
   }
-  // Posts what was kept. False, with the errno, as above.
+  // Once as often: posts what was kept. False, with the errno, as above.
   bool letGo(int& error) {
-    held_ = false;
-    return flush(error);
+    return --held_ > 0 || flush(error);
   }
   // A completion of this queue, whatever its status.
   RequestId completed(uint64_t workRequestId);
@@ -64,7 +63,7 @@ class SendQueue {
   QueuePair& pair_;
   std::array<Kept, kChain> chain_{};
   size_t chained_ = 0;
-  bool held_ = false;
+  int held_ = 0;
   uint32_t free_;
   uint32_t unsignalled_ = 0; // since the last signalled one
   uint32_t pending_ = 0; // slots that a completion to come frees

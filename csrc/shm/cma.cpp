@@ -2,6 +2,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace dlslime::shm {
@@ -18,7 +19,7 @@ using Copy = ssize_t (*)(
 
 // A call may move less than asked: it stops at the first page that it can't
 // reach, and says why only when nothing was moved.
-int copyAll(Copy copy, const CopyJob& job) {
+int copyOne(Copy copy, const CopyJob& job) {
   size_t moved = 0;
   while (moved < job.size) {
     const iovec local{job.local + moved, job.size - moved};
@@ -34,6 +35,41 @@ int copyAll(Copy copy, const CopyJob& job) {
     moved += got > 0 ? static_cast<size_t>(got) : 0;
   }
   return 0;
+}
+
+// Many small pieces by one call.
+int copyPieces(Copy copy, const CopyJob& job) {
+  constexpr size_t kMost = 256; // two arrays of 4 KiB on the stack
+  iovec local[kMost], remote[kMost];
+  auto rest = job.pieces;
+  size_t skip = 0; // of the first of them: moved by the call before
+  while (!rest.empty()) {
+    const size_t count = std::min(rest.size(), kMost);
+    for (size_t i = 0; i < count; ++i) {
+      const size_t done = i == 0 ? skip : 0;
+      const size_t size = rest[i].size - done;
+      local[i] = {rest[i].local + done, size};
+      remote[i] = {reinterpret_cast<void*>(rest[i].remote + done), size};
+    }
+    const auto got = copy(job.pid, local, count, remote, count, 0);
+    if (got < 0 && errno != EINTR) {
+      return errno;
+    }
+    if (got == 0) {
+      return EFAULT;
+    }
+    size_t moved = skip + (got > 0 ? static_cast<size_t>(got) : 0);
+    while (!rest.empty() && moved >= rest.front().size) {
+      moved -= rest.front().size;
+      rest = rest.subspan(1);
+    }
+    skip = moved;
+  }
+  return 0;
+}
+
+int copyAll(Copy copy, const CopyJob& job) {
+  return job.pieces.empty() ? copyOne(copy, job) : copyPieces(copy, job);
 }
 
 } // namespace

@@ -1,10 +1,13 @@
 #include "shm/shm_connection.h"
 
+#include "shm/cma.h"
+
 namespace dlslime::shm {
 
 namespace {
-// Tells finishCopy() whose job it is; pull ids never have this bit.
+// Tell finishCopy() whose job it is; pull ids never have these bits.
 constexpr uint64_t kAssistBit = 1ULL << 63;
+constexpr uint64_t kTransferBit = 1ULL << 62;
 // Up to this size two copies through the ring, each by a core of its own, are
 // faster than process_vm_readv/writev by both ends (1 MiB: 72 against 94 us).
 constexpr size_t kMostStreamedBytes = 2 * 1024 * 1024;
@@ -19,7 +22,8 @@ ShmConnection::ShmConnection(Ends ends, Access ownAccess)
       ownAccess_(ownAccess),
       out_(layout().ring[side_], ringData(side_), ringBytes_),
       in_(layout().ring[1 - side_], ringData(1 - side_), ringBytes_),
-      assists_(layout().desk[side_], peerPid_) {
+      assists_(layout().desk[side_], peerPid_),
+      transfers_({readFromPeer, writeToPeer, static_cast<int>(peerPid_)}) {
   layout().access[side_].store(ownAccess, std::memory_order_release);
 }
 
@@ -82,6 +86,7 @@ void ShmConnection::abandon(uint64_t pullId) {
 
 bool ShmConnection::poll(ConnectionEvents& events, Status& broken, int most) {
   bool any = pulls_ && pulls_->poll(events);
+  any |= !transfers_.empty() && transfers_.report(events);
   if (pulls_ && pulls_->corrupted()) {
     broken = Status(
         ErrorCode::kTransportFailed,
@@ -121,16 +126,24 @@ bool ShmConnection::claimCopy(CopyJob& job) {
     job.token |= kAssistBit;
     return true;
   }
+  if (!transfers_.empty() && transfers_.claim(job)) {
+    job.token |= kTransferBit;
+    return true;
+  }
   return false;
 }
 
 void ShmConnection::finishCopy(const CopyJob& job) {
-  if ((job.token & kAssistBit) == 0) {
-    pulls_->finish(job);
+  CopyJob own = job;
+  own.token &= ~(kAssistBit | kTransferBit);
+  if ((job.token & kTransferBit) != 0) {
+    transfers_.finish(own);
     return;
   }
-  CopyJob own = job;
-  own.token &= ~kAssistBit;
+  if ((job.token & kAssistBit) == 0) {
+    pulls_->finish(own);
+    return;
+  }
   assists_.finish(own);
   doorbell_.ring(); // the receiver may have gone to sleep over our piece
 }
@@ -152,6 +165,7 @@ bool ShmConnection::endsSoon() const {
 
 void ShmConnection::endPulls() {
   ended_ = true;
+  transfers_.stopAll();
   if (pulls_) {
     pulls_->endAll();
   }

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "core/piece_copies.h"
 #include "core/transport.h"
 #include "shm/assists.h"
 #include "shm/doorbell.h"
@@ -47,6 +48,16 @@ class ShmConnection final : public Connection {
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
+  bool direct(const RemoteBuffer& /*there*/, const void* /*enrolled*/)
+      const override {
+    return ownAccess_ == Access::kGranted;
+  }
+  void start(const TransferWork& work) override {
+    transfers_.start(work);
+  }
+  void stop(uint64_t transferId) override {
+    transfers_.stop(transferId);
+  }
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
   bool claimCopy(CopyJob& job) override;
   void finishCopy(const CopyJob& job) override;
@@ -74,6 +85,7 @@ class ShmConnection final : public Connection {
   RingProducer out_;
   RingConsumer in_;
   Assists assists_;
+  PieceCopies transfers_;
   std::unique_ptr<Pulls> pulls_; // made at the first pull: it needs both words
   bool ended_ = false;
 };

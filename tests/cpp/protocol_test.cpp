@@ -4,6 +4,7 @@
 #include <random>
 
 #include "fakes/endpoint.h"
+#include "fakes/fault_settings.h"
 #include "fakes/guarded_operation.h"
 #include "fakes/log_capture.h"
 #include "world.h"
@@ -20,60 +21,6 @@ constexpr uint64_t kSeeds = 5;
 constexpr uint64_t kSeeds = 15;
 #endif
 constexpr Outbound::Limits kSmall{1000, 20000};
-
-struct Setting {
-  const char* name;
-  Faults faults;
-};
-void PrintTo(const Setting& setting, std::ostream* out) {
-  *out << setting.name;
-}
-
-Faults
-faultsOf(int delay, bool reorder, int refuse, bool duplicate, bool framed) {
-  Faults faults;
-  faults.maxDelayPolls = delay;
-  faults.reorder = reorder;
-  faults.refusePercent = refuse;
-  faults.duplicate = duplicate;
-  faults.framed = framed;
-  return faults;
-}
-
-Faults pushing(Faults faults) {
-  faults.pushes = true;
-  return faults;
-}
-
-Faults replaceable(Faults faults) {
-  faults.replaceable = true;
-  return faults;
-}
-
-const Setting kSettings[] = {
-    {"Perfect", faultsOf(0, false, 0, false, false)},
-    {"Framed", faultsOf(0, false, 0, false, true)},
-    {"Delayed", faultsOf(5, false, 0, false, false)},
-    {"Reordered", faultsOf(7, true, 0, false, false)},
-    {"Refusing", faultsOf(0, false, 60, false, false)},
-    {"RefusingFramed", faultsOf(0, false, 60, false, true)},
-    {"Repeated", faultsOf(0, false, 0, true, false)},
-    {"Everything", faultsOf(6, true, 30, true, false)},
-    {"EverythingFramed", faultsOf(6, true, 30, true, true)},
-    {"Pushing", pushing(faultsOf(0, false, 0, false, false))},
-    {"PushingDelayed", pushing(faultsOf(5, false, 0, false, false))},
-    {"PushingReordered", pushing(faultsOf(7, true, 0, false, true))},
-    {"PushingRefused", pushing(faultsOf(3, false, 40, false, false))},
-    {"PushingEverything", pushing(faultsOf(6, true, 30, true, false))},
-    {"Replaced", replaceable(faultsOf(0, false, 0, false, false))},
-    {"ReplacedDelayed", replaceable(faultsOf(5, false, 0, false, false))},
-    {"ReplacedFramed", replaceable(faultsOf(5, false, 20, false, true))},
-    {"ReplacedEverything", replaceable(faultsOf(6, true, 30, true, false))},
-    {"ReplacedPushing",
-     replaceable(pushing(faultsOf(5, false, 0, false, false)))},
-    {"ReplacedPushingEverything",
-     replaceable(pushing(faultsOf(6, true, 30, true, false)))},
-};
 
 // A pair under random traffic in one direction or both; every tag's n-th
 // send must meet its n-th receive.

@@ -9,32 +9,9 @@
 
 #include "core/operation.h"
 #include "engine/engine.h"
+#include "engine/map_rendezvous.h"
 
 namespace dlslime::testing {
-
-// A store in memory.
-class MapRendezvous final : public Rendezvous {
- public:
-  void set(const std::string& key, const Bytes& value) override {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    values_[key] = value;
-  }
-  std::optional<Bytes> tryGet(const std::string& key) override {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    const auto found = values_.find(key);
-    return found == values_.end() ? std::nullopt
-                                  : std::optional<Bytes>(found->second);
-  }
-  uint64_t increment(const std::string& key) override {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    return ++counters_[key];
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::string, Bytes> values_;
-  std::map<std::string, uint64_t> counters_;
-};
 
 // A send or receive that owns its bytes.
 class BufferOperation final : public Operation {

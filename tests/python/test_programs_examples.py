@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from harness import BACKEND
+from harness import BACKEND, dlslime_only
+from nodes import free_port
 from programs.torchrun import torchrun
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -41,3 +44,50 @@ def test_ring_attention_equals_one_process(tmp_path: Path, ranks: int) -> None:
 def test_pipeline_trains_as_one_process(tmp_path: Path, schedule: str) -> None:
     output = run_example("pipeline.py", 2, tmp_path, "--schedule", schedule)
     assert output.count("as in one process") == 4
+
+
+@dlslime_only
+def test_transfer_reads_and_writes_in_every_way() -> None:
+    target_at = f"localhost:{free_port()}"
+    command = [
+        sys.executable,
+        str(EXAMPLES / "transfer.py"),
+        "all",
+        "--target",
+        target_at,
+        "--role",
+    ]
+    with subprocess.Popen([*command, "target"], stdout=subprocess.PIPE, text=True) as target:
+        initiator = subprocess.run(
+            [*command, "initiator"], capture_output=True, text=True, timeout=120, check=True
+        )
+        output, _ = target.communicate(timeout=120)
+    assert target.returncode == 0, output
+    assert "reached by shm" in initiator.stdout
+    assert re.search(r"^read +16 MiB in +[\d.]+ ms", initiator.stdout, re.MULTILINE)
+    assert "was told 77" in output
+
+
+def prefill_decode(*arguments: str) -> tuple[int, str]:
+    """Runs both processes on this host; returns the exit status, and what they wrote."""
+    command = [sys.executable, str(EXAMPLES / "prefill_decode.py"), "--check", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return run.returncode, run.stdout + run.stderr
+
+
+@dlslime_only
+def test_prefill_decode_generates_what_one_process_does() -> None:
+    status, output = prefill_decode("--prompts", "33", "7", "150", "--tokens", "12")
+    assert status == 0, output
+    assert "decode is reached by shm" in output
+    assert output.count("as in one process") == 3, output
+    # 3 + 1 + 10 blocks, of 8 layers' keys and values in pages of 16 KiB
+    total = r"^all +190 +14 +3\.50 +[\d.]+ +[\d.]+ +\d+\.\d\d +\d+%$"
+    assert re.search(total, output, re.MULTILINE), output
+
+
+@dlslime_only
+def test_prefill_decode_notices_that_a_layer_is_missing() -> None:
+    status, output = prefill_decode("--prompts", "7", "--tokens", "4", "--lose-layer", "3")
+    assert status == 1, output
+    assert output.count("DIFFERENT") == 1, output

@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "core/random.h"
 #include "engine/membership.h"
+#include "engine/wire_records.h"
 #include "loopback/loopback_connection.h"
 
 namespace dlslime::testing {
@@ -17,12 +19,15 @@ class Endpoint {
   explicit Endpoint(Outbound::Limits limits = {16 * 1024, 1024 * 1024})
       : limits_(limits) {}
 
-  std::shared_ptr<PeerChannel> connect(std::unique_ptr<Connection> connection) {
+  std::shared_ptr<PeerChannel> connect(
+      std::unique_ptr<Connection> connection,
+      const Bytes& peerInstance = {}) {
     PeerIdentity peer;
     peer.pid = 4242;
     peer.host = "elsewhere";
-    auto made =
-        std::make_shared<PeerChannel>(membership, completions, limits_, peer);
+    peer.instance = peerInstance;
+    auto made = std::make_shared<PeerChannel>(
+        membership, completions, regions, limits_, peer);
     made->connected(std::move(connection), {});
     channels.push_back(made);
     return made;
@@ -60,6 +65,9 @@ class Endpoint {
         operation->half != nullptr) {
       if (operation->stage == Operation::Stage::kPulling) {
         static_cast<Inbound*>(operation->half)->cancel(operation, why);
+      } else if (operation->stage == Operation::Stage::kTransferring) {
+        static_cast<Transfers*>(operation->half)
+            ->cancel(std::static_pointer_cast<Transfer>(operation), why);
       } else {
         static_cast<Outbound*>(operation->half)->cancel(operation, why);
       }
@@ -95,6 +103,8 @@ class Endpoint {
     }
   }
 
+  PeerIdentity self{randomBytes(kInstanceBytes), "", "here", 0, 4243, 0};
+  RegionTable regions{self, [] {}};
   Completions completions;
   Membership membership{completions};
   std::vector<std::shared_ptr<PeerChannel>> channels;
@@ -111,8 +121,10 @@ class Pair {
       Outbound::Limits limits = {16 * 1024, 1024 * 1024})
       : ends_{Endpoint(limits), Endpoint(limits)} {
     for (int i = 0; i < 2; ++i) {
-      end(i).connect(std::make_unique<loopback::LoopbackConnection>(
-          wire, i, 1 - i, faults));
+      end(i).connect(
+          std::make_unique<loopback::LoopbackConnection>(
+              wire, i, 1 - i, faults),
+          end(1 - i).self.instance);
       groups_[i] = end(i).join(i, 2);
     }
     for (int i = 0; i < 2; ++i) {

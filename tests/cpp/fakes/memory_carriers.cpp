@@ -44,42 +44,47 @@ class MemoryCarriers::End final : public gloo::Carrier {
   }
   void send(const std::byte* data, size_t size) override {
     const std::lock_guard<std::mutex> guard(pipe_->mutex);
-    auto& lane = pipe_->to[1 - end_];
     const auto limit = owner_->faults_.breakAfterSends;
     if (limit != 0 && ++pipe_->sends > limit) {
-      pipe_->to[0].closed = pipe_->to[1].closed = true;
-      pipe_->changed.notify_all();
-      fail("broken on purpose");
+      end("broken on purpose");
     }
-    if (aborted_ || lane.closed) {
-      fail("the carrier was closed");
+    if (pipe_->ended != nullptr) {
+      fail(pipe_->ended);
     }
-    lane.sent.emplace_back(data, data + size);
+    pipe_->to[1 - end_].emplace_back(data, data + size);
     pipe_->changed.notify_all();
   }
   void receive(std::byte* data, size_t size) override {
     std::unique_lock<std::mutex> lock(pipe_->mutex);
-    auto& lane = pipe_->to[end_];
-    pipe_->changed.wait(
-        lock, [&] { return aborted_ || lane.closed || !lane.sent.empty(); });
-    if (aborted_ || lane.sent.empty()) {
-      fail("the carrier was closed by the other end");
+    auto& sent = pipe_->to[end_];
+    pipe_->changed.wait(lock, [&] {
+      return pipe_->ended != nullptr || (!owner_->stalled_ && !sent.empty());
+    });
+    if (aborted_ || sent.empty()) {
+      fail(pipe_->ended);
     }
-    if (lane.sent.front().size() != size) {
+    if (sent.front().size() != size) {
       fail("a message of another size");
     }
-    std::memcpy(data, lane.sent.front().data(), size);
-    lane.sent.pop_front();
+    std::memcpy(data, sent.front().data(), size);
+    sent.pop_front();
   }
   void abort() noexcept override {
     const std::lock_guard<std::mutex> guard(pipe_->mutex);
     aborted_ = true;
     // What was sent is on its way; after it comes the end.
-    pipe_->to[0].closed = pipe_->to[1].closed = true;
-    pipe_->changed.notify_all();
+    end("the carrier was closed");
   }
 
  private:
+  // With the pipe's mutex held; the first reason stays.
+  void end(const char* why) noexcept {
+    if (pipe_->ended == nullptr) {
+      pipe_->ended = why;
+    }
+    pipe_->changed.notify_all();
+  }
+
   const std::shared_ptr<MemoryCarriers> owner_;
   const std::shared_ptr<Pipe> pipe_;
   const int end_;

@@ -45,18 +45,20 @@ class MemoryCarriers final
   }
   // Lets everybody who hangs in make() go, with an error.
   void release();
+  // From now on nothing arrives before its carrier is closed.
+  void stall() {
+    stalled_ = true;
+  }
 
  private:
   class End;
-  // What one end has sent and the other has not received.
-  struct Lane {
-    std::deque<Bytes> sent;
-    bool closed = false; // by either end: no more will come
-  };
   struct Pipe {
     std::mutex mutex;
     std::condition_variable changed;
-    Lane to[2]; // by receiving end
+    // What was sent and not received yet, by receiving end.
+    std::deque<Bytes> to[2];
+    // Why no more will be sent, the same for both ends; null before.
+    const char* ended = nullptr;
     bool present[2] = {false, false};
     uint64_t sends = 0;
   };
@@ -65,7 +67,7 @@ class MemoryCarriers final
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Pipe>> pipes_;
   std::atomic<int> live_{0}, made_{0}, making_{0};
-  std::atomic<bool> released_{false};
+  std::atomic<bool> released_{false}, stalled_{false};
 };
 
 } // namespace dlslime::testing

@@ -1,0 +1,176 @@
+// The engine's part that is about one-sided transfers.
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/fork_guard.h"
+#include "engine/engine.h"
+#include "engine/section.h"
+
+namespace dlslime {
+
+namespace {
+// What a posting thread copies itself before it returns, so that nobody need be
+// woken for it.
+constexpr size_t kMostInline = 64 * 1024;
+// For peers to let go of what was lent to them when the engine ends.
+constexpr milliseconds kLastRecall{1000};
+// Between looks whether peers have let go of a region.
+constexpr microseconds kRecallPause{50};
+
+// Memory that a peer may touch whenever it likes. It stays reachable, so that
+// it is no leak to those who look for leaks.
+void keepForEver(std::shared_ptr<void> keeper) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard<std::mutex> guard(mutex);
+  kept.push_back(std::move(keeper));
+}
+} // namespace
+
+RegionPtr Engine::registerMemory(
+    MemoryView view,
+    std::string name,
+    std::shared_ptr<void> keeper) {
+  refuseInForkedChild();
+  const Section section(state_);
+  return state_.regions.add(view, std::move(name), std::move(keeper));
+}
+
+// Under the lock: nobody gets it from now on, and who has it is asked for it.
+void Engine::recall(Region& region) {
+  region.closing = true;
+  for (const auto& member : state_.channels.those(
+           [](const PeerChannel& channel) { return channel.alive(); })) {
+    member.channel->lender().recall(region);
+  }
+}
+
+// Under the lock. Throws Error: it can't be now.
+void Engine::beginDeregister(Region& region) {
+  if (region.uses != 0) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        region.describe() +
+            " can't be deregistered: " + std::to_string(region.uses) +
+            " transfers of this process use it; wait for them first");
+  }
+  if (!region.closing) {
+    recall(region);
+  } // else another thread waits for it, too
+}
+
+void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
+  refuseInForkedChild();
+  Region::Remains remains; // freed outside of the lock
+  for (bool first = true;; first = false) {
+    step();
+    {
+      const Section section(state_);
+      if (region->gone) {
+        return;
+      }
+      if (first) {
+        beginDeregister(*region);
+      }
+      if (region->lent == 0 && region->enrolling == 0) {
+        region->gone = true;
+        state_.regions.remove(*region);
+        remains = region->takeRemains();
+        return;
+      }
+      if (Clock::now() >= deadline) {
+        region->closing = false;
+        throw Error(
+            ErrorCode::kTimeout,
+            region->describe() +
+                " can't be deregistered: " + std::to_string(region->lent) +
+                " peers may still be transferring, and have not said that they "
+                "are done");
+      }
+    }
+    std::this_thread::sleep_for(kRecallPause);
+  }
+}
+
+// Before this process's memory goes. Who does not answer may still be copying:
+// its share of the memory is never freed.
+void Engine::recallAll() {
+  const auto deadline = deadlineAfter(kLastRecall);
+  std::vector<RegionPtr> lent;
+  {
+    const Section section(state_);
+    lent = state_.regions.lent();
+    for (const auto& region : lent) {
+      recall(*region);
+    }
+  }
+  while (!lent.empty() && Clock::now() < deadline) {
+    step();
+    const Section section(state_);
+    std::erase_if(
+        lent, [](const RegionPtr& region) { return region->lent == 0; });
+  }
+  const Section section(state_);
+  for (const auto& region : lent) {
+    keepForEver(region->takeRemains().keeper);
+  }
+}
+
+// On the caller's thread, before the lock is taken, as prepare().
+void Engine::enrollHere(Group& group, const Transfer& transfer) {
+  auto* const registrar = group.registrar(transfer.peer());
+  if (registrar == nullptr) {
+    return; // nothing to do, or the route is not known yet
+  }
+  std::vector<RegionPtr> missing; // most often none
+  {
+    const Section section(state_);
+    for (const auto& part : transfer.parts()) {
+      if (!part.local->closing && part.local->enrolled(registrar) == nullptr) {
+        missing.push_back(part.local);
+      }
+    }
+  }
+  for (const auto& region : missing) {
+    try {
+      const auto result = registrar->enroll(region->view());
+      const Section section(state_);
+      region->keepEnrolled(registrar, result);
+    } catch (const Error&) {
+      return; // it shows when the transfer is started
+    }
+  }
+}
+
+void Engine::transfer(Group& group, const TransferPtr& transfer) {
+  enrollHere(group, *transfer);
+  progress_.noteLook();
+  Section section(state_);
+  group.send(transfer);
+  CopyJob job;
+  std::shared_ptr<PeerChannel> channel;
+  if (transfer->stage == Operation::Stage::kTransferring &&
+      transfer->totalBytes() <= kMostInline) {
+    channel = group.link(transfer->peer()).channel;
+    if (!channel->claimCopy(job)) {
+      channel = nullptr;
+    }
+  }
+  if (!channel) {
+    afterPost(section, group, *transfer);
+    return;
+  }
+  section.leave();
+  for (bool more = true; more;) { // what is claimed must be done
+    job.error = job.run(job);
+    const Section again(state_);
+    channel->finishCopy(job);
+    if (channel->poll()) {
+      state_.buryFailed();
+    }
+    more = !transfer->done() && channel->claimCopy(job);
+  }
+}
+
+} // namespace dlslime

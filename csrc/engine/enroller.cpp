@@ -1,0 +1,76 @@
+#include "engine/enroller.h"
+
+#include "core/log.h"
+#include "engine/engine_state.h"
+#include "engine/section.h"
+
+namespace dlslime {
+
+void Enroller::wake() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  wanted_ = true;
+  if (!thread_.joinable() && !stopping_) {
+    thread_ = std::thread([this] { run(); });
+  }
+  changed_.notify_one();
+}
+
+void Enroller::stop() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    stopping_ = true;
+    changed_.notify_one();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void Enroller::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return wanted_ || stopping_; });
+    if (stopping_) {
+      return;
+    }
+    wanted_ = false;
+    lock.unlock();
+    std::vector<RegionTable::Wanted> wanted;
+    {
+      const Section section(state_);
+      wanted = state_.regions.takeWanted();
+    }
+    for (const auto& entry : wanted) {
+      enroll(entry);
+    }
+    lock.lock();
+  }
+}
+
+void Enroller::enroll(const RegionTable::Wanted& wanted) {
+  const auto& [region, registrar] = wanted;
+  std::shared_ptr<const void> result;
+  Status status;
+  try {
+    result = registrar->enroll(region->view());
+  } catch (const Error& error) {
+    status = error.status();
+    logWarning(
+        region->describe() + " can't be registered: " + error.what() +
+        "; transfers are copied through messages, which is slower");
+  }
+  const Section section(state_);
+  --region->enrolling;
+  if (status.ok()) {
+    region->keepEnrolled(registrar, result);
+  }
+  const auto those = state_.channels.those([&](const PeerChannel& channel) {
+    return channel.open() && channel.registrar() == registrar;
+  });
+  for (const auto& member : those) {
+    member.channel->onEnrolled(region, status);
+  }
+  state_.sleeper.kick(); // what has been posted is to be polled for
+}
+
+} // namespace dlslime

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "engine/region.h"
+
+namespace dlslime {
+
+struct EngineState;
+
+// Registers memory with devices where no caller's thread can do it: a peer has
+// asked for it, or a connection was replaced by one over other devices. A
+// hundred gigabytes take many seconds, so this has a thread of its own, which
+// is started when there is something to do for the first time.
+class Enroller {
+ public:
+  explicit Enroller(EngineState& state) : state_(state) {}
+  ~Enroller() {
+    stop();
+  }
+  void wake(); // under the engine's lock
+  void stop(); // not under it; idempotent
+
+ private:
+  void run();
+  void enroll(const RegionTable::Wanted& wanted);
+
+  EngineState& state_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool wanted_ = false; // guarded by mutex_, as the next one
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+} // namespace dlslime

@@ -1,0 +1,38 @@
+#include "engine/outbound.h"
+
+namespace dlslime {
+
+Status finishError(const Operation& send, const MessageHeader& finish) {
+  const std::string what = send.describe() + " failed: ";
+  const std::string rank = "rank " + std::to_string(send.peer());
+  switch (finish.status) {
+    case FinishStatus::kOk:
+      return {};
+    case FinishStatus::kRevoked:
+      return {
+          ErrorCode::kTransportFailed,
+          what + rank + " says that it was taken back, which it was not"};
+    case FinishStatus::kTruncated:
+      return {
+          ErrorCode::kTruncated,
+          what + "the message is longer than the receive that it met at " +
+              rank + ": " + std::to_string(send.view().size) + " bytes sent, " +
+              std::to_string(finish.offset) + " bytes expected there"};
+    case FinishStatus::kCancelled:
+      return {
+          ErrorCode::kPeerFailed,
+          what + rank + " gave up its receive (time-out or abort)"};
+    case FinishStatus::kGroupGone:
+      return {ErrorCode::kPeerFailed, what + rank + " has left the group"};
+    case FinishStatus::kFailed:
+      return {
+          ErrorCode::kTransportFailed,
+          what + rank + " could not fetch it; its receive says why"};
+    case FinishStatus::kUnknownMemory: // of one-sided transfers
+    case FinishStatus::kOutOfRange:
+      break;
+  }
+  return {ErrorCode::kTransportFailed, what + "unknown status"};
+}
+
+} // namespace dlslime

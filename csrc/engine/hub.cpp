@@ -1,0 +1,28 @@
+#include "engine/hub.h"
+
+#include "engine/wireup.h"
+
+namespace dlslime {
+
+Hub::Hub(std::shared_ptr<Engine> engine, const Endpoint::Options& options)
+    : engine_(std::move(engine)), guests_(std::make_shared<Guests>()) {
+  const auto exchange = std::make_shared<MapRendezvous>();
+  auto group = groupOptions(options, 0, exchange);
+  group.guests = guests_;
+  group_ = engine_->join(std::move(group));
+  // Its id is the lowest there is: it is rank 0 to everybody.
+  const auto record = *exchange->tryGet(addressKey(0));
+  address_ = endpointAddress(Bytes(kEndpointIdBytes), record, record);
+}
+
+void Hub::leave() {
+  if (left_.exchange(true)) {
+    return;
+  }
+  engine_->leave(*group_);
+  for (const auto& guest : takeGuests()) {
+    engine_->leave(*guest);
+  }
+}
+
+} // namespace dlslime

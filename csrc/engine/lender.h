@@ -1,0 +1,68 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "core/transport.h"
+#include "engine/outbound.h"
+#include "engine/region.h"
+
+namespace dlslime {
+
+// What one peer does with this process's regions: the owner's half of one-sided
+// transfers. It tells where a region is to be reached, and from then on that
+// is lent: it is given back when the peer says so, or is gone. Under the
+// engine's lock.
+class Lender {
+ public:
+  Lender(Connection& connection, Outbound& out, RegionTable& regions)
+      : connection_(&connection), out_(out), regions_(regions) {}
+
+  void onResolve(const MessageHeader& header);
+  // The region has been enrolled, or can't be.
+  void onEnrolled(const RegionPtr& region, const Status& status);
+  void onFetch(const MessageHeader& header, ByteSpan payload);
+  void onPut(const MessageHeader& header, ByteSpan payload);
+  // Asks for the region back, if it is lent: Region::lent will tell.
+  void recall(const Region& region);
+  void onForgotten(const MessageHeader& header);
+  // The same for a group that is gone: the peer is told.
+  void refuse(const MessageHeader& header);
+  // Sends what had to wait for room. True if anything moved.
+  bool flush();
+
+  // The connection is broken for good, and nothing touches memory by it.
+  void fail();
+  void detach() {
+    connection_ = nullptr;
+    enrolling_.clear(); // the peer asks again by the next one
+  }
+  void resume(Connection& connection) {
+    connection_ = &connection;
+  }
+
+ private:
+  // What the peer has asked for in messages, and is being sent.
+  struct Stream {
+    uint64_t id = 0; // the peer's
+    RegionPtr region;
+    std::deque<FramePiece> pieces; // to be sent
+    uint64_t position = 0; // bytes that have been
+  };
+  static bool inside(const Region& region, const FramePiece& piece);
+  RegionPtr lent(uint64_t id) const;
+  void lend(const RegionPtr& region);
+  void answer(MessageType type, uint64_t id, FinishStatus status);
+  bool sendChunk(Stream& stream);
+
+  Connection* connection_; // null: being replaced
+  Outbound& out_;
+  RegionTable& regions_;
+  std::map<uint64_t, RegionPtr> lent_;
+  std::map<uint64_t, RegionPtr> enrolling_; // the peer waits for these
+  std::deque<Stream> streams_;
+  Bytes frame_; // of the first stream, if it waits for room
+};
+
+} // namespace dlslime

@@ -1,0 +1,183 @@
+#include "engine/peer_channel.h"
+
+// What comes from the peer, and who gets it.
+
+namespace dlslime {
+
+namespace {
+// Messages that overtook others wait here; a peer that leaves a gap for ever
+// must not make us keep more.
+constexpr size_t kMostKept = 65536;
+} // namespace
+
+void PeerChannel::onPulled(uint64_t pullId, const Status& status) {
+  in_->onPulled(pullId, status);
+}
+
+void PeerChannel::onPushed(uint64_t pushId, const Status& status) {
+  out_->onPushed(pushId, status);
+}
+
+void PeerChannel::onLanded(
+    uint64_t offerId,
+    uint16_t sequenceBits,
+    size_t length) {
+  if (auto header = in_->headerOfPush(offerId)) {
+    header->sequence = sequencer_.nearest(sequenceBits);
+    header->length = length;
+    inOrder(*header, {});
+  } // else the offer has ended with its channel, or this is a repetition
+}
+
+void PeerChannel::onTransferred(uint64_t id, const Status& status) {
+  transfers_->onTransferred(id, status);
+}
+
+void PeerChannel::onEnrolled(const RegionPtr& region, const Status& status) {
+  transfers_->onEnrolled(*region, status);
+  lender_->onEnrolled(region, status);
+}
+
+void PeerChannel::onParted() {
+  handOver(Status(
+      ErrorCode::kTransportFailed, "the other end has found a better one"));
+}
+
+void PeerChannel::onMessage(const MessageHeader& header, ByteSpan payload) {
+  if (header.type > kLastMessageType) {
+    refuse(header);
+    return;
+  }
+  inOrder(header, payload);
+}
+
+void PeerChannel::refuse(const MessageHeader& header) {
+  fail(Status(
+      ErrorCode::kTransportFailed,
+      "a message of type " + std::to_string(static_cast<int>(header.type)) +
+          " from process " + std::to_string(peer_.pid) + ", which can't be"));
+}
+
+void PeerChannel::inOrder(const MessageHeader& header, ByteSpan payload) {
+  if (!alive()) {
+    return;
+  }
+  switch (sequencer_.check(header, payload)) {
+    case Sequencer::Verdict::kNow:
+      dispatch(header, payload);
+      sequencer_.drain([this](const auto& kept, ByteSpan bytes) {
+        if (alive()) {
+          dispatch(kept, bytes);
+        }
+      });
+      return;
+    case Sequencer::Verdict::kLater:
+      if (sequencer_.kept() > kMostKept) {
+        fail(Status(
+            ErrorCode::kTransportFailed,
+            "a message is missing and " + std::to_string(kMostKept) +
+                " later ones have come"));
+      }
+      return;
+    case Sequencer::Verdict::kSeen:
+      return;
+  }
+}
+
+void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
+  switch (header.type) {
+    case MessageType::kJoin:
+    case MessageType::kJoined:
+    case MessageType::kStale:
+    case MessageType::kLeave:
+    case MessageType::kTruncated:
+      owner_.onMembership(shared_from_this(), header);
+      return;
+    case MessageType::kEager:
+    case MessageType::kAnnounce:
+    case MessageType::kRevoke:
+    case MessageType::kMoved:
+    case MessageType::kPushed:
+    case MessageType::kResolve:
+    case MessageType::kFetch:
+    case MessageType::kPut:
+      toGroup(header, payload);
+      return;
+    case MessageType::kResolved:
+      transfers_->onResolved(header);
+      return;
+    case MessageType::kForget:
+      transfers_->onForget(header);
+      return;
+    case MessageType::kForgotten:
+      lender_->onForgotten(header);
+      return;
+    case MessageType::kChunk:
+      transfers_->onChunk(header, payload);
+      return;
+    case MessageType::kSettled:
+      transfers_->onSettled(header);
+      return;
+    case MessageType::kData:
+      in_->onData(header, payload);
+      return;
+    case MessageType::kRequest:
+      out_->onRequest(header);
+      return;
+    case MessageType::kFinish:
+      out_->onFinish(header);
+      return;
+    case MessageType::kCredit:
+      out_->onCredit(header);
+      return;
+    case MessageType::kReady:
+      out_->onReady(header);
+      return;
+    case MessageType::kRetract:
+      out_->onRetract(header);
+      return;
+    case MessageType::kRetracted:
+      in_->onRetracted(header);
+      return;
+    case MessageType::kNothing:
+      return;
+  }
+  refuse(header);
+}
+
+void PeerChannel::toGroup(const MessageHeader& header, ByteSpan payload) {
+  Group* const group = owner_.groupOf(*this, header);
+  if (header.type == MessageType::kResolve ||
+      header.type == MessageType::kFetch || header.type == MessageType::kPut) {
+    toLender(group != nullptr, header, payload);
+  } else if (group == nullptr) {
+    in_->refuse(header);
+  } else if (header.type == MessageType::kEager) {
+    in_->onEager(*group, header, payload);
+  } else if (header.type == MessageType::kAnnounce) {
+    in_->onAnnounce(*group, header);
+  } else if (header.type == MessageType::kRevoke) {
+    in_->onRevoke(*group, header);
+  } else if (header.type == MessageType::kMoved) {
+    in_->onMoved(*group, header);
+  } else if (!in_->onPush(*group, header)) {
+    refuse(header);
+  }
+}
+
+void PeerChannel::toLender(
+    bool known,
+    const MessageHeader& header,
+    ByteSpan payload) {
+  if (!known) {
+    lender_->refuse(header);
+  } else if (header.type == MessageType::kResolve) {
+    lender_->onResolve(header);
+  } else if (header.type == MessageType::kFetch) {
+    lender_->onFetch(header, payload);
+  } else {
+    lender_->onPut(header, payload);
+  }
+}
+
+} // namespace dlslime

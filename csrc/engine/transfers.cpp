@@ -1,0 +1,342 @@
+#include "engine/transfers.h"
+
+#include <algorithm>
+
+namespace dlslime {
+
+namespace {
+
+Status unknown(const RegionHandle& remote) {
+  return {
+      ErrorCode::kInvalidArgument,
+      remote.describe() +
+          " is not registered there: its owner has deregistered it"};
+}
+
+} // namespace
+
+// What can be said at once; ok: the owner will say the rest.
+Status Transfers::refusal(const Transfer::Part& part) const {
+  if (part.remote->instance != peer_.instance) {
+    return {
+        ErrorCode::kInvalidArgument,
+        "the handle is of " + part.remote->describe() +
+            ", and the peer is pid " + std::to_string(peer_.pid) + " on " +
+            peer_.host + ": that process has ended, or is another rank"};
+  }
+  if (part.local->closing) {
+    return {
+        ErrorCode::kInvalidArgument,
+        "the local " + part.local->describe() + " has been deregistered"};
+  }
+  const auto known = known_.find(part.remote->id);
+  const bool gone = known != known_.end() &&
+      (known->second.secret != part.remote->secret || known->second.forgetting);
+  return gone ? unknown(*part.remote) : Status();
+}
+
+void Transfers::start(const TransferPtr& transfer, Target target) {
+  transfer->stage = Operation::Stage::kTransferring;
+  transfer->half = this;
+  transfer->setResult(transfer->peer(), transfer->totalBytes());
+  for (const auto& part : transfer->parts()) {
+    if (transfer->problem.ok()) {
+      transfer->problem = refusal(part);
+    }
+  }
+  transfer->open = transfer->problem.ok() ? transfer->parts().size() : 0;
+  if (transfer->open == 0) {
+    finish(transfer);
+    return;
+  }
+  std::vector<uint64_t> ids;
+  for (size_t part = 0; part < transfer->parts().size(); ++part) {
+    Active active;
+    active.transfer = transfer;
+    active.part = part;
+    active.target = target;
+    ids.push_back(active_.insert(std::move(active)));
+  }
+  for (const auto id : ids) {
+    tryStart(id);
+  }
+}
+
+void Transfers::askFor(const Active& active, Known& known) {
+  const auto& remote = *partOf(active).remote;
+  known.secret = remote.secret;
+  if (std::exchange(known.asked, true)) {
+    return;
+  }
+  known.askedFor = active.target.group;
+  MessageHeader ask;
+  ask.type = MessageType::kResolve;
+  ask.group = active.target.group;
+  ask.source = active.target.source;
+  ask.id = remote.id;
+  ask.address = remote.secret;
+  out_.sendControl(ask);
+}
+
+void Transfers::tryStart(uint64_t id) {
+  auto* const active = active_.find(id);
+  if (active == nullptr || active->state != State::kResolving || severed_ ||
+      connection_ == nullptr) {
+    return; // over, under way, or resume() will do it
+  }
+  const auto& part = partOf(*active);
+  auto& known = known_[part.remote->id];
+  if (!known.resolved) {
+    askFor(*active, known);
+    return;
+  }
+  if (known.memory.address != part.remote->address ||
+      known.size != part.remote->size || known.forgetting) {
+    end(id, unknown(*part.remote));
+    return;
+  }
+  if (!connection_->direct(known.memory, nullptr)) {
+    startFrames(id);
+    return;
+  }
+  auto* const registrar = connection_->registrar();
+  const void* const enrolled =
+      registrar != nullptr ? part.local->enrolled(registrar) : nullptr;
+  if (registrar != nullptr && enrolled == nullptr) {
+    regions_.enrollLater(part.local, registrar);
+    return;
+  }
+  if (!connection_->direct(known.memory, enrolled)) {
+    startFrames(id);
+    return;
+  }
+  active->state = State::kMoving;
+  ++known.uses;
+  connection_->start(
+      {id, active->transfer->write(), part.pieces, known.memory, enrolled});
+}
+
+void Transfers::startFrames(uint64_t id) {
+  auto& active = *active_.find(id);
+  active.state = active.transfer->write() ? State::kPutting : State::kFetching;
+  ++known_[partOf(active).remote->id].uses;
+  sending_.push_back(id);
+  flush();
+}
+
+void Transfers::onEnrolled(const Region& region, const Status& status) {
+  for (const auto id : active_.ids()) {
+    const auto* const active = active_.find(id);
+    if (active == nullptr || active->state != State::kResolving ||
+        partOf(*active).local.get() != &region) {
+      continue;
+    }
+    const auto known = known_.find(partOf(*active).remote->id);
+    const bool there = known != known_.end() && known->second.resolved &&
+        !known->second.forgetting && !severed_;
+    if (!status.ok() && there) {
+      startFrames(id); // slower, but it works
+    } else {
+      tryStart(id); // or asks
+    }
+  }
+}
+
+void Transfers::onResolved(const MessageHeader& header) {
+  const bool good = header.status == FinishStatus::kOk;
+  uint32_t askedFor = 0; // the group that is gone, if one is
+  const auto found = known_.find(header.id);
+  if (found != known_.end()) { // else it was asked back meanwhile
+    auto& known = found->second;
+    askedFor = known.askedFor;
+    known.asked = good;
+    known.resolved = good;
+    known.memory = remoteOf(header);
+    known.size = header.length;
+    if (!good && known.uses == 0) {
+      known_.erase(found);
+    }
+  }
+  const bool groupGone = header.status == FinishStatus::kGroupGone;
+  for (const auto id : active_.ids()) {
+    const auto* const active = active_.find(id);
+    if (active == nullptr || active->state != State::kResolving ||
+        partOf(*active).remote->id != header.id) {
+      continue;
+    }
+    if (good || (groupGone && active->target.group != askedFor)) {
+      tryStart(id);
+    } else {
+      end(id,
+          groupGone ? Status(
+                          ErrorCode::kPeerFailed,
+                          "rank " + std::to_string(active->transfer->peer()) +
+                              " has left the group")
+                    : unknown(*partOf(*active).remote));
+    }
+  }
+}
+
+void Transfers::onForget(const MessageHeader& header) {
+  const auto found = known_.find(header.id);
+  if (found != known_.end() && found->second.uses > 0) {
+    found->second.forgetting = true; // release() answers
+    return;
+  }
+  sayForgotten(header.id);
+}
+
+void Transfers::sayForgotten(uint64_t regionId) {
+  known_.erase(regionId);
+  MessageHeader answer;
+  answer.type = MessageType::kForgotten;
+  answer.id = regionId;
+  out_.sendControl(answer);
+}
+
+void Transfers::release(uint64_t regionId) {
+  const auto found = known_.find(regionId);
+  if (found != known_.end() && --found->second.uses == 0 &&
+      found->second.forgetting) {
+    sayForgotten(regionId);
+  }
+}
+
+void Transfers::onTransferred(uint64_t id, const Status& status) {
+  auto* const active = active_.find(id);
+  if (active == nullptr) {
+    return;
+  }
+  const auto& transfer = *active->transfer;
+  if (!status.ok() && severed_ && transfer.cancelStatus.ok() &&
+      transfer.problem.ok()) {
+    restart(*active);
+  } else {
+    end(id, status);
+  }
+}
+
+// It will be done again, all of it, by another connection.
+void Transfers::restart(Active& active) {
+  active.state = State::kResolving;
+  release(partOf(active).remote->id);
+}
+
+void Transfers::end(uint64_t id, const Status& status) {
+  const auto active = active_.take(id);
+  const auto& part = partOf(active);
+  const auto& transfer = active.transfer;
+  std::erase(sending_, id);
+  framed_ = framed_ == id ? 0 : framed_;
+  if (active.state != State::kResolving) {
+    release(part.remote->id);
+  }
+  const bool first = !status.ok() && transfer->problem.ok();
+  if (first) {
+    transfer->problem = status;
+  }
+  if (--transfer->open == 0) {
+    finish(transfer);
+  } else if (first) {
+    stop(transfer, status);
+  }
+}
+
+// What still goes on of it.
+void Transfers::stop(const TransferPtr& transfer, const Status& why) {
+  for (const auto id : active_.ids()) {
+    const auto* const active = active_.find(id);
+    if (active == nullptr || active->transfer != transfer) {
+      continue;
+    }
+    if (active->state != State::kMoving) {
+      end(id, why);
+    } else if (connection_ != nullptr) {
+      connection_->stop(id);
+    } // else quieted() ends it
+  }
+}
+
+void Transfers::finish(const TransferPtr& transfer) {
+  Status status;
+  if (!transfer->problem.ok()) {
+    status = !transfer->cancelStatus.ok()
+        ? transfer->cancelStatus
+        : Status(
+              transfer->problem.code(),
+              transfer->describe() + " failed: " + transfer->problem.message());
+  } else if (transfer->note) {
+    sendNote_(transfer);
+  }
+  completions_.finish(transfer, std::move(status));
+}
+
+void Transfers::cancel(const TransferPtr& transfer, const Status& why) {
+  if (transfer->cancelStatus.ok()) {
+    transfer->cancelStatus = why;
+    stop(transfer, why);
+  }
+}
+
+std::vector<OperationPtr> Transfers::pending(uint64_t groupKey) const {
+  std::vector<OperationPtr> found;
+  auto& all = const_cast<Slab<Active>&>(active_);
+  for (const auto id : active_.ids()) {
+    const auto& transfer = all.find(id)->transfer;
+    if (transfer->groupKey == groupKey &&
+        std::find(found.begin(), found.end(), transfer) == found.end()) {
+      found.push_back(transfer);
+    }
+  }
+  return found;
+}
+
+void Transfers::fail(const Status& why) {
+  for (const auto id : active_.ids()) {
+    const auto* const active = active_.find(id);
+    if (active == nullptr) {
+      continue;
+    }
+    const auto transfer = active->transfer;
+    if (transfer->cancelStatus.ok()) {
+      cancel(
+          transfer,
+          Status(
+              why.code(), transfer->describe() + " failed: " + why.message()));
+    }
+  }
+  known_.clear();
+}
+
+void Transfers::sever() {
+  severed_ = true;
+}
+
+void Transfers::quieted() {
+  for (const auto id : active_.ids()) {
+    auto* const active = active_.find(id);
+    if (active == nullptr || active->state != State::kMoving) {
+      continue;
+    }
+    const auto& transfer = *active->transfer;
+    if (transfer.cancelStatus.ok() && transfer.problem.ok()) {
+      restart(*active);
+    } else {
+      end(id, transfer.problem.ok() ? transfer.cancelStatus : transfer.problem);
+    }
+  }
+}
+
+void Transfers::resume(Connection& connection) {
+  connection_ = &connection;
+  severed_ = false;
+  for (auto& [id, known] : known_) {
+    known.asked = false;
+    known.resolved = false;
+  }
+  for (const auto id : active_.ids()) {
+    tryStart(id);
+  }
+}
+
+} // namespace dlslime

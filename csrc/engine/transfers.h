@@ -1,0 +1,138 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "core/slab.h"
+#include "core/transport.h"
+#include "engine/completions.h"
+#include "engine/outbound.h"
+#include "engine/transfer.h"
+
+namespace dlslime {
+
+// One-sided transfers that this process has begun with one peer: the
+// initiator's half (docs/protocol.md, "One-sided transfers"). Before the first
+// use of a region its owner is asked where it is to be reached; then the route
+// moves the bytes, or they go in messages where it can't. Everything is done
+// again on another connection if the route's is lost: transfers may be
+// repeated until they are over. Under the engine's lock.
+class Transfers {
+ public:
+  struct Target {
+    uint32_t group; // the peer's id of the group
+    uint32_t source; // our rank in it
+  };
+  // Sends the note of a transfer that is over.
+  using SendNote = std::function<void(const TransferPtr&)>;
+
+  Transfers(
+      Connection& connection,
+      Outbound& out,
+      Completions& completions,
+      RegionTable& regions,
+      const PeerIdentity& peer,
+      SendNote sendNote)
+      : connection_(&connection),
+        out_(out),
+        completions_(completions),
+        regions_(regions),
+        peer_(peer),
+        sendNote_(std::move(sendNote)) {}
+
+  void start(const TransferPtr& transfer, Target target);
+  // Ends with `why` once nothing touches its memory any more.
+  void cancel(const TransferPtr& transfer, const Status& why);
+  // Sends what had to wait for room. True if anything moved.
+  bool flush();
+  bool idle() const {
+    return active_.size() == 0;
+  }
+  std::vector<OperationPtr> pending(uint64_t groupKey) const;
+
+  void onResolved(const MessageHeader& header);
+  void onForget(const MessageHeader& header);
+  void onChunk(const MessageHeader& header, ByteSpan payload);
+  void onSettled(const MessageHeader& header);
+  void onTransferred(uint64_t id, const Status& status);
+  // The local region has been enrolled, or can't be.
+  void onEnrolled(const Region& region, const Status& status);
+
+  // As in Inbound.
+  void fail(const Status& why);
+  void sever();
+  void detach() {
+    connection_ = nullptr;
+  }
+  void quieted();
+  void resume(Connection& connection);
+
+ private:
+  enum class State : uint8_t {
+    kResolving, // until the owner has answered and the local memory is ready
+    kMoving, // by the route
+    kFetching, // in kChunk messages
+    kPutting, // in kPut messages
+  };
+  struct Active {
+    TransferPtr transfer;
+    size_t part = 0;
+    Target target{};
+    State state = State::kResolving;
+    // kFetching, kPutting: the next piece, and how much of it has gone or come;
+    size_t piece = 0;
+    uint64_t offset = 0;
+    uint64_t arrived = 0; // in all, and
+    size_t asked = 0; // for so many pieces,
+    uint64_t askedBytes = 0; // of so many bytes
+  };
+  // A region of the peer.
+  struct Known {
+    uint64_t secret = 0;
+    bool asked = false; // on this connection,
+    uint32_t askedFor = 0; // for this group of the peer's
+    bool resolved = false;
+    bool forgetting = false; // the owner wants it back
+    size_t uses = 0; // parts that may touch it
+    RemoteBuffer memory;
+    uint64_t size = 0; // bytes
+  };
+  const Transfer::Part& partOf(const Active& active) const {
+    return active.transfer->parts()[active.part];
+  }
+  Status refusal(const Transfer::Part& part) const;
+  void askFor(const Active& active, Known& known);
+  void tryStart(uint64_t id);
+  void startFrames(uint64_t id);
+  void restart(Active& active);
+  void end(uint64_t id, const Status& status);
+  void finish(const TransferPtr& transfer);
+  void stop(const TransferPtr& transfer, const Status& why);
+  void release(uint64_t regionId);
+  void sayForgotten(uint64_t regionId);
+
+  // transfer_frames.cpp
+  bool sendFrame(uint64_t id);
+  void fillFetch(Active& active);
+  void fillPut(Active& active);
+  bool allSent(const Active& active) const;
+
+  Connection* connection_; // null: being replaced
+  Outbound& out_;
+  Completions& completions_;
+  RegionTable& regions_;
+  const PeerIdentity& peer_;
+  const SendNote sendNote_;
+  bool severed_ = false;
+  Slab<Active> active_;
+  std::map<uint64_t, Known> known_; // by the owner's id
+  std::deque<uint64_t> sending_; // have frames to send, in turn
+  // The frame that waits for room, and whose it is; 0: none.
+  uint64_t framed_ = 0;
+  MessageHeader header_;
+  Bytes frame_;
+};
+
+} // namespace dlslime

@@ -1,0 +1,222 @@
+"""One-sided transfers: read and write the memory of another process, without its help.
+
+    region = dlslime_backend.register(cache, name="kv")         # both ends: a CPU tensor
+    blob = region.export()                                      # to the peer, by any means
+
+    remote = dlslime_backend.import_region(blob)                # at the peer
+    peer = dlslime_backend.peer(0)                              # rank 0 of a process group, or
+    peer = dlslime_backend.Endpoint(); peer.connect(address)    # ... two processes without one
+    peer.read(region, remote, [(0, 4096, 1024)]).wait()
+    await peer.write(region, remote, (local_pages, remote_pages, 16384))
+
+Transfers go by the pair's connection: shared memory within a host, RDMA between hosts, and in
+messages where nothing faster exists. They are repeated by another connection when theirs is lost.
+"""
+
+from __future__ import annotations
+
+import atexit
+import operator
+import struct
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dlslime_backend._load import extension
+from dlslime_backend.memory import Pieces, Region, RemoteRegion, core_part
+from dlslime_backend.transfer import Transfer
+
+_IMMEDIATE = 1  # note tags
+_LARGEST_IMMEDIATE = 2**32 - 1
+
+
+class Peer:
+    """The other process of a pair; made by `peer`, or as an `Endpoint`. Any thread may use it."""
+
+    def __init__(self, link: Any) -> None:
+        self._link = link
+
+    def read(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Transfer:
+        """Begin to copy from the peer's memory into ours.
+
+        Args:
+            local: where to.
+            remote: where from; of this peer.
+            pieces: which parts, see `Pieces`. Neighbours are merged, empty ones left out; their
+                order means nothing. Arrays are int64, and read without the GIL.
+
+        Raises:
+            ValueError: a piece is outside of its region; two overlap where they are written; or
+                arrays are of other kinds or lengths. Nothing is copied then.
+        """
+        return Transfer(self._link.transfer(False, [core_part(local, remote, pieces)]))
+
+    def write(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Transfer:
+        """Begin to copy from our memory into the peer's; see `read`."""
+        return Transfer(self._link.transfer(True, [core_part(local, remote, pieces)]))
+
+    def read_many(self, parts: Iterable[tuple[Region, RemoteRegion, Pieces]]) -> Transfer:
+        """Read between several regions as one transfer, which is over when all is; see `read`."""
+        return Transfer(self._link.transfer(False, [core_part(*part) for part in parts]))
+
+    def write_many(
+        self, parts: Iterable[tuple[Region, RemoteRegion, Pieces]], imm: int | None = None
+    ) -> Transfer:
+        """Write between several regions as one transfer; see `read_many` and `write_with_imm`."""
+        if imm is None:
+            return Transfer(self._link.transfer(True, [core_part(*part) for part in parts]))
+        if not 0 <= operator.index(imm) <= _LARGEST_IMMEDIATE:
+            raise ValueError(f"dlslime: the immediate {imm} is not in 0 .. {_LARGEST_IMMEDIATE}")
+        note = struct.pack("<I", imm)
+        cores = [core_part(*part) for part in parts]
+        return Transfer(self._link.transfer(True, cores, _IMMEDIATE, note))
+
+    def write_with_imm(
+        self, local: Region, remote: RemoteRegion, pieces: Pieces = None, *, imm: int
+    ) -> Transfer:
+        """Write, and then tell the peer's `expect_imm`, which sees all bytes where they belong.
+
+        Raises:
+            ValueError: `imm` is not in 0 .. 2^32-1; or as `read`.
+        """
+        return self.write_many([(local, remote, pieces)], imm)
+
+    def expect_imm(self) -> Transfer:
+        """Wait for the peer's next `write_with_imm`, also one that has come before: its number.
+
+        Each answers one, in the order of the peer's writes that are over.
+        """
+        core = self._link.receive_note(_IMMEDIATE, 4)
+        return Transfer(core, lambda core: struct.unpack("<I", core.content)[0])
+
+    def send(self, tensor: torch.Tensor, tag: int = 0) -> Transfer:
+        """Begin to send a contiguous CPU tensor; it must not change before this is done."""
+        return Transfer(self._link.send(tensor, _checked_tag(tag)))
+
+    def recv(self, tensor: torch.Tensor, tag: int = 0) -> Transfer:
+        """Begin to receive what the peer sends next with this tag; it may be shorter."""
+        return Transfer(self._link.recv(tensor, _checked_tag(tag)))
+
+    def route(self) -> str:
+        """Connect if need be, and tell by what: "shm", "rdma", "gloo" or "self"."""
+        return str(self._link.route())
+
+
+class Endpoint(Peer):
+    """One end of a pair of processes that need no process group.
+
+    Both make one, exchange `address` by any means (a file, HTTP, a store), and call `connect` in
+    any order. Reads and writes need only this end's `connect`.
+
+    Args:
+        name: for the texts of errors.
+        timeout: of operations, and of reaching the peer, in seconds.
+        route: "auto", "shm" or "rdma"; empty takes DLSLIME_ROUTE.
+    """
+
+    def __init__(self, name: str = "endpoint", timeout: float = 300.0, route: str = "") -> None:
+        super().__init__(extension().EndpointLink(name, timeout, route))
+        _open.add(self)
+
+    @property
+    def address(self) -> bytes:
+        """What the other end's `connect` takes; the same for the endpoint's life."""
+        address: bytes = self._link.address
+        return address
+
+    def connect(self, address: bytes) -> None:
+        """Say who the other end is; nothing is sent before the first operation.
+
+        Raises:
+            ValueError: that is no address, this endpoint's own, or another one than before.
+        """
+        self._link.connect(address)
+
+    def close(self) -> None:
+        """Leave the pair; what goes on with it ends with an error. Does nothing the second time."""
+        self._link.close()
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Guest(Peer):
+    """A peer that has connected to a `Hub`; made by `Hub.accept`."""
+
+    def close(self) -> None:
+        """Leave the pair; what goes on with it ends with an error. Does nothing the second time."""
+        self._link.close()
+
+
+class Hub:
+    """Where any number of endpoints connect, that this process need not know before.
+
+    Args: as of `Endpoint`.
+    """
+
+    def __init__(self, name: str = "hub", timeout: float = 300.0, route: str = "") -> None:
+        self._core = extension().HubLink(name, timeout, route)
+        _open.add(self)
+
+    @property
+    def address(self) -> bytes:
+        """What the `connect` of endpoints takes; the same for the hub's life."""
+        address: bytes = self._core.address
+        return address
+
+    def accept(self) -> list[Guest]:
+        """Return who has come since the last call: with its first operation, a peer comes.
+
+        Does not wait. Peers that come and are never accepted can read and write what they have the
+        handles of, but not send.
+        """
+        guests = [Guest(link) for link in self._core.accept()]
+        _open.update(guests)
+        return guests
+
+    def close(self) -> None:
+        """Let nobody come any more; who was accepted stays. Does nothing the second time."""
+        self._core.close()
+
+    def __enter__(self) -> Hub:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_open: weakref.WeakSet[Endpoint | Guest | Hub] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    # While there still is an interpreter, and before the process's threads are stopped under us.
+    for entry in list(_open):
+        entry.close()
+
+
+def peer(rank: int, group: dist.ProcessGroup | None = None) -> Peer:
+    """Return a rank of a process group that uses dlslime, for one-sided transfers with it.
+
+    Args:
+        rank: in the group; one's own is possible.
+        group: None is the default group.
+
+    Raises:
+        ValueError: there is no such group, or no such rank in it.
+    """
+    from dlslime_backend.report import backend_of
+
+    return Peer(extension().PeerLink(backend_of(group), rank))
+
+
+def _checked_tag(tag: int) -> int:
+    if not 0 <= tag < 2**31:
+        raise ValueError(f"dlslime: tag {tag} is not in 0 .. 2^31-1")
+    return tag

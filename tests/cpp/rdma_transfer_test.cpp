@@ -1,0 +1,150 @@
+// One-sided transfers by NICs: what they post, and what happens when they fail.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "fakes/one_sided.h"
+#include "fakes/rdma_pair.h"
+
+namespace dlslime::testing {
+namespace {
+
+constexpr int64_t kPage = 16 << 10;
+constexpr int64_t kPages = 300; // more than a queue pair takes at a time
+constexpr size_t kSize = 2 * kPages * kPage;
+
+class RdmaTransfer : public RdmaPair {
+ protected:
+  explicit RdmaTransfer(std::vector<FakeDevice> devices = {nicOf(0), nicOf(1)})
+      : RdmaPair(std::move(devices)) {}
+  void start(const Change& change = {}) {
+    RdmaPair::start([&](Config& config, int rank) {
+      config.recovery = milliseconds(30000);
+      config.patience = milliseconds(500);
+      if (change) {
+        change(config, rank);
+      }
+    });
+    for (int rank = 0; rank < 2; ++rank) {
+      sides[rank] =
+          std::make_unique<OneSided>((*world)[rank], kSize, unsigned(rank) + 1);
+    }
+  }
+  // Every second one, so that nothing can be merged.
+  static TestTransfer::Pieces pages() {
+    TestTransfer::Pieces pieces;
+    for (int64_t i = 0; i < kPages; ++i) {
+      pieces.push_back({2 * i * kPage, 2 * i * kPage, kPage});
+    }
+    return pieces;
+  }
+  void expectPages() {
+    for (const auto& [here, there, length] : pages()) {
+      ASSERT_TRUE(sides[0]->same(
+          *sides[1], size_t(here), size_t(there), size_t(length)));
+    }
+  }
+  std::unique_ptr<OneSided> sides[2];
+};
+
+TEST_F(RdmaTransfer, EachPageIsOneRequestAndManyGoByOneDoorbell) {
+  start();
+  ASSERT_TRUE(sides[0]->done(sides[0]->read(1, *sides[1], {{0, 0, 1}})));
+  const auto reads = fabric.requests("nic0", IBV_WR_RDMA_READ);
+  const auto immediates = fabric.requests(IBV_WR_RDMA_WRITE_WITH_IMM);
+  const auto doorbells = fabric.doorbells();
+  ASSERT_TRUE(sides[0]->done(sides[0]->read(1, *sides[1], pages())));
+  expectPages();
+  EXPECT_EQ(fabric.requests("nic0", IBV_WR_RDMA_READ) - reads, kPages);
+  EXPECT_LE(fabric.requests(IBV_WR_RDMA_WRITE_WITH_IMM) - immediates, 2U);
+  EXPECT_LE(fabric.doorbells() - doorbells, kPages / 3);
+}
+
+TEST_F(RdmaTransfer, WritesAreWrites) {
+  start();
+  ASSERT_TRUE(sides[0]->done(sides[0]->write(1, *sides[1], pages())));
+  expectPages();
+  EXPECT_EQ(fabric.requests("nic0", IBV_WR_RDMA_WRITE), kPages);
+}
+
+TEST_F(RdmaTransfer, RegionsAreRegisteredOnceAndUntilTheirEnd) {
+  start();
+  const auto before = fabric.live()["mr"];
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(sides[0]->done(sides[0]->read(1, *sides[1], pages())));
+  }
+  EXPECT_EQ(fabric.live()["mr"], before + 2); // one at each end
+  sides[0]->deregister();
+  sides[1]->deregister();
+  EXPECT_EQ(fabric.live()["mr"], before);
+}
+
+TEST_F(RdmaTransfer, MemoryThatCantBeRegisteredGoesInMessages) {
+  start();
+  fabric.failRegistrations(ENOMEM);
+  ASSERT_TRUE(sides[0]->done(sides[0]->read(1, *sides[1], pages())));
+  expectPages();
+  EXPECT_EQ(route(0), "rdma");
+  EXPECT_GE(log.count("can't be registered"), 1U) << log.all();
+}
+
+TEST_F(RdmaTransfer, CablesThatComeAndGoCostNothing) {
+  start();
+  std::atomic<bool> over{false};
+  std::thread cutter([&] {
+    // So many, and no more: a transfer that is cut begins anew.
+    for (int i = 0; i < 40; ++i) {
+      std::this_thread::sleep_for(milliseconds(3 + i % 20));
+      fabric.cut(i % 2 == 0 ? "nic0" : "nic1");
+      std::this_thread::sleep_for(milliseconds(i % 5));
+      fabric.cut(i % 2 == 0 ? "nic0" : "nic1", false);
+    }
+    over = true;
+  });
+  for (int i = 0; (i < 10 || !over) && !HasFatalFailure(); ++i) {
+    const auto fresh = pattern(kSize, unsigned(i));
+    std::copy(fresh.begin(), fresh.end(), sides[1]->memory.begin());
+    const bool write = i % 2 == 0;
+    ASSERT_TRUE(sides[0]->done(
+        write ? sides[0]->write(1, *sides[1], pages())
+              : sides[0]->read(1, *sides[1], pages())));
+    expectPages();
+  }
+  cutter.join();
+  EXPECT_GT(log.count("is lost (RDMA by nic"), 1U) << log.all();
+}
+
+TEST_F(RdmaTransfer, LastNicIsFollowedByGloo) {
+  start();
+  const auto read = sides[0]->read(1, *sides[1], pages());
+  fabric.cut("nic1");
+  ASSERT_TRUE(sides[0]->done(read));
+  ASSERT_TRUE(sides[0]->done(sides[0]->write(1, *sides[1], pages())));
+  ASSERT_TRUE(sides[0]->done(sides[0]->read(1, *sides[1], pages())));
+  expectPages();
+  EXPECT_EQ(route(0), "gloo");
+  sides[1]->deregister();
+}
+
+class RdmaTransferByTwo : public RdmaTransfer {
+ protected:
+  RdmaTransferByTwo() : RdmaTransfer(twoNetworks()) {}
+};
+
+TEST_F(RdmaTransferByTwo, PagesGoByBothNics) {
+  start([](Config& config, int rank) {
+    config.rdma.nics = rank == 0 ? "=nic0a,nic0b" : "=nic1a,nic1b";
+  });
+  ASSERT_TRUE(sides[0]->done(sides[0]->read(1, *sides[1], pages())));
+  expectPages();
+  EXPECT_GE(fabric.requests("nic0a", IBV_WR_RDMA_READ), 50U);
+  EXPECT_GE(fabric.requests("nic0b", IBV_WR_RDMA_READ), 50U);
+  // ... of which one is lost.
+  const auto write = sides[0]->write(1, *sides[1], pages());
+  fabric.cut("nic0a");
+  ASSERT_TRUE(sides[0]->done(write));
+  expectPages();
+}
+
+} // namespace
+} // namespace dlslime::testing

@@ -1,0 +1,66 @@
+"""Hubs: where endpoints connect that the process does not know."""
+
+import pytest
+import torch.distributed as dist
+
+import dlslime_backend
+from harness import await_key, dlslime_only, run_world, tell
+from patterns import blank, expect_pattern, pattern
+from test_endpoint import endpoint_routes
+from test_one_sided import NBYTES
+
+pytestmark = dlslime_only
+
+
+def _hub(rank: int, size: int) -> None:
+    """Everybody sends to rank 0 and is answered, reads its memory, and leaves."""
+    if rank > 0:
+        endpoint = dlslime_backend.Endpoint(f"guest {rank}")
+        endpoint.connect(bytes.fromhex(await_key("hub")))
+        endpoint.send(pattern(100, rank)).wait()
+        answer = blank(100)
+        endpoint.recv(answer).wait()
+        expect_pattern(answer, rank + 10)
+        memory = blank(NBYTES)
+        remote = dlslime_backend.import_region(bytes.fromhex(await_key("memory")))
+        endpoint.read(dlslime_backend.register(memory), remote).wait()
+        expect_pattern(memory, 0)
+        endpoint.close()
+        return
+    region = dlslime_backend.register(pattern(NBYTES, 0))
+    with dlslime_backend.Hub("hub of 0") as hub:
+        tell("memory", region.export().hex())
+        tell("hub", hub.address.hex())
+        guests: list[dlslime_backend.Guest] = []
+        while len(guests) < size - 1:
+            guests += hub.accept()
+        for guest in guests:
+            message = blank(100)
+            guest.recv(message).wait()
+            (seed,) = [i for i in range(1, size) if message.equal(pattern(100, i))]
+            guest.send(pattern(100, seed + 10)).wait()
+        for guest in guests:
+            with pytest.raises(dist.DistBackendError, match="other endpoint .* has been closed"):
+                guest.recv(blank(100)).wait()
+            guest.close()
+            guest.close()
+    late = dlslime_backend.Endpoint()
+    late.connect(hub.address)
+    with pytest.raises(dist.DistBackendError, match="has been closed"):
+        late.send(blank(1)).wait()
+
+
+@endpoint_routes
+def test_hub_takes_everybody_who_has_its_address(env: dict[str, str]) -> None:
+    run_world(_hub, 4, env=env, init=False)
+
+
+def test_hub_is_closed_when_it_is_dropped() -> None:
+    before = dlslime_backend.Hub()
+    address = before.address
+    with dlslime_backend.Hub():  # the process listens on
+        del before
+        endpoint = dlslime_backend.Endpoint()
+        endpoint.connect(address)
+        with pytest.raises(dist.DistBackendError, match="has been closed"):
+            endpoint.send(blank(1)).wait()

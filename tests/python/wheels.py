@@ -1,0 +1,55 @@
+"""Other libraries' wheels, for tests that use them unmodified: kept in build/wheels."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "build" / "wheels"
+
+
+def made(name: str, make: Callable[[Path], None]) -> Path:
+    """Return the folder `name` of build/wheels, which `make` fills the first time."""
+    folder = FOLDER / name
+    if not folder.is_dir():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=FOLDER) as scratch:
+            fresh = Path(scratch) / "fresh"
+            fresh.mkdir()
+            make(fresh)
+            fresh.rename(folder)  # all of it, or nothing
+    return folder
+
+
+def pip(verb: str, options: Sequence[str], requirements: Sequence[str]) -> None:
+    """Run pip for these packages alone, without what they depend on; fail the test if it can't."""
+    command = [sys.executable, "-m", "pip", verb, "--quiet", "--no-deps", *options]
+    done = subprocess.run([*command, *requirements], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.fail(
+            f"these tests need {', '.join(requirements)}, and pip can't get it:\n{done.stderr}",
+            pytrace=False,
+        )
+
+
+def python_files(
+    folder: Path, requirement: str, sha256: str, wheel_for: Sequence[str], inside: Sequence[str]
+) -> None:
+    """Unpack the *.py of one wheel that are below the folders `inside`; fail if it's another."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        options = [*wheel_for, "--only-binary=:all:", f"--dest={scratch}"]
+        pip("download", options, [requirement])
+        (path,) = Path(scratch).glob("*.whl")
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if found != sha256:
+            pytest.fail(f"{path.name} has SHA-256 {found}, not {sha256}", pytrace=False)
+        with zipfile.ZipFile(path) as wheel:
+            names = [name for name in wheel.namelist() if name.endswith(".py")]
+            wheel.extractall(folder, [name for name in names if name.startswith(tuple(inside))])

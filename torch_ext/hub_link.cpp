@@ -1,0 +1,43 @@
+#include "torch_ext/hub_link.h"
+
+#include "torch_ext/gil.h"
+
+namespace dlslime {
+
+GuestLink::~GuestLink() {
+  const WithoutGil others;
+  close();
+}
+
+void GuestLink::close() {
+  if (closed_.exchange(true)) {
+    return;
+  }
+  const auto shared = handle();
+  shared->engine->leave(*shared->group);
+}
+
+HubLink::HubLink(const Endpoint::Options& options)
+    : hub_(std::make_unique<Hub>(acquireEngine(), options)),
+      timeout_(options.timeout) {}
+
+HubLink::~HubLink() {
+  const WithoutGil others;
+  hub_.reset();
+}
+
+std::vector<std::shared_ptr<GuestLink>> HubLink::accept() {
+  refuseInForkedChild();
+  hub_->engine()->poke(); // so that polling alone makes progress
+  std::vector<std::shared_ptr<GuestLink>> guests;
+  for (auto& group : hub_->takeGuests()) {
+    const auto shared = std::make_shared<GroupHandle>();
+    shared->engine = hub_->engine();
+    shared->group = std::move(group);
+    shared->timeout.store(timeout_);
+    guests.push_back(std::make_shared<GuestLink>(shared));
+  }
+  return guests;
+}
+
+} // namespace dlslime

@@ -1,0 +1,137 @@
+#include "torch_ext/peer_link.h"
+
+#include "torch_ext/gil.h"
+#include "torch_ext/tensor_view.h"
+
+namespace dlslime {
+
+// `shared` is handle(): asked for first, since endpoints know their peer from
+// then on.
+Pending PeerLink::post(
+    const std::shared_ptr<GroupHandle>& shared,
+    const OperationPtr& operation,
+    std::shared_ptr<Bytes> bytes) {
+  if (operation->kind() == Operation::Kind::kReceive) {
+    shared->engine->receive(*shared->group, operation);
+  } else {
+    shared->engine->send(*shared->group, operation);
+  }
+  return {shared, operation, std::move(bytes)};
+}
+
+Pending PeerLink::transfer(
+    bool write,
+    std::vector<Transfer::Part> parts,
+    uint32_t noteTag,
+    const std::shared_ptr<Bytes>& note) const {
+  refuseInForkedChild();
+  const auto shared = handle();
+  const auto transfer = std::make_shared<Transfer>(
+      write ? Operation::Kind::kWrite : Operation::Kind::kRead,
+      peer(),
+      std::move(parts));
+  if (note) {
+    transfer->note = std::make_shared<NoteOperation>(
+        Operation::Kind::kSend, peer(), kFirstNoteTag + noteTag, note);
+  }
+  shared->engine->transfer(*shared->group, transfer);
+  return {shared, transfer};
+}
+
+Pending PeerLink::send(const at::Tensor& tensor, uint32_t tag) const {
+  refuseInForkedChild();
+  const auto shared = handle();
+  return post(
+      shared,
+      std::make_shared<TensorOperation>(
+          Operation::Kind::kSend, peer(), tag, checkedTensor("send", {tensor})),
+      nullptr);
+}
+
+Pending PeerLink::receive(const at::Tensor& tensor, uint32_t tag) const {
+  refuseInForkedChild();
+  const auto shared = handle();
+  return post(
+      shared,
+      std::make_shared<TensorOperation>(
+          Operation::Kind::kReceive,
+          peer(),
+          tag,
+          checkedTensor("recv", {tensor})),
+      nullptr);
+}
+
+Pending PeerLink::sendNote(uint32_t noteTag, std::shared_ptr<Bytes> bytes)
+    const {
+  refuseInForkedChild();
+  const auto shared = handle();
+  return post(
+      shared,
+      std::make_shared<NoteOperation>(
+          Operation::Kind::kSend,
+          peer(),
+          kFirstNoteTag + noteTag,
+          std::move(bytes)),
+      nullptr);
+}
+
+Pending PeerLink::receiveNote(uint32_t noteTag, size_t capacity) const {
+  auto bytes = std::make_shared<Bytes>(capacity);
+  refuseInForkedChild();
+  const auto shared = handle();
+  return post(
+      shared,
+      std::make_shared<NoteOperation>(
+          Operation::Kind::kReceive, peer(), kFirstNoteTag + noteTag, bytes),
+      bytes);
+}
+
+PeerReport PeerLink::explain() const {
+  const auto shared = handle();
+  return shared->engine->explain(
+      *shared->group, peer(), deadlineAfter(shared->timeout.load()));
+}
+
+EndpointLink::EndpointLink(const Endpoint::Options& options)
+    : endpoint_(std::make_shared<Endpoint>(acquireEngine(), options)),
+      timeout_(options.timeout) {}
+
+EndpointLink::~EndpointLink() {
+  const WithoutGil others;
+  close();
+}
+
+void EndpointLink::connect(ByteSpan peer) {
+  endpoint_->connect(peer);
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (!handle_) {
+    handle_ = std::make_shared<GroupHandle>();
+    handle_->engine = endpoint_->engine();
+    handle_->group = endpoint_->group();
+    handle_->timeout.store(timeout_);
+  }
+}
+
+std::shared_ptr<GroupHandle> EndpointLink::handle() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (closed_ || !handle_) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        closed_ ? "the endpoint has been closed"
+                : "the endpoint is not connected: give connect() the address "
+                  "of the other one");
+  }
+  return handle_;
+}
+
+void EndpointLink::close() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (std::exchange(closed_, true)) {
+      return;
+    }
+  }
+  endpoint_->leave();
+}
+
+} // namespace dlslime

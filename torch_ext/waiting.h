@@ -1,0 +1,36 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "engine/engine.h"
+
+namespace dlslime {
+
+// What the operations of one group share, and need after the group's object may
+// have gone: keeps the engine alive while any of them is.
+struct GroupHandle {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Group> group;
+  std::atomic<std::chrono::milliseconds> timeout;
+};
+
+// A message from, or into, bytes of its own.
+class NoteOperation final : public Operation {
+ public:
+  NoteOperation(Kind kind, int peer, uint32_t tag, std::shared_ptr<Bytes> bytes)
+      : Operation(kind, peer, tag, {bytes->data(), bytes->size()}),
+        bytes_(std::move(bytes)) {}
+
+ private:
+  const std::shared_ptr<Bytes> bytes_;
+};
+
+// Returns once the operation is done. After `limit` it is taken back: it ends,
+// and its memory is the caller's again.
+void waitOrTakeBack(
+    GroupHandle& handle,
+    const OperationPtr& operation,
+    milliseconds limit);
+
+} // namespace dlslime

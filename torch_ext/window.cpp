@@ -1,0 +1,299 @@
+#include "torch_ext/window.h"
+
+#ifdef C10D_BACKEND_HAS_WINDOW
+
+#include "core/fork_guard.h"
+#include "torch_ext/backend.h"
+#include "torch_ext/gil.h"
+#include "torch_ext/tensor_view.h"
+#include "torch_ext/work.h"
+
+namespace dlslime {
+
+namespace {
+
+// Tags from 2^31 up are the backend's own (docs/protocol.md).
+constexpr uint32_t kExchangeTag = 0x90000000, kSignalTag = 0xa0000000;
+constexpr uint32_t kMostWindows = 0x10000000;
+constexpr size_t kMostHandleBytes = 1024;
+
+// Errors of the engine as torch has them.
+template <typename Body>
+auto checkedCall(const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    TORCH_CHECK_VALUE(
+        error.status().code() != ErrorCode::kInvalidArgument,
+        "dlslime: ",
+        error.what());
+    TORCH_CHECK_WITH(DistBackendError, false, "dlslime: ", error.what());
+  }
+}
+
+// The tensor's storage is kept until the last transfer with it is over. Nobody
+// else gets it, so it is in no table.
+RegionPtr sourceOf(const at::Tensor& tensor) {
+  const auto view = bytesOf(tensor);
+  RegionHandle handle;
+  handle.address = reinterpret_cast<uint64_t>(view.data);
+  handle.size = view.size;
+  handle.name = "a tensor that is put";
+  return std::make_shared<Region>(
+      handle, view, std::make_shared<c10::Storage>(tensor.storage()));
+}
+
+} // namespace
+
+Window::~Window() {
+  const WithoutGil others;
+  if (region_ && !inForkedChild()) {
+    try { // whoever still writes keeps the memory alive
+      handle_->engine->deregister(
+          region_, deadlineAfter(handle_->timeout.load()));
+    } catch (const Error&) {
+      return;
+    }
+  }
+}
+
+int Window::checked(int64_t rank) const {
+  const int size = handle_->group->size();
+  TORCH_CHECK_VALUE(
+      rank >= 0 && rank < size,
+      "dlslime: a window has ranks 0 to ",
+      size - 1,
+      ", and not ",
+      rank);
+  return static_cast<int>(rank);
+}
+
+milliseconds Window::limitOf(milliseconds wanted) const {
+  return wanted == c10d::kUnsetTimeout ? handle_->timeout.load() : wanted;
+}
+
+void Window::post(const OperationPtr& operation) const {
+  refuseInForkedChild();
+  auto& engine = *handle_->engine;
+  auto& group = *handle_->group;
+  operation->kind() == Operation::Kind::kReceive
+      ? engine.receive(group, operation)
+      : engine.send(group, operation);
+}
+
+Window::WorkPtr Window::finish(
+    const OperationPtr& operation,
+    std::vector<at::Tensor> tensors,
+    bool asyncOp,
+    milliseconds limit) const {
+  auto work = c10::make_intrusive<P2PWork>(
+      handle_, operation, c10d::OpType::UNKNOWN, std::move(tensors), nullptr);
+  if (!asyncOp) {
+    const WithoutGil others;
+    work->wait(limit);
+  }
+  return work;
+}
+
+std::vector<Bytes> Window::exchange(const Bytes& mine) const {
+  const int size = handle_->group->size(), self = handle_->group->rank();
+  std::vector<Bytes> all(static_cast<size_t>(size), mine);
+  std::vector<std::shared_ptr<Bytes>> incoming(static_cast<size_t>(size));
+  std::vector<OperationPtr> operations;
+  const auto outgoing = std::make_shared<Bytes>(mine);
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank == self) {
+      continue;
+    }
+    auto& buffer = incoming[static_cast<size_t>(rank)];
+    buffer = std::make_shared<Bytes>(kMostHandleBytes);
+    operations.push_back(std::make_shared<NoteOperation>(
+        Operation::Kind::kReceive, rank, kExchangeTag + number_, buffer));
+    post(operations.back());
+    operations.push_back(std::make_shared<NoteOperation>(
+        Operation::Kind::kSend, rank, kExchangeTag + number_, outgoing));
+    post(operations.back());
+  }
+  const auto limit = handle_->timeout.load();
+  for (const auto& operation : operations) {
+    waitOrTakeBack(*handle_, operation, limit);
+    if (!operation->status().ok()) {
+      throw Error(operation->status());
+    }
+    if (operation->kind() == Operation::Kind::kReceive) {
+      const auto rank = static_cast<size_t>(operation->peer());
+      incoming[rank]->resize(operation->bytes());
+      all[rank] = *incoming[rank];
+    }
+  }
+  return all;
+}
+
+void Window::tensor_register(const at::Tensor& tensor, bool owning) {
+  checkedTensor("window", {tensor});
+  const WithoutGil others;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  TORCH_CHECK_VALUE(!region_, "dlslime: the window has a tensor already");
+  checkedCall([&] {
+    refuseInForkedChild();
+    auto& engine = *handle_->engine;
+    const auto region = engine.registerMemory(
+        bytesOf(tensor),
+        "window " + std::to_string(number_),
+        owning ? std::make_shared<c10::Storage>(tensor.storage()) : nullptr);
+    std::vector<RemotePtr> remotes;
+    try {
+      for (const auto& handle : exchange(encode(region->handle()))) {
+        remotes.push_back(
+            std::make_shared<const RegionHandle>(decodeRegion(handle)));
+      }
+    } catch (const Error&) {
+      engine.deregister(region, deadlineAfter(handle_->timeout.load()));
+      throw;
+    }
+    tensor_ = tensor;
+    region_ = region;
+    remotes_ = std::move(remotes);
+    puts_.assign(remotes_.size(), {});
+  });
+}
+
+void Window::tensor_deregister() {
+  const WithoutGil others;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
+  checkedCall([&] {
+    const auto limit = handle_->timeout.load();
+    for (const auto& puts : puts_) {
+      for (const auto& put : puts) {
+        waitOrTakeBack(*handle_, put, limit);
+      }
+    }
+    exchange(Bytes(1)); // nobody puts any more
+    handle_->engine->deregister(region_, deadlineAfter(limit));
+  });
+  region_ = nullptr;
+  tensor_ = at::Tensor();
+  remotes_.clear();
+}
+
+Window::WorkPtr Window::put(
+    const at::Tensor& tensor,
+    int64_t dstRank,
+    int64_t targetOffsetNelems,
+    bool asyncOp,
+    const c10d::PutOptions& opts) {
+  checkedTensor("put", {tensor});
+  const int rank = checked(dstRank);
+  TransferPtr transfer;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
+    transfer = checkedCall([&] {
+      refuseInForkedChild();
+      const auto local = sourceOf(tensor);
+      const auto& remote = remotes_[static_cast<size_t>(rank)];
+      PieceBuilder builder(*local, *remote, true, 1);
+      const auto unit = static_cast<int64_t>(tensor_.element_size());
+      const auto size = static_cast<int64_t>(local->view().size);
+      const bool fits = targetOffsetNelems >= 0 &&
+          targetOffsetNelems <= static_cast<int64_t>(remote->size) / unit;
+      builder.add(0, fits ? targetOffsetNelems * unit : -1, size);
+      std::vector<Transfer::Part> parts;
+      if (size > 0) {
+        parts.push_back({local, remote, builder.take()});
+      }
+      auto started = std::make_shared<Transfer>(
+          Operation::Kind::kWrite, rank, std::move(parts));
+      handle_->engine->transfer(*handle_->group, started);
+      return started;
+    });
+    auto& puts = puts_[static_cast<size_t>(rank)];
+    std::erase_if(puts, [](const TransferPtr& earlier) {
+      return earlier->done() && earlier->status().ok();
+    });
+    puts.push_back(transfer);
+  }
+  return finish(transfer, {tensor}, asyncOp, limitOf(opts.timeout));
+}
+
+Window::WorkPtr Window::signal(
+    int64_t peerRank,
+    bool asyncOp,
+    const c10d::SignalOptions& opts) {
+  const int rank = checked(peerRank);
+  std::vector<TransferPtr> puts;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (!puts_.empty()) {
+      puts.swap(puts_[static_cast<size_t>(rank)]);
+    }
+  }
+  const auto limit = limitOf(opts.timeout);
+  const WithoutGil others;
+  const auto send = checkedCall([&] {
+    for (const auto& put : puts) {
+      waitOrTakeBack(*handle_, put, limit);
+      if (!put->status().ok()) {
+        throw Error(put->status());
+      }
+    }
+    auto operation = std::make_shared<NoteOperation>(
+        Operation::Kind::kSend,
+        rank,
+        kSignalTag + number_,
+        std::make_shared<Bytes>(1));
+    post(operation);
+    return operation;
+  });
+  return finish(send, {}, asyncOp, limit);
+}
+
+Window::WorkPtr Window::wait_signal(
+    int64_t peerRank,
+    bool asyncOp,
+    const c10d::WaitSignalOptions& opts) {
+  const int rank = checked(peerRank);
+  const auto receive = checkedCall([&] {
+    auto operation = std::make_shared<NoteOperation>(
+        Operation::Kind::kReceive,
+        rank,
+        kSignalTag + number_,
+        std::make_shared<Bytes>(1));
+    post(operation);
+    return operation;
+  });
+  return finish(receive, {}, asyncOp, limitOf(opts.timeout));
+}
+
+at::Tensor Window::map_remote_tensor(int64_t rank) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      checked(rank) == handle_->group->rank(),
+      "dlslime: the CPU memory of rank ",
+      rank,
+      " can't be mapped into this process: put() to it, or read it by "
+      "dlslime_backend.peer(rank).read()");
+  return tensor_;
+}
+
+c10d::WindowAttr Window::get_attr(int64_t peerRank) {
+  checked(peerRank);
+  return {c10d::WindowAccessType::UNIFIED};
+}
+
+c10::intrusive_ptr<c10d::Window> DlslimeBackend::new_window(
+    const std::optional<at::Tensor>& tensor) {
+  const auto number = windows_.fetch_add(1);
+  TORCH_CHECK(number < kMostWindows, "dlslime: too many windows in one group");
+  auto window = c10::make_intrusive<Window>(handle_, number);
+  if (tensor) {
+    window->tensor_register(*tensor, true);
+  }
+  return window;
+}
+
+} // namespace dlslime
+
+#endif
