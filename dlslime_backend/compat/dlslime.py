@@ -1,0 +1,246 @@
+"""The Python API of the original DLSlime, as LMDeploy's disaggregation uses it.
+
+    endpoint = RDMAEndpoint(device_name=available_nic()[0], ib_port=1, link_type="RoCE")
+    endpoint.register_memory_region(0, tensor.data_ptr(), 0, tensor.nbytes)
+    info = endpoint.endpoint_info()              # a dict of JSON, to the other process
+    endpoint.connect(their_info)
+    endpoint.read([(0, 0, target_offset, source_offset, length)]).wait()
+
+Differences that help: both endpoint classes take whatever route is best for the pair (the device's
+name is a hint that is not needed: see DLSLIME_NICS), futures raise when a transfer has failed, and
+can be awaited.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from dlslime_backend import memory, one_sided
+from dlslime_backend.transfer import Transfer
+
+__all__ = ["Assignment", "NVLinkEndpoint", "RDMAEndpoint", "available_nic"]
+
+Key: TypeAlias = int | str
+
+_DEVICES = Path("/sys/class/infiniband")
+_VERSION = 1
+
+
+class Assignment(NamedTuple):
+    """One piece of a transfer, in bytes.
+
+    `target_offset` is in the peer's region and `source_offset` in ours, for reads and for writes.
+    Plain tuples of the same five do as well.
+    """
+
+    mr_key: Key
+    remote_mr_key: Key
+    target_offset: int
+    source_offset: int
+    length: int
+
+
+def available_nic() -> list[str]:
+    """Return the names of this host's RDMA devices; ["auto"] where there are none."""
+    names = sorted(path.name for path in _DEVICES.iterdir()) if _DEVICES.is_dir() else []
+    return names or ["auto"]
+
+
+class _Future:
+    """A transfer under way. Any thread may wait."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Block until it is over, without the GIL; returns 0.
+
+        Raises:
+            ValueError, TimeoutError, torch.distributed.DistBackendError: it has failed, and touches
+                no memory any more.
+        """
+        self._transfer.wait(timeout)
+        return 0
+
+    def done(self) -> bool:
+        """Tell whether it is over."""
+        return self._transfer.done()
+
+    def __await__(self) -> Any:
+        return self._transfer.__await__()
+
+
+class _ImmFuture(_Future):
+    """A number that is to come with a write of the peer's."""
+
+    _number: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Block until it has come; returns 0, and `imm_data` returns it."""
+        self._number = self._transfer.wait(timeout)
+        return 0
+
+    def imm_data(self) -> int:
+        """Return the number, once waited for."""
+        if self._number is None:
+            self.wait()
+        assert self._number is not None
+        return self._number
+
+
+class _Endpoint:
+    """One process's end of a pair. Each has its own regions, under keys of the caller's."""
+
+    def __init__(self) -> None:
+        self._endpoint = one_sided.Endpoint("DLSlime's API")
+        self._regions: dict[Key, memory.Region] = {}
+        self._remote: dict[Key, memory.RemoteRegion] = {}
+
+    def register_memory_region(self, mr_key: Key, addr: int, offset: int, length: int) -> int:
+        """Let the peer read and write `length` bytes at address `addr` + `offset` (bytes).
+
+        The memory must stay until `shutdown`. A key that was registered before is replaced.
+
+        Returns:
+            How many were registered before it.
+        """
+        self._regions[mr_key] = memory.register((addr + offset, length), str(mr_key))
+        return len(self._regions) - 1
+
+    def mr_info(self) -> dict[str, str]:
+        """Return this end's regions, as JSON."""
+        return {_as_text(key): _encode(region.export()) for key, region in self._regions.items()}
+
+    def endpoint_info(self) -> dict[str, Any]:
+        """Return what the peer's `connect` takes, as JSON: the address, and the regions so far."""
+        return {
+            "dlslime_backend": _VERSION,
+            "address": _encode(self._endpoint.address),
+            "mr_info": self.mr_info(),
+        }
+
+    def connect(self, info: dict[str, Any]) -> None:
+        """Take the peer's `endpoint_info`. Once more adds regions that are new.
+
+        Raises:
+            ValueError: it is of another library, or of another peer than before.
+        """
+        if info.get("dlslime_backend") != _VERSION:
+            raise ValueError(
+                "dlslime: the other endpoint's info is not of dlslime_backend "
+                f"(keys {sorted(info)}): both ends must use it"
+            )
+        self._endpoint.connect(_decode(info["address"]))
+        for key, exported in info["mr_info"].items():
+            self.register_remote_memory_region(_as_key(key), exported)
+
+    def register_remote_memory_region(self, mr_key: Key, info: str) -> int:
+        """Take one region of the peer's `mr_info`; returns how many there were before."""
+        self._remote[mr_key] = memory.import_region(_decode(info))
+        return len(self._remote) - 1
+
+    def read(self, assign: Iterable[Sequence[Any]], stream: object = None) -> _Future:
+        """Begin to read; `assign` are `Assignment`s, of any number and in any order.
+
+        Raises:
+            ValueError: an unknown key, or a piece outside of its region. Nothing is read then.
+        """
+        return _Future(self._endpoint.read_many(self._parts(assign)))
+
+    def write(self, assign: Iterable[Sequence[Any]], stream: object = None) -> _Future:
+        """Begin to write; see `read`."""
+        return _Future(self._endpoint.write_many(self._parts(assign)))
+
+    def write_with_imm(
+        self, assign: Iterable[Sequence[Any]], imm_data: int = 0, stream: object = None
+    ) -> _Future:
+        """Write, and then tell the peer's `imm_recv` a number of 32 bits."""
+        return _Future(self._endpoint.write_many(self._parts(assign), imm=imm_data))
+
+    def imm_recv(self, stream: object = None) -> _ImmFuture:
+        """Wait for the number of a `write_with_imm`, also of one that has come before."""
+        return _ImmFuture(self._endpoint.expect_imm())
+
+    def send(self, chunk: tuple[Key, int, int], stream_handler: object = None) -> _Future:
+        """Begin to send (key, offset, length) of a region of ours."""
+        return _Future(self._endpoint.send(self._memory(*chunk)))
+
+    def recv(self, chunk: tuple[Key, int, int], stream_handler: object = None) -> _Future:
+        """Begin to receive into (key, offset, length) of a region of ours."""
+        return _Future(self._endpoint.recv(self._memory(*chunk)))
+
+    def shutdown(self) -> None:
+        """Leave the pair, and give the memory back. Does nothing the second time."""
+        self._endpoint.close()
+        while self._regions:
+            self._regions.popitem()[1].deregister()
+
+    def _memory(self, key: Key, offset: int, length: int) -> torch.Tensor:
+        region = _known(self._regions, key, "local")
+        if offset < 0 or length < 0 or offset + length > region.nbytes:
+            raise ValueError(
+                f"dlslime: offset {offset} and length {length} are outside of region {key!r} "
+                f"({region.nbytes} bytes)"
+            )
+        if length == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        array = (ctypes.c_char * length).from_address(region.address + offset)
+        return torch.frombuffer(array, dtype=torch.uint8)
+
+    def _parts(
+        self, assign: Iterable[Sequence[Any]]
+    ) -> list[tuple[memory.Region, memory.RemoteRegion, list[tuple[int, int, int]]]]:
+        pieces: dict[tuple[Key, Key], list[tuple[int, int, int]]] = {}
+        for mr_key, remote_mr_key, target_offset, source_offset, length in assign:
+            entry = (source_offset, target_offset, length)
+            pieces.setdefault((mr_key, remote_mr_key), []).append(entry)
+        return [
+            (_known(self._regions, here, "local"), _known(self._remote, there, "remote"), list_)
+            for (here, there), list_ in pieces.items()
+        ]
+
+
+class RDMAEndpoint(_Endpoint):
+    """See the module; the arguments are taken as hints, for the route is chosen by what works."""
+
+    def __init__(
+        self, device_name: str = "", ib_port: int = 1, link_type: str = "auto", num_qp: int = 1
+    ) -> None:
+        super().__init__()
+
+
+class NVLinkEndpoint(_Endpoint):
+    """The same for processes of one host."""
+
+
+def _known(regions: dict[Key, Any], key: Key, which: str) -> Any:
+    if key not in regions:
+        raise ValueError(
+            f"dlslime: there is no {which} region with key {key!r}; there are "
+            f"{sorted(map(str, regions))}"
+        )
+    return regions[key]
+
+
+# JSON's keys are texts.
+def _as_text(key: Key) -> str:
+    return f"int:{key}" if isinstance(key, int) else f"str:{key}"
+
+
+def _as_key(text: str) -> Key:
+    kind, _, value = text.partition(":")
+    return int(value) if kind == "int" else value
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.b64decode(text)

@@ -1,0 +1,211 @@
+"""The names that NIXL's compiled module has, as far as programs use them: errors, lists, constants.
+
+Lists of descriptors are arrays here: of (address, bytes, device), uint64 [N, 3].
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+DEFAULT_COMM_PORT = 8888
+NIXL_INIT_AGENT = ""
+Table = npt.NDArray[np.uint64]
+
+
+class nixl_mem_t(Enum):  # noqa: N801  (NIXL's name, as all in here)
+    """Kinds of memory."""
+
+    DRAM_SEG = 0
+    VRAM_SEG = 1
+    BLK_SEG = 2
+    OBJ_SEG = 3
+    FILE_SEG = 4
+
+
+DRAM_SEG, VRAM_SEG, BLK_SEG, OBJ_SEG, FILE_SEG = nixl_mem_t
+
+
+class nixl_thread_sync_t(Enum):  # noqa: N801
+    """How an agent may be used by threads; by any number here, whatever is asked for."""
+
+    NIXL_THREAD_SYNC_NONE = 0
+    NIXL_THREAD_SYNC_STRICT = 1
+    NIXL_THREAD_SYNC_RW = 2
+    NIXL_THREAD_SYNC_DEFAULT = 0
+
+
+class nixlNotPostedError(Exception):  # noqa: N801, N818
+    """The transfer has not been posted."""
+
+
+class nixlInvalidParamError(Exception):  # noqa: N801
+    """An argument that can't be."""
+
+
+class nixlBackendError(Exception):  # noqa: N801
+    """A transfer has failed."""
+
+
+class nixlNotFoundError(Exception):  # noqa: N801
+    """An agent or memory that is not known."""
+
+
+class nixlMismatchError(Exception):  # noqa: N801
+    """Metadata of another library or version."""
+
+
+class nixlNotAllowedError(Exception):  # noqa: N801
+    """Not now."""
+
+
+class nixlRepostActiveError(Exception):  # noqa: N801
+    """The transfer is still under way."""
+
+
+class nixlUnknownError(Exception):  # noqa: N801
+    """None of the others."""
+
+
+class nixlNotSupportedError(Exception):  # noqa: N801
+    """What dlslime does not do."""
+
+
+class nixlRemoteDisconnectError(Exception):  # noqa: N801
+    """The other agent has ended, or can't be reached."""
+
+
+class nixlCancelledError(Exception):  # noqa: N801
+    """The transfer was taken back."""
+
+
+class nixlNoTelemetryError(Exception):  # noqa: N801
+    """The agent was made without `capture_telemetry`."""
+
+
+class nixlXferTelemetry:  # noqa: N801
+    """Of one transfer: times in microseconds, of a clock that only goes up."""
+
+    def __init__(self) -> None:
+        self.startTime = 0
+        self.postDuration = 0
+        self.xferDuration = 0
+        self.totalBytes = 0
+        self.descCount = 0
+
+
+class _DList:
+    """Descriptors of one kind of memory."""
+
+    def __init__(self, type: nixl_mem_t, descs: Any = 0) -> None:
+        if isinstance(descs, int):
+            descs = ()
+        self._type = type
+        rows = descs if isinstance(descs, np.ndarray) else [tuple(entry[:3]) for entry in descs]
+        self._table: Table = np.array(rows, dtype=np.uint64).reshape(-1, 3)
+
+    @property
+    def table(self) -> Table:
+        """(address, bytes, device), uint64 [N, 3]."""
+        return self._table
+
+    def getType(self) -> nixl_mem_t:
+        """Return the kind of memory."""
+        return self._type
+
+    def descCount(self) -> int:
+        """Return how many descriptors there are."""
+        return len(self._table)
+
+    def isEmpty(self) -> bool:
+        """Tell whether there are none."""
+        return len(self._table) == 0
+
+    def append(self, desc: Sequence[Any]) -> None:
+        """Add one descriptor at the end."""
+        row = np.array([desc[:3]], dtype=np.uint64)
+        self._table = np.concatenate([self._table, row])
+
+    addDesc = append
+
+    def remDesc(self, index: int) -> None:
+        """Remove the descriptor at this place."""
+        self._table = np.delete(self._table, self._place(index), axis=0)
+
+    def index(self, desc: Sequence[Any]) -> int:
+        """Return where this descriptor is, or -1."""
+        found = np.flatnonzero((self._table == np.array(desc[:3], dtype=np.uint64)).all(axis=1))
+        return int(found[0]) if len(found) else -1
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._table = self._table[:0]
+
+    def _place(self, index: int) -> int:
+        if not 0 <= index < len(self._table):
+            raise IndexError(f"descriptor {index} of {len(self._table)}")
+        return index
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return tuple(int(number) for number in self._table[self._place(index)])
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return (self[i] for i in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _DList)
+            and type(self) is type(other)
+            and self._type == other._type
+            and np.array_equal(self._table, other._table)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class nixlXferDList(_DList):  # noqa: N801
+    """What is to be transferred."""
+
+
+class nixlRegDList(_DList):  # noqa: N801
+    """What is to be registered."""
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return (*super().__getitem__(index), b"")
+
+    def trim(self) -> nixlXferDList:
+        """Return the same for transfers."""
+        return nixlXferDList(self._type, self._table)
+
+
+_KINDS: dict[str, type[nixlXferDList] | type[nixlRegDList]] = {
+    "reg": nixlRegDList,
+    "xfer": nixlXferDList,
+}
+
+
+def serialized(descs: _DList) -> bytes:
+    """Return a list as bytes, for another process."""
+    kind = "reg" if isinstance(descs, nixlRegDList) else "xfer"
+    return json.dumps([kind, descs.getType().name, descs.table.tolist()]).encode()
+
+
+def deserialized(content: bytes) -> nixlXferDList | nixlRegDList:
+    """Return the list of what `serialized` returned; from another process, so nothing is trusted.
+
+    Raises:
+        nixlMismatchError: these bytes are something else.
+    """
+    try:
+        kind, memory, rows = json.loads(content)
+        return _KINDS[kind](nixl_mem_t[memory], rows)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise nixlMismatchError(f"no descriptors of dlslime's NIXL module: {error}") from error

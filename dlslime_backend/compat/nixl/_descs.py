@@ -1,0 +1,109 @@
+"""Lists of descriptors, of all that programs have in their place."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from dlslime_backend.compat.nixl import _bindings as b
+
+MEMORY = {
+    "DRAM": b.DRAM_SEG,
+    "VRAM": b.VRAM_SEG,
+    "FILE": b.FILE_SEG,
+    "BLOCK": b.BLK_SEG,
+    "OBJ": b.OBJ_SEG,
+    "cpu": b.DRAM_SEG,
+    "cuda": b.VRAM_SEG,
+}
+_logger = logging.getLogger("dlslime.nixl")
+_List = TypeVar("_List", b.nixlXferDList, b.nixlRegDList)
+
+
+class Descriptors:
+    """The part of an agent that makes lists of descriptors."""
+
+    def get_xfer_descs(self, descs: Any, mem_type: str | None = None) -> b.nixlXferDList | None:
+        """Make a list for transfers.
+
+        Args:
+            descs: [(address, bytes, device)], a contiguous tensor or a list of them, uint64 [N, 3],
+                or such a list already.
+            mem_type: a name of MEMORY; needed unless tensors are given.
+
+        Returns:
+            None if it is nothing of these, which a line in the log explains.
+        """
+        return _made(b.nixlXferDList, b.nixlRegDList, 3, descs, mem_type)
+
+    def get_reg_descs(self, descs: Any, mem_type: str | None = None) -> b.nixlRegDList | None:
+        """Make a list for registration, of tuples (address, bytes, device, text) or as above."""
+        return _made(b.nixlRegDList, b.nixlXferDList, 4, descs, mem_type)
+
+    def get_serialized_descs(self, descs: b.nixlXferDList | b.nixlRegDList) -> bytes:
+        """Return a list as bytes, for another process."""
+        return b.serialized(descs)
+
+    def deserialize_descs(self, serialized_descs: bytes) -> b.nixlXferDList | b.nixlRegDList:
+        """Return the list of what `get_serialized_descs` returned.
+
+        Raises:
+            nixlMismatchError: these bytes are something else.
+        """
+        return b.deserialized(serialized_descs)
+
+
+def _made(
+    kind: type[_List], other: type[Any], width: int, descs: Any, mem_type: str | None
+) -> _List | None:
+    if isinstance(descs, kind):
+        return descs
+    if isinstance(descs, other):
+        _logger.error("a %s is needed, not a %s", kind.__name__, other.__name__)
+        return None
+    tensors = [descs] if isinstance(descs, torch.Tensor) else descs
+    if not isinstance(descs, np.ndarray) and isinstance(tensors[0], torch.Tensor):
+        return _of_tensors(kind, tensors)
+    if mem_type is None:
+        _logger.error("without tensors the kind of memory must be given")
+        return None
+    if isinstance(descs, np.ndarray):
+        fits = descs.ndim == 2 and descs.shape[1] == 3
+    else:
+        fits = isinstance(descs[0], tuple) and len(descs[0]) == width
+    if not fits:
+        _logger.error("a descriptor has %d fields, or a row of an array 3", width)
+        return None
+    return kind(MEMORY[mem_type], descs)
+
+
+def _of_tensors(kind: type[_List], tensors: Any) -> _List | None:
+    if any(not entry.is_contiguous() or entry.device != tensors[0].device for entry in tensors):
+        _logger.error("tensors of one list are contiguous, and on one device")
+        return None
+    memory = b.DRAM_SEG if tensors[0].device.type == "cpu" else b.VRAM_SEG
+    return kind(
+        memory, [(entry.data_ptr(), entry.nbytes, max(entry.get_device(), 0)) for entry in tensors]
+    )
+
+
+def require_dram(descs: b.nixlXferDList | b.nixlRegDList) -> None:
+    """Refuse what is not in the memory of this host's CPUs."""
+    if descs.getType() != b.DRAM_SEG:
+        raise b.nixlNotSupportedError(
+            f"dlslime's NIXL module transfers DRAM, and not {descs.getType().name}"
+        )
+
+
+def unrolled(strided: Any) -> b.Table:
+    """Turn (address, bytes, device, stride, count), [N, 5], into one row for each block."""
+    runs = strided.astype(np.uint64)
+    counts = runs[:, 4].astype(np.int64)
+    rows: b.Table = np.repeat(runs[:, :3], counts, axis=0)
+    # Of a whole cache there are millions: no loop over them in Python.
+    block = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows[:, 0] += block.astype(np.uint64) * np.repeat(runs[:, 3], counts)
+    return rows

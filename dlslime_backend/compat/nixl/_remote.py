@@ -1,0 +1,211 @@
+"""Other agents: their metadata, their memory, and what they are told and tell."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch.distributed as dist
+
+from dlslime_backend import memory, one_sided
+from dlslime_backend.compat.nixl import _bindings as b
+
+NOTE_TAG = 2  # beside immediates
+NOTE_BYTES = 64 << 10  # at most, of one notification
+_FORMAT = "dlslime nixl 1"
+
+Integers = npt.NDArray[np.int64]
+Memory = memory.Region | memory.RemoteRegion
+
+
+@dataclass
+class Metadata:
+    """What one agent tells the others of itself."""
+
+    name: str
+    address: bytes  # of its hub; empty where only memory is told of
+    regions: list[bytes]  # exported
+    whole: bool  # the agent has no other memory
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        fields = [self.address, *self.regions]
+        texts = [base64.b64encode(entry).decode() for entry in fields]
+        return json.dumps([_FORMAT, self.name, self.whole, *texts]).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> Metadata:
+        """Return what `encode` was given; from another process, so nothing is trusted.
+
+        Raises:
+            nixlMismatchError: these bytes are something else.
+        """
+        try:
+            form, name, whole, *texts = json.loads(content)
+            address, *regions = (base64.b64decode(text, validate=True) for text in texts)
+        except (ValueError, TypeError) as error:
+            raise b.nixlMismatchError(f"no metadata of dlslime's NIXL module: {error}") from error
+        if form != _FORMAT or not isinstance(name, str) or not isinstance(whole, bool):
+            raise b.nixlMismatchError(f"metadata that begins with {form!r}, and not {_FORMAT!r}")
+        return cls(name, address, regions, whole)
+
+
+def locate(regions: Sequence[Memory], table: b.Table, whose: str) -> tuple[Integers, Integers]:
+    """Find the region, and the offset in it, of each descriptor.
+
+    Args:
+        regions: registered memory.
+        table: (address, bytes, device), uint64 [N, 3].
+        whose: for the text of the error.
+
+    Returns:
+        Indices into `regions` and offsets in bytes, both int64 [N].
+
+    Raises:
+        nixlNotFoundError: one is not inside of any.
+    """
+    starts = np.array([region.address for region in regions], dtype=np.uint64)
+    sizes = np.array([region.nbytes for region in regions], dtype=np.uint64)
+    order = np.argsort(starts, kind="stable")
+    addresses, lengths = table[:, 0], table[:, 1]
+    found = np.searchsorted(starts[order], addresses, side="right") - 1
+    index = order[np.maximum(found, 0)] if len(regions) else np.zeros(len(table), dtype=np.int64)
+    for i in np.flatnonzero(~_inside(starts, sizes, index, addresses, lengths)):
+        # Regions may overlap, and another one than the nearest may hold it.
+        fits = _inside(starts, sizes, np.arange(len(regions)), addresses[i], lengths[i])
+        if not fits.any():
+            raise b.nixlNotFoundError(
+                f"{lengths[i]} bytes at address {addresses[i]:#x} (descriptor {i}) are in none of "
+                f"the {len(regions)} regions that {whose} has registered"
+            )
+        index[i] = np.flatnonzero(fits)[0]
+    return index.astype(np.int64), (addresses - starts[index]).astype(np.int64)
+
+
+def _inside(
+    starts: b.Table, sizes: b.Table, index: Any, addresses: Any, lengths: Any
+) -> npt.NDArray[np.bool_]:
+    if len(starts) == 0:
+        return np.zeros(np.shape(addresses), dtype=bool)
+    start, size = starts[index], sizes[index]
+    # In unsigned numbers what is below the start is huge.
+    beyond = np.subtract(addresses, start)
+    result: npt.NDArray[np.bool_] = (
+        (addresses >= start) & (lengths <= size) & (beyond <= size - np.minimum(lengths, size))
+    )
+    return result
+
+
+class Remote:
+    """An agent that this one can reach."""
+
+    def __init__(self, own_name: str, name: str, address: bytes) -> None:
+        self.name = name
+        self.address = address
+        self._known: dict[bytes, memory.RemoteRegion] = {}
+        self._own_name = own_name
+        self._endpoint = one_sided.Endpoint(f"agent {own_name} to agent {name}")
+        self._endpoint.connect(address)
+        self._greeted = False
+        self._lock = threading.Lock()
+
+    @property
+    def regions(self) -> list[memory.RemoteRegion]:
+        """Its memory, as far as it is known; what was told last is last."""
+        return list(self._known.values())
+
+    def add(self, exported: list[bytes], whole: bool = False) -> None:
+        """Get to know memory of this agent, beside what is known, or in its place: `whole`."""
+        known = {} if whole else dict(self._known)
+        for entry in exported:
+            known[entry] = self._known.get(entry) or memory.import_region(entry)
+        self._known = known
+
+    def transfer(self, write: bool, parts: list[Any], note: bytes) -> Any:
+        """Begin to move bytes, and to tell the agent `note` when they are there."""
+        if not note:
+            return self._endpoint._link.transfer(write, parts)
+        self._greet()
+        return self._endpoint._link.transfer(write, parts, NOTE_TAG, note)
+
+    def tell(self, note: bytes) -> Any:
+        """Send a notification."""
+        self._greet()
+        return self._endpoint._link.send_note(NOTE_TAG, note)
+
+    def connect(self) -> None:
+        """Reach the agent now."""
+        self._endpoint.route()
+
+    def close(self) -> None:
+        """Let go of it; what is under way fails."""
+        self._endpoint.close()
+
+    def _greet(self) -> None:
+        # It knows nothing of us: the first note is our name.
+        with self._lock:
+            if not self._greeted:
+                self._endpoint._link.send_note(NOTE_TAG, self._own_name.encode())
+                self._greeted = True
+
+
+@dataclass
+class _Sender:
+    guest: one_sided.Guest
+    pending: Any
+    name: str = ""
+
+
+class Mailbox:
+    """What others tell this agent. Any thread may look."""
+
+    def __init__(self, name: str) -> None:
+        self._hub = one_sided.Hub(f"agent {name}")
+        self._senders: list[_Sender] = []
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> bytes:
+        """Where others connect."""
+        return self._hub.address
+
+    def collect(self, notes: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
+        """Add what has come to `notes`, by the names of agents, and return it."""
+        with self._lock:
+            for guest in self._hub.accept():
+                self._senders.append(_Sender(guest, _receive(guest)))
+            self._senders = [sender for sender in self._senders if _drain(sender, notes)]
+        return notes
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        self._hub.close()
+        for sender in self._senders:
+            sender.guest.close()
+
+
+def _receive(guest: one_sided.Guest) -> Any:
+    return guest._link.receive_note(NOTE_TAG, NOTE_BYTES)
+
+
+def _drain(sender: _Sender, notes: dict[str, list[bytes]]) -> bool:
+    """Take what has come of one sender; False when it has gone."""
+    while sender.pending.done():
+        try:
+            sender.pending.wait(0)
+        except (ValueError, dist.DistBackendError):  # it has gone, or breaks the rules
+            sender.guest.close()
+            return False
+        content = bytes(sender.pending.content)
+        sender.pending = _receive(sender.guest)
+        if sender.name:
+            notes.setdefault(sender.name, []).append(content)
+        else:
+            sender.name = content.decode(errors="replace")
+    return True

@@ -1,0 +1,194 @@
+"""Other libraries' Python APIs on top of dlslime: what programs written for them would see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from dlslime_backend.compat import dlslime as upstream
+from harness import await_key, dlslime_only, run_world, sync, tell
+
+PAGE = 8192
+PAGES = 256
+
+pytestmark = dlslime_only
+
+
+def _swap(rank: int, info: dict[str, Any]) -> dict[str, Any]:
+    """Exchanges JSON with the other rank, as a framework's HTTP would."""
+    tell(f"info of {rank}", json.dumps(info))
+    theirs: dict[str, Any] = json.loads(await_key(f"info of {1 - rank}"))
+    return theirs
+
+
+def _pair(rank: int, kind: str = "RDMAEndpoint") -> tuple[Any, list[torch.Tensor]]:
+    """Two endpoints as LMDeploy makes them: a region per key, info by JSON, connect."""
+    if kind == "RDMAEndpoint":
+        name = upstream.available_nic()[rank % len(upstream.available_nic())]
+        endpoint: Any = upstream.RDMAEndpoint(device_name=name, ib_port=1, link_type="RoCE")
+    else:
+        endpoint = upstream.NVLinkEndpoint()
+    caches = [
+        torch.full((PAGES, PAGE), 10 * rank + key, dtype=torch.uint8).contiguous()
+        for key in range(2)
+    ]
+    for key, cache in enumerate(caches):
+        handle = endpoint.register_memory_region(
+            key, cache.data_ptr(), cache.storage_offset(), cache.nbytes
+        )
+        assert handle == key
+    endpoint.connect(_swap(rank, endpoint.endpoint_info()))
+    return endpoint, caches
+
+
+def _assignments(pages: list[int]) -> list[tuple[int, int, int, int, int]]:
+    return [(key, key, p * PAGE, (PAGES - 1 - p) * PAGE, PAGE) for key in range(2) for p in pages]
+
+
+def _migrate(rank: int, size: int, kind: str) -> None:
+    endpoint, caches = _pair(rank, kind)
+    if rank == 0:
+        for key, cache in enumerate(caches):
+            cache[:] = torch.arange(PAGES, dtype=torch.uint8)[:, None] + key
+    sync("filled")
+    if rank == 1:
+        pages = list(range(0, PAGES, 2))
+        assert endpoint.read(_assignments(pages)).wait() == 0
+        for key, cache in enumerate(caches):
+            for page in pages:  # the target's offset is the peer's, the source's our own
+                assert bool((cache[PAGES - 1 - page] == (page + key) % 256).all())
+                assert bool((cache[PAGES - 2 - page] == 10 + key).all()) or page == PAGES - 1
+    sync("read")
+    endpoint.shutdown()
+    endpoint.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["RDMAEndpoint", "NVLinkEndpoint"])
+def test_pages_of_several_regions_migrate_by_one_read(kind: str) -> None:
+    run_world(_migrate, 2, kind, init=False)
+
+
+def _write_and_tell(rank: int, size: int) -> None:
+    endpoint, caches = _pair(rank)
+    if rank == 0:
+        assignment = upstream.Assignment(0, 1, 5 * PAGE, 7 * PAGE, PAGE)
+        endpoint.write_with_imm([assignment], imm_data=1234).wait()
+        endpoint.send((0, 0, 100)).wait()
+    else:
+        told = endpoint.imm_recv()
+        told.wait()
+        assert told.imm_data() == 1234
+        assert bool((caches[1][5] == 0).all())
+        assert bool((caches[1][6] == 11).all())
+        endpoint.recv((1, PAGE, 100)).wait()
+        assert bool((caches[1][1][:100] == 0).all())
+        assert bool((caches[1][1][100:] == 11).all())
+    sync("told")
+    endpoint.shutdown()
+
+
+def test_immediate_comes_after_the_written_bytes_and_chunks_are_sent() -> None:
+    run_world(_write_and_tell, 2, init=False)
+
+
+def _many(rank: int, size: int) -> None:
+    endpoint, caches = _pair(rank)
+    sync("connected")
+    if rank == 1:
+        pieces = [(0, 0, i * 64, i * 64, 64) for i in reversed(range(20_000))]
+        assert endpoint.read(pieces).wait() == 0
+        assert bool((caches[0].view(-1)[: 20_000 * 64] == 0).all())
+
+        async def several() -> None:
+            loop = asyncio.get_running_loop()
+            futures = [endpoint.read(_assignments([page])) for page in range(16)]
+            await asyncio.gather(*(loop.run_in_executor(None, f.wait) for f in futures))
+
+        asyncio.run(several())
+    sync("over")
+    endpoint.shutdown()
+
+
+def test_twenty_thousand_assignments_and_several_migrations_at_a_time() -> None:
+    run_world(_many, 2, init=False)
+
+
+def _wrong(rank: int, size: int) -> None:
+    endpoint, caches = _pair(rank)
+    if rank == 1:
+        with pytest.raises(ValueError, match="no remote region with key 9"):
+            endpoint.read([(0, 9, 0, 0, 1)])
+        with pytest.raises(ValueError, match=r"outside of the remote region \"0\""):
+            endpoint.read([(0, 0, PAGES * PAGE, 0, 1)])
+        with pytest.raises(ValueError, match="outside of region 0"):
+            endpoint.send((0, PAGES * PAGE, 1))
+        with pytest.raises(ValueError, match="not of dlslime_backend"):
+            upstream.RDMAEndpoint().connect({"rdma_info": {}})
+        assert bool((caches[0] == 10).all())
+    sync("refused")
+    endpoint.shutdown()
+
+
+def test_unknown_keys_ranges_and_peers_are_refused_at_the_call() -> None:
+    run_world(_wrong, 2, init=False)
+
+
+def _gone(rank: int, size: int) -> str:
+    endpoint, _ = _pair(rank)
+    sync("connected")
+    if rank == 0:
+        endpoint.shutdown()
+    sync("gone")
+    if rank == 0:
+        return ""
+    with pytest.raises(Exception, match="rank|left|deregistered") as failure:
+        endpoint.read(_assignments([0])).wait()
+    endpoint.shutdown()
+    return type(failure.value).__name__
+
+
+def test_future_raises_when_the_peer_has_gone() -> None:
+    assert run_world(_gone, 2, init=False)[1] in ("DistBackendError", "ValueError")
+
+
+def _python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+IMPORT = "import torch, dlslime; print(dlslime.RDMAEndpoint.__module__)"
+
+
+def test_name_of_the_original_is_provided_only_where_it_is_asked_for() -> None:
+    assert _python(IMPORT, DLSLIME_PROVIDE="dlslime") == "dlslime_backend.compat.dlslime"
+    absent = "import torch, importlib.util; print(importlib.util.find_spec('dlslime'))"
+    assert _python(absent, DLSLIME_PROVIDE="") == "None"
+
+
+def test_installed_original_goes_first(tmp_path: Any) -> None:
+    (tmp_path / "dlslime.py").write_text("class RDMAEndpoint: pass")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    assert _python(IMPORT, DLSLIME_PROVIDE="dlslime", PYTHONPATH=path) == "dlslime"
+
+
+def test_unknown_name_is_warned_of_and_breaks_nothing() -> None:
+    code = (
+        "import warnings; warnings.simplefilter('always'); "
+        "import contextlib, io, sys; sys.stderr = sys.stdout; import torch; print('torch works')"
+    )
+    output = _python(code, DLSLIME_PROVIDE="nonsense")
+    assert "cannot provide 'nonsense'" in output
+    assert "torch works" in output

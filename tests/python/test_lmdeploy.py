@@ -1,0 +1,378 @@
+"""LMDeploy's own migration of KV caches, on top of dlslime: prefill's blocks move into decode's.
+
+Real, byte for byte from LMDeploy's wheel (`VERSION`, `SHA256`): CacheEngine, its constructor and
+p2p_initialize, p2p_connect and migrate; the cache plans and layouts, and the backend of the device
+"cuda" that chooses them; DLSlimeBackend, which CacheEngine finds in the registry, and which imports
+dlslime_backend.compat.dlslime as `dlslime`; the messages, as the JSON that LMDeploy's proxy
+carries. What they import is real, too: mmengine, pydantic, psutil.
+
+Stand-ins, none of them in a migration's way:
+
+* the __init__ of `lmdeploy` and of `lmdeploy.pytorch.engine`, which import the server and models,
+  are left out; `transformers` has only a PretrainedConfig, `lmdeploy.pytorch.model_inputs` only a
+  get_step_ctx_manager, and nobody calls either;
+* `OnTheCpu` allocates on the CPU what CacheEngine asks of "cuda", by the layout that LMDeploy
+  chose; its stream, torch.cuda.Event and torch.cuda.current_stream are mocks in its constructor,
+  which wants them for swapping;
+* for the proxy, the scheduler and the executor the test itself carries the messages, says which
+  blocks move, and calls CacheEngine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib
+import math
+import os
+import signal
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dlslime_backend.compat import provide
+from harness import Died, await_death, await_key, dlslime_only, run_world, sync, tell
+from patterns import expect, pattern
+from wheels import FOLDER as WHEELS
+from wheels import made, python_files
+
+VERSION = "0.18.0"
+SHA256 = "e6790a25dcdb0345c160567fdf2ac604fec319389523a8b806834c9d92c8ffe1"
+# One wheel for every Python that runs the tests: only its *.py are used.
+WHEEL_FOR = ["--python-version=3.11", "--implementation=cp", "--platform=manylinux_2_28_x86_64"]
+FOLDER = WHEELS / f"lmdeploy-{VERSION}"
+
+LAYERS = 32
+BLOCK_TOKENS = 16  # of two heads of 32 halves, for keys and for values: 4 KiB in each layer
+BLOCKS = {"prefill": 160, "prefill 2": 150, "decode": 144}  # of each engine's cache
+PAIR = ["prefill", "decode"]  # the engines of ranks 0 and 1, mostly
+
+Move = tuple[str, list[tuple[int, int]]]  # an engine, and pairs of its block and of decode's
+
+pytestmark = [dlslime_only, pytest.mark.usefixtures("_lmdeploy")]
+
+# LMDeploy waits for a transfer in its event loop, unless it is told to do so in a thread.
+IN_LOOP: dict[str, str] = {}
+IN_THREAD = {"LMDEPLOY_USE_ASYNC_MIGRATION": "1"}
+
+
+@pytest.fixture(scope="session")
+def _lmdeploy() -> None:
+    """LMDeploy's Python files in FOLDER, where the first run leaves them."""
+    made(FOLDER.name, _unpack)
+
+
+def _unpack(folder: Path) -> None:
+    python_files(folder, f"lmdeploy=={VERSION}", SHA256, WHEEL_FOR, ["lmdeploy/"])
+
+
+def _stand_in(name: str, **contents: Any) -> None:
+    module = types.ModuleType(name)
+    vars(module).update(contents)
+    sys.modules[name] = module
+
+
+def _find_lmdeploy() -> None:
+    """Makes LMDeploy importable, in a process that is used for nothing else."""
+    if "lmdeploy" in sys.modules:
+        return
+    provide("dlslime")
+    for package in ("lmdeploy", "lmdeploy.pytorch.engine"):
+        _stand_in(package, __path__=[str(FOLDER.joinpath(*package.split(".")))])
+    _stand_in("transformers", PretrainedConfig=type("PretrainedConfig", (), {}))
+    _stand_in("lmdeploy.pytorch.model_inputs", get_step_ctx_manager=None)
+    backend = importlib.import_module("lmdeploy.pytorch.disagg.backend.dlslime")
+    assert backend.RDMAEndpoint.__module__ == "dlslime_backend.compat.dlslime"
+
+
+class OnTheCpu:
+    """A layout of LMDeploy's that takes its memory from the CPU, whatever the device."""
+
+    def __init__(self, layout: Any) -> None:
+        self._layout = layout
+
+    def allocate(self, num_blocks: int, device: object) -> Any:
+        return self._layout.allocate(num_blocks, "cpu")
+
+
+def _cache_engine(blocks: int, requests: Sequence[Mapping[str, Any]]) -> Any:
+    from lmdeploy.pytorch.config import CacheConfig, ModelConfig
+    from lmdeploy.pytorch.engine.cache_engine import CacheEngine
+    from lmdeploy.pytorch.engine.cache_engine.plan import build_block_cache_plan
+    from lmdeploy.pytorch.engine.cache_engine.schema import BlockCacheRequest
+
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
+    tokens = {"bos_token_id": 0, "eos_token_id": [0]}
+    model = ModelConfig(hidden_size=64, num_layers=LAYERS, **heads, **tokens)
+    sizes = {"block_size": BLOCK_TOKENS, "num_cpu_blocks": 0, "num_gpu_blocks": blocks}
+    config = CacheConfig(max_batches=1, **sizes)
+    pools = [BlockCacheRequest(**request) for request in requests]
+    plan = build_block_cache_plan(model, config, 1, request_collector=lambda _: pools)
+    plan = dataclasses.replace(plan, layout=OnTheCpu(plan.layout))
+    with mock.patch.multiple(torch.cuda, current_stream=mock.Mock(), Event=mock.Mock()):
+        return CacheEngine(config, cache_stream=mock.Mock(), block_cache_plan=plan)
+
+
+class Engine:
+    """One engine of LMDeploy's: its CacheEngine, and what calls that in a migration."""
+
+    def __init__(self, name: str, requests: Sequence[Mapping[str, Any]] = ()) -> None:
+        _find_lmdeploy()
+        from lmdeploy.pytorch.disagg.config import DistServeEngineConfig
+
+        self.name = name
+        self.cache = _cache_engine(BLOCKS[name], requests)
+        for number, pool in enumerate(self.pools()):
+            pool.copy_(contents(name, number, pool))
+        self.config = DistServeEngineConfig(
+            **dict.fromkeys(["tp_size", "ep_size", "dp_size", "pp_size"], 1),
+            dp_rank=0,
+            block_size=BLOCK_TOKENS,
+            num_cpu_blocks=0,
+            num_gpu_blocks=BLOCKS[name],
+        )
+
+    def pools(self) -> list[torch.Tensor]:
+        """The cache's bytes: rows (layers, mostly) x blocks x what a block has."""
+        return [pool.tensor.view(torch.uint8) for pool in self.cache.gpu_allocation.pools]
+
+    def link(
+        self, other: str, protocol: str = "RDMA", attempt: int = 0, describes: bool = True
+    ) -> None:
+        """Takes the steps that LMDeploy's proxy asks for; engine `other` takes them, too.
+
+        Args:
+            other: the engine's name.
+            protocol: a MigrationProtocol.
+            attempt: tells links of the same two engines apart.
+            describes: whether the info has the cache's layout; that of older LMDeploys has not.
+        """
+        from lmdeploy.pytorch.disagg.config import DistServeRDMAConfig
+        from lmdeploy.pytorch.disagg.conn.protocol import DistServeInitRequest, MigrationProtocol
+
+        self.protocol = MigrationProtocol[protocol]
+        request = DistServeInitRequest(
+            local_engine_id=self.name,
+            local_engine_config=self.config,
+            remote_engine_id=other,
+            remote_engine_config=self._swap(self.config, other, attempt),
+            protocol=self.protocol,
+            rdma_config=DistServeRDMAConfig(),
+        )
+        info = self.cache.p2p_initialize(request)
+        if not describes:
+            info.cache_pools = None
+        self.cache.p2p_connect(other, [self._swap(info, other, attempt)])
+
+    def _swap(self, message: Any, other: str, attempt: int) -> Any:
+        kind = type(message)
+        key = f"{attempt} {kind.__name__}"
+        tell(f"{key}: {self.name} to {other}", message.model_dump_json())
+        return kind.model_validate_json(await_key(f"{key}: {other} to {self.name}"))
+
+    async def migrate(self, *moves: Move) -> None:
+        """Reads blocks of other engines, as a decode engine does for a request."""
+        from lmdeploy.pytorch.disagg.messages import MigrationExecutionBatch
+
+        await self.cache.migrate(MigrationExecutionBatch(protocol=self.protocol, requests=moves))
+
+    def expect(self, *moves: Move) -> None:
+        """Every byte of the cache is as at first, but for what `moves` have brought."""
+        for number, pool in enumerate(self.pools()):
+            expected = contents(self.name, number, pool)
+            for other, pairs in moves:
+                theirs, ours = (list(blocks) for blocks in zip(*pairs))
+                expected[:, ours] = contents(other, number, pool)[:, theirs]
+            expect(pool, expected, f"pool {number}")
+
+
+def contents(name: str, number: int, like: torch.Tensor) -> torch.Tensor:
+    """What engine `name` has at first in pool `number`, of the shape of `like` but for blocks."""
+    shape = (like.shape[0], BLOCKS[name], *like.shape[2:])
+    return pattern(math.prod(shape), 10 * list(BLOCKS).index(name) + number).view(shape)
+
+
+def some_moves(other: str, count: int, parts: int) -> list[Move]:
+    """`parts` moves of `count` blocks each, from anywhere to anywhere; no block is in two."""
+    generator = torch.Generator().manual_seed(count)
+    theirs, ours = (
+        torch.randperm(BLOCKS[name], generator=generator)[: count * parts].view(parts, count)
+        for name in (other, "decode")
+    )
+    return [(other, list(zip(a, b))) for a, b in zip(theirs.tolist(), ours.tolist())]
+
+
+def _move(rank: int, size: int, protocol: str) -> None:
+    engine = Engine(PAIR[rank])
+    engine.link(PAIR[1 - rank], protocol)
+    if rank == 1:
+        moves = some_moves("prefill", 128, parts=1)
+        asyncio.run(engine.migrate(*moves))
+        engine.expect(*moves)
+    sync("moved")
+    if rank == 0:
+        engine.expect()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "env"), [("RDMA", IN_LOOP), ("NVLINK", IN_THREAD)], ids=["rdma", "nvlink"]
+)
+def test_blocks_of_all_layers_migrate_to_other_places(protocol: str, env: dict[str, str]) -> None:
+    """32 layers x 128 blocks: 4,096 assignments in one call."""
+    run_world(_move, 2, protocol, env=env, init=False, fresh=True)
+
+
+def _at_a_time(rank: int, size: int) -> None:
+    engine = Engine(PAIR[rank])
+    engine.link(PAIR[1 - rank])
+    if rank == 1:
+        *moves, last = some_moves("prefill", 8, parts=17)
+
+        async def in_one_loop() -> None:
+            await asyncio.gather(*(engine.migrate(move) for move in moves[:8]))
+
+        asyncio.run(in_one_loop())
+        engine.expect(*moves[:8])
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda move: asyncio.run(engine.migrate(move)), moves[8:]))
+        asyncio.run(engine.migrate(last))
+        engine.expect(*moves, last)
+    sync("moved")
+
+
+@pytest.mark.parametrize("env", [IN_LOOP, IN_THREAD], ids=["waits_in_loop", "waits_in_thread"])
+def test_eight_migrations_at_a_time(env: dict[str, str]) -> None:
+    run_world(_at_a_time, 2, env=env, init=False, fresh=True)
+
+
+# As models with sparse attention ask for: one pool of a row per layer, one of a tensor as it is.
+# What is empty gets no region, so that the keys of the regions have a gap.
+MORE_POOLS: list[dict[str, Any]] = [
+    *[{"name": "index", "shape": (BLOCK_TOKENS, 33), "dtype": torch.uint8}] * LAYERS,
+    {"name": "empty", "shape": (0,), "dtype": torch.uint8},
+    {"name": "scales", "shape": (2, 5), "dtype": torch.float32, "per_row_contiguous": True},
+]
+
+
+def _two_at_once(rank: int, size: int) -> None:
+    sources = ["prefill", "prefill 2"]
+    if rank == 0:
+        engines = [Engine(name, MORE_POOLS) for name in sources]
+        for engine in engines:
+            engine.link("decode")
+    else:
+        decode = Engine("decode", MORE_POOLS)
+        assert [pool.numel() > 0 for pool in decode.pools()] == [True, True, False, True]
+        for source in sources:
+            decode.link(source)
+        moves = some_moves("prefill 2", 30, parts=4)
+        moves = [(source, pairs) for source, (_, pairs) in zip(sources * 2, moves)]
+        asyncio.run(decode.migrate(*moves))
+        decode.expect(*moves)
+    sync("moved")
+
+
+def test_several_pools_migrate_from_two_engines_at_once() -> None:
+    run_world(_two_at_once, 2, init=False, fresh=True)
+
+
+def _outside(rank: int, size: int) -> None:
+    engine = Engine(PAIR[rank])
+    if rank == 0:
+        engine.config.num_gpu_blocks *= 2  # it has half of what it says
+    engine.link(PAIR[1 - rank], describes=False)
+    if rank == 1:
+        with pytest.raises(ValueError, match='outside of the remote region "0"'):
+            asyncio.run(engine.migrate(("prefill", [(block, block) for block in range(128)])))
+        engine.expect()
+    sync("refused")
+
+
+def test_blocks_outside_of_the_other_cache_are_refused_and_none_is_read() -> None:
+    run_world(_outside, 2, init=False, fresh=True)
+
+
+def _renewed(rank: int, size: int) -> None:
+    engine = Engine(PAIR[rank])
+    engine.link(PAIR[1 - rank])
+    before, between, after = some_moves("prefill", 16, parts=3)
+    if rank == 1:
+        asyncio.run(engine.migrate(before))
+    sync("used")
+    if rank == 0:
+        del engine.cache  # all that LMDeploy does in sleep()
+    sync("freed")
+    if rank == 0:
+        engine = Engine("prefill")
+    else:
+        with pytest.raises(dist.DistBackendError, match="failed: .* has been closed"):
+            asyncio.run(engine.migrate(between))
+        engine.expect(before)
+    engine.link(PAIR[1 - rank], attempt=1)
+    if rank == 1:
+        asyncio.run(engine.migrate(after))
+        engine.expect(before, after)
+    sync("moved")
+
+
+def test_freed_cache_fails_the_migration_and_a_new_one_is_linked_in_its_place() -> None:
+    run_world(_renewed, 2, init=False, fresh=True)
+
+
+def _killed_peer(rank: int, size: int, early: bool) -> None:
+    if rank == 1:
+        _migrate_from_the_killed(early)
+        return
+    engine = Engine(["prefill", "", "prefill 2"][rank])
+    engine.link("decode")
+    if rank == 0:
+        tell("pid", str(os.getpid()))
+        signal.pause()
+    sync("failed", 2)
+    successor = Engine("prefill")
+    successor.link("decode", attempt=1)
+    sync("moved", 2)
+
+
+def _migrate_from_the_killed(early: bool) -> None:
+    decode = Engine("decode")
+    for other in ("prefill", "prefill 2"):
+        decode.link(other)
+    pid = int(await_key("pid"))
+    *blocks, elsewhere = some_moves("prefill 2", 16, parts=4)
+    first, lost, later = [("prefill", pairs) for _, pairs in blocks]
+    if not early:
+        asyncio.run(decode.migrate(first))
+
+    async def killed_meanwhile() -> None:
+        os.kill(pid, signal.SIGSTOP)  # it can't answer who connects
+        migration = asyncio.create_task(decode.migrate(lost))
+        await asyncio.sleep(0)  # the read is posted now, and a thread waits for its end
+        os.kill(pid, signal.SIGKILL)
+        await migration
+
+    if not early:
+        os.kill(pid, signal.SIGKILL)
+        await_death(pid)
+    with pytest.raises(dist.DistBackendError, match=f"of pid {pid} on .* failed: "):
+        asyncio.run(killed_meanwhile() if early else decode.migrate(lost))
+    asyncio.run(decode.migrate(elsewhere))
+    sync("failed", 2)
+    decode.link("prefill", attempt=1)
+    asyncio.run(decode.migrate(later))
+    decode.expect(*[] if early else [first], elsewhere, later)
+    sync("moved", 2)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["while_it_is_asked", "after_it_was_used"])
+def test_killed_engine_fails_its_own_migrations_only_and_may_come_back(early: bool) -> None:
+    results = run_world(_killed_peer, 3, early, env=IN_THREAD, init=False, may_die=[0])
+    assert isinstance(results[0], Died)
