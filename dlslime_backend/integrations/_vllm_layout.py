@@ -1,0 +1,164 @@
+"""Where a worker's KV cache lies in memory, told in a way that other engines understand."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+_FORMAT = "dlslime vllm 1"
+_MOST = 16 << 20  # bytes of a description
+Addresses = npt.NDArray[np.uint64]
+
+
+@dataclass
+class Layer:
+    """The blocks of one layer: block b has `nbytes` bytes at each of `offsets` + b * `stride`."""
+
+    name: str
+    address: int
+    stride: int  # bytes from one block to the next
+    nbytes: int  # that lie together
+    offsets: list[int]
+    form: str  # what a block holds, and in which order
+
+    def addresses(self, blocks: Sequence[int]) -> Addresses:
+        """Return where all pieces of these blocks are: of each block in turn its offsets."""
+        starts = np.asarray(blocks, dtype=np.uint64) * np.uint64(self.stride)
+        starts += np.uint64(self.address)
+        return (starts[:, None] + np.asarray(self.offsets, dtype=np.uint64)).reshape(-1)
+
+
+@dataclass
+class Cache:
+    """What a worker tells of its cache: enough to read it, so it is told to nobody else."""
+
+    agent: bytes  # metadata of its agent
+    num_blocks: int
+    block_size: int  # tokens
+    layers: list[Layer]
+    expired: int  # the address of its list of requests given up
+
+    def encode(self) -> str:
+        """Return it as text, for `kv_transfer_params`."""
+        agent = base64.b64encode(self.agent).decode()
+        fields = {**asdict(self), "format": _FORMAT, "agent": agent}
+        # Layers differ by their names and addresses only: a tenth is left of them.
+        content = zlib.compress(json.dumps(fields).encode())
+        return base64.b64encode(content).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Cache:
+        """Return what `encode` was given.
+
+        Raises:
+            ValueError: this text is something else, or of another version.
+        """
+        try:
+            content = base64.b64decode(text, validate=True)
+            fields = json.loads(zlib.decompressobj().decompress(content, _MOST))
+            found = fields.pop("format")
+            fields["agent"] = base64.b64decode(fields["agent"], validate=True)
+            fields["layers"] = [Layer(**layer) for layer in fields["layers"]]
+            cache = cls(**fields)
+        except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
+            raise ValueError(f"dlslime: no description of a KV cache: {error!r}") from error
+        if found != _FORMAT:
+            raise ValueError(f"dlslime: a KV cache in the format {found!r}, not {_FORMAT!r}")
+        return cache
+
+    def require_like(self, other: Cache) -> None:
+        """Refuse a cache whose blocks can't be copied into this one's as they are.
+
+        Raises:
+            ValueError: other layers, block sizes or layouts; the text has both.
+        """
+        pairs: list[tuple[str, Any, Any]] = [
+            ("tokens of a block", self.block_size, other.block_size),
+            ("layers", [x.name for x in self.layers], [x.name for x in other.layers]),
+        ]
+        for mine, theirs in zip(self.layers, other.layers, strict=False):
+            pairs.append((f"a block of {mine.name}", mine.form, theirs.form))
+        for what, here, there in pairs:
+            if here != there:
+                raise ValueError(f"dlslime: KV caches differ: {what}: {there} there, {here} here")
+
+
+def layers_of(caches: Mapping[str, torch.Tensor], config: Any) -> list[Layer]:
+    """Describe the layers of vLLM's KVCacheConfig, in the order of their names.
+
+    Args:
+        caches: tensors by the layers' names; further ones share another's memory.
+        config: a KVCacheConfig of one group.
+
+    Raises:
+        ValueError: a tensor is missing or not on the CPU, or it can't be told which dimension is
+            that of blocks.
+    """
+    strides = {
+        name: placed.block_stride for placed in config.kv_cache_tensors for name in placed.layers
+    }
+    layers = []
+    for name in sorted(config.kv_cache_groups[0].layer_names):
+        if name not in caches:
+            raise ValueError(f"dlslime: there is no KV cache of the layer {name}")
+        cache = caches[name]
+        if cache.device.type != "cpu":
+            raise ValueError(
+                f"dlslime: the KV cache of {name} is on {cache.device}: only CPU tensors can be "
+                "transferred"
+            )
+        layers.append(_layer(name, cache, config.num_blocks, strides.get(name)))
+    return layers
+
+
+def _layer(name: str, cache: torch.Tensor, num_blocks: int, stride: int | None) -> Layer:
+    size, strides = list(cache.shape), [step * cache.element_size() for step in cache.stride()]
+    found = [
+        dim
+        for dim in range(cache.dim())
+        # A kernel may use smaller blocks than the manager, `parts` of them in each of its.
+        if size[dim]
+        and size[dim] % num_blocks == 0
+        and stride in (None, strides[dim] * (size[dim] // num_blocks))
+    ]
+    if stride is None and len(found) > 1:  # nothing but the size tells
+        found = [dim for dim in found if size[dim] == num_blocks]
+    if len(found) != 1:
+        raise ValueError(
+            f"dlslime: the KV cache of {name} has the shape {size} and strides of {strides} bytes: "
+            f"{len(found)} of its dimensions can be that of {num_blocks} blocks"
+        )
+    (dim,) = found
+    parts = size[dim] // num_blocks
+    rest = [(strides[dim], parts, dim)]
+    rest += [(strides[other], size[other], other) for other in range(cache.dim()) if other != dim]
+    rest = sorted(entry for entry in rest if entry[1] > 1)
+    nbytes, outer = cache.element_size(), []
+    for step, count, _ in rest:
+        if step == nbytes:
+            nbytes *= count
+        else:
+            outer.append([step * i for i in range(count)])
+    offsets = [sum(steps) for steps in itertools.product(*outer)]
+    # The way from one piece to the next may depend on how many blocks there are: it is left out.
+    order = [(other, count) for _, count, other in rest]
+    form = f"{cache.dtype}, {nbytes} bytes together, (dimension, size) from the innermost {order}"
+    return Layer(name, cache.data_ptr(), strides[dim] * parts, nbytes, offsets, form)
+
+
+def storages(caches: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
+    """Return (address, bytes) of the allocations that these tensors are in, each once."""
+    found = {
+        entry.untyped_storage().data_ptr(): entry.untyped_storage().nbytes()
+        for entry in caches.values()
+    }
+    return list(found.items())

@@ -1,0 +1,280 @@
+"""The worker's side of the vLLM connector: reads blocks, and keeps those that others are to read.
+
+A load is over when its blocks have been read, and then the list of requests that the other worker
+has given up: it writes a request there before it frees the blocks, so that what was read from
+memory that had been used again is always found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dlslime_backend.compat.nixl import _bindings as nixl
+from dlslime_backend.compat.nixl import nixl_agent, nixl_xfer_handle
+from dlslime_backend.integrations._vllm_layout import Addresses, Cache, layers_of, storages
+from dlslime_backend.integrations._vllm_scheduler import Load, Plan
+
+# Of the list of requests given up. One is missed if as many more are given up, within the time that
+# its blocks are read in.
+_SLOTS = 4096
+_FAILED = (
+    ValueError,
+    TypeError,  # this and the next by descriptions of caches that make no sense
+    OverflowError,
+    dist.DistBackendError,
+    nixl.nixlBackendError,
+    nixl.nixlCancelledError,
+    nixl.nixlInvalidParamError,
+    nixl.nixlMismatchError,
+    nixl.nixlNotFoundError,
+    nixl.nixlRemoteDisconnectError,
+)
+_LOST = (dist.DistBackendError, nixl.nixlRemoteDisconnectError)
+_logger = logging.getLogger("dlslime.vllm")
+
+
+def _digest(request: str) -> int:
+    return int.from_bytes(hashlib.blake2b(request.encode(), digest_size=8).digest(), "little")
+
+
+@dataclass(eq=False)
+class _Peer:
+    """The worker of another engine that has this one's rank."""
+
+    cache: Cache
+    agent: str
+    expired: Addresses  # a copy of its list
+    reading: dict[str, tuple[Load, nixl_xfer_handle]] = field(default_factory=dict)
+    read: dict[str, Load] = field(default_factory=dict)  # to be checked
+    checking: dict[str, Load] = field(default_factory=dict)
+    check: nixl_xfer_handle | None = None
+
+
+class Worker:
+    """One worker's memory, its loads and its leases; used by one thread."""
+
+    def __init__(self, engine: str, rank: int, block_size: int, lease: float) -> None:
+        self._rank = rank
+        self._block_size = block_size
+        self._lease = lease
+        # A name of its own after every start: others must not take it for its predecessor.
+        name = f"{engine} {rank} {uuid.uuid4().hex[:8]}"
+        self._agent: nixl_agent | None = nixl_agent(name)
+        self._expired: Addresses = np.zeros(_SLOTS, dtype=np.uint64)
+        self._expirations = 0
+        self._spare: list[Addresses] = []  # copies of other workers' lists, registered
+        self._caches: dict[str, torch.Tensor] = {}
+        self._peers: dict[str, _Peer] = {}  # by their encoded caches
+        self._leaving: list[_Peer] = []  # lost, with transfers that have not ended yet
+        self._leases: dict[str, float] = {}  # until when
+        self._early: dict[str, float] = {}  # told of, since when, but not leased yet
+        self._sent: set[str] = set()
+        self._received: set[str] = set()
+        self._errors: set[int] = set()
+        self.cache: Cache | None = None
+
+    @property
+    def agent(self) -> nixl_agent:
+        """What moves the bytes."""
+        if self._agent is None:
+            raise ValueError("dlslime: the connector was shut down")
+        return self._agent
+
+    def register(self, caches: Mapping[str, torch.Tensor], config: Any) -> None:
+        """Make the KV cache readable for other engines; see `layers_of` for what is refused."""
+        if self._caches:
+            raise ValueError("dlslime: the KV caches are registered already")
+        layers = layers_of(caches, config)
+        self._caches = dict(caches)  # dlslime is given addresses: the memory must stay
+        for address, nbytes in storages(caches):
+            self.agent.register_memory([(address, nbytes, 0, "")], "DRAM")
+        expired = self._register(self._expired)
+        metadata = self.agent.get_agent_metadata()
+        self.cache = Cache(metadata, config.num_blocks, self._block_size, layers, expired)
+
+    def start(self, plan: Plan) -> None:
+        """Begin what the scheduler has planned."""
+        now = time.monotonic()
+        for request, seconds in plan.leases.items():
+            if self._early.pop(request, None) is None:
+                self._leases[request] = now + seconds
+            else:
+                self._sent.add(request)
+        for request, load in plan.loads.items():
+            self._begin(request, load)
+
+    def finished(self) -> tuple[set[str], set[str]]:
+        """Return whose blocks are not needed any more here, and whose have come, well or badly."""
+        self._collect()
+        for peer in [*self._peers.values(), *self._leaving]:
+            self._advance(peer)
+        gone = [p for p in self._leaving if not (p.reading or p.read or p.check)]
+        self._leaving = [peer for peer in self._leaving if peer not in gone]
+        self._spare += [peer.expired for peer in gone]
+        sent, received = self._sent, self._received
+        self._sent, self._received = set(), set()
+        return sent, received
+
+    def take_errors(self) -> set[int]:
+        """Return the blocks that were to be loaded and have not been."""
+        errors, self._errors = self._errors, set()
+        return errors
+
+    def close(self) -> None:
+        """Leave: what goes on ends with an error, here and at others."""
+        agent, self._agent = self._agent, None
+        for peer in [*self._peers.values(), *self._leaving]:
+            if agent is not None:
+                agent.remove_remote_agent(peer.agent)
+        self._peers.clear()
+        self._leaving.clear()
+
+    # As the one that has computed.
+
+    def _collect(self) -> None:
+        now = time.monotonic()
+        for notes in self.agent.get_new_notifs().values():
+            for note in notes:
+                request = note.decode(errors="replace")
+                if self._leases.pop(request, None) is None:
+                    self._early[request] = now  # the scheduler may tell us later than the peer
+                else:
+                    self._sent.add(request)
+        for request in [name for name, until in self._leases.items() if until <= now]:
+            del self._leases[request]
+            _logger.warning("nobody has fetched the blocks of request %s in time", request)
+            self._expired[self._expirations % _SLOTS] = _digest(request)
+            self._expirations += 1
+            self._sent.add(request)
+        for request in [name for name, since in self._early.items() if since + self._lease < now]:
+            del self._early[request]  # it was late, and its lease is over
+
+    # As the one that loads.
+
+    def _begin(self, request: str, load: Load) -> None:
+        try:
+            peer = self._peer(load.source.caches[self._rank])
+            if load.here:
+                peer.reading[request] = load, self._read(peer, load)
+            else:
+                self._release(peer, load)
+        except _FAILED as error:
+            self._fail(request, load, error, self._peers.get(load.source.caches[self._rank]))
+
+    def _peer(self, encoded: str) -> _Peer:
+        if encoded not in self._peers:
+            cache = Cache.decode(encoded)
+            if self.cache is None:
+                raise ValueError("dlslime: no KV caches are registered here")
+            self.cache.require_like(cache)
+            name = self.agent.add_remote_agent(cache.agent).decode()
+            if not self._spare:
+                self._spare.append(np.zeros(_SLOTS, dtype=np.uint64))
+                self._register(self._spare[-1])
+            self._peers[encoded] = _Peer(cache, name, self._spare.pop())
+        return self._peers[encoded]
+
+    def _read(self, peer: _Peer, load: Load) -> nixl_xfer_handle:
+        assert self.cache is not None
+        count = peer.cache.num_blocks  # `there` came with the request
+        if not all(0 <= block < count for block in load.there):
+            raise ValueError(f"dlslime: blocks {load.there} of a KV cache of {count} blocks")
+        here = [(layer.addresses(load.here), layer.nbytes) for layer in self.cache.layers]
+        there = [(layer.addresses(load.there), layer.nbytes) for layer in peer.cache.layers]
+        return self._post(peer, here, there)
+
+    def _post(
+        self,
+        peer: _Peer,
+        here: Sequence[tuple[Addresses, int]],
+        there: Sequence[tuple[Addresses, int]],
+    ) -> nixl_xfer_handle:
+        ours, theirs = (self.agent.get_xfer_descs(_table(side), "DRAM") for side in (here, there))
+        assert ours is not None
+        assert theirs is not None
+        handle = self.agent.initialize_xfer("READ", ours, theirs, peer.agent)
+        self.agent.transfer(handle)
+        return handle
+
+    def _advance(self, peer: _Peer) -> None:
+        for request, (load, handle) in list(peer.reading.items()):
+            try:
+                if not handle.done():
+                    continue
+                peer.read[request] = load
+            except _FAILED as error:
+                self._fail(request, load, error, peer)
+            del peer.reading[request]
+        try:
+            if peer.check is not None and peer.check.done():
+                self._checked(peer)
+            if peer.check is None and peer.read:
+                peer.checking, peer.read = peer.read, {}
+                mine = np.array([peer.expired.ctypes.data], dtype=np.uint64)
+                theirs = np.array([peer.cache.expired], dtype=np.uint64)
+                nbytes = peer.expired.nbytes
+                peer.check = self._post(peer, [(mine, nbytes)], [(theirs, nbytes)])
+        except _FAILED as error:
+            for request, load in peer.checking.items():
+                self._fail(request, load, error, peer)
+            peer.checking, peer.check = {}, None
+
+    def _checked(self, peer: _Peer) -> None:
+        loads, peer.checking, peer.check = peer.checking, {}, None
+        for request, load in loads.items():
+            if _digest(load.source.request) in peer.expired:
+                self._fail(request, load, ValueError("they were given up meanwhile"), peer)
+                continue
+            self._received.add(request)
+            try:
+                self._release(peer, load)
+            except _FAILED as error:  # the blocks are here, and there they are freed in time
+                _logger.warning("%s can't be told that it is read: %s", request, error)
+
+    def _release(self, peer: _Peer, load: Load) -> None:
+        self.agent.send_notif(peer.agent, load.source.request)
+
+    def _fail(self, request: str, load: Load, error: Exception, peer: _Peer | None) -> None:
+        _logger.warning(
+            "the blocks of request %s can't be read from engine %s: %s",
+            request,
+            load.source.engine,
+            error,
+        )
+        if load.here:
+            self._received.add(request)
+            self._errors.update(load.here)
+        if peer is not None and isinstance(error, _LOST):
+            self._lose(peer)
+
+    def _lose(self, peer: _Peer) -> None:
+        # A later request connects anew: the engine may have been out of reach for a while only.
+        for encoded, known in list(self._peers.items()):
+            if known is peer:
+                del self._peers[encoded]
+                self.agent.remove_remote_agent(peer.agent)
+                self._leaving.append(peer)
+
+    def _register(self, array: Addresses) -> int:
+        address = int(array.ctypes.data)
+        self.agent.register_memory([(address, array.nbytes, 0, "")], "DRAM")
+        return address
+
+
+def _table(side: Sequence[tuple[Addresses, int]]) -> Addresses:
+    rows = []
+    for addresses, nbytes in side:
+        table = np.zeros((len(addresses), 3), dtype=np.uint64)
+        table[:, 0], table[:, 1] = addresses, nbytes
+        rows.append(table)
+    return np.concatenate(rows)
