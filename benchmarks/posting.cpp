@@ -14,8 +14,8 @@
 
 #include "core/clock.h"
 #include "fakes/fake_verbs.h"
+#include "rdma/bulk.h"
 #include "rdma/rail_memory.h"
-#include "rdma/read_pulls.h"
 
 namespace dlslime {
 namespace {
@@ -96,8 +96,8 @@ void writes(Rail& rail) {
 // The pieces of one large message, as they are fetched.
 void reads(const std::vector<std::unique_ptr<Rail>>& rails) {
   auto& rail = *rails.front();
-  rdma::ReadPulls pulls;
-  pulls.use(rails);
+  rdma::Bulk bulk;
+  bulk.use(rails);
   RemoteBuffer source;
   source.keys = {1, 1, 1};
   rdma::RailMemory memory;
@@ -105,18 +105,17 @@ void reads(const std::vector<std::unique_ptr<Rail>>& rails) {
   static std::byte nothing[4096];
   const auto regions = memory.acquire({nothing, sizeof(nothing)});
   // No byte is touched: the device is not there.
-  pulls.start(1, source, {nothing, size_t{kRequests} << 20}, regions);
+  bulk.startPull(1, source, {nothing, size_t{kRequests} << 20}, regions);
   NoEvents events;
   std::string why;
-  while (!pulls.empty()) {
+  while (!bulk.empty()) {
     rail.queue.hold();
-    pulls.post(why);
+    bulk.post(why);
     int error = 0;
     rail.queue.letGo(error);
-    pollRail(rail, [&](const rdma::RequestId& id) {
-      pulls.completed(rail, id.number, {});
-    });
-    pulls.report(events);
+    pollRail(
+        rail, [&](const rdma::RequestId& /*id*/) { bulk.completed(rail, {}); });
+    bulk.report(events);
   }
 }
 

@@ -48,14 +48,19 @@ class Figure:
         return {True: "ok", False: "short", None: ""}[self.ok]
 
 
-def lab_options(about: str | None, rounds: int) -> argparse.Namespace:
-    """What the benchmarks of two hosts are asked on the command line."""
+def lab_parser(about: str | None, rounds: int) -> argparse.ArgumentParser:
+    """What the benchmarks of two hosts are asked on the command line, some of them more."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--json", type=Path, required=True, help="where rank 0 writes the figures")
-    return parser.parse_args()
+    return parser
+
+
+def lab_options(about: str | None, rounds: int) -> argparse.Namespace:
+    """The answers, where nothing more is asked."""
+    return lab_parser(about, rounds).parse_args()
 
 
 def at_least(ratio: float, factor: float | None) -> dict[str, Any]:

@@ -7,7 +7,12 @@
 //       send   ping-pong of SENDs, each end polling its completion queue; the same
 //       push   COUNT RDMA WRITEs of BYTES, 16 at a time, and a SEND behind them; in microseconds each
 //       pull   COUNT RDMA READs of BYTES, 16 at a time; the same
-// The client prints "MODE BYTES median least"; for push and pull both are the average of one run.
+//       read   COUNT RDMA READs of BYTES, one after the other; in microseconds
+//       batch  COUNT times 64 RDMA READs of BYTES, of every other piece, posted at once; in microseconds for all 64
+//       asleep the same, but the program sleeps until the NIC tells of the end: what polls may keep a software NIC from
+//              its work
+// The client prints "MODE BYTES median least"; for push and pull both are the average of one run. What the last three
+// have brought is checked.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -19,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kPort = 29700, kDepth = 64, kWindow = 16, kGids = 256 };
+enum { kPort = 29700, kDepth = 64, kWindow = 16, kGids = 256, kPattern = 251 };
 
 static void die(const char *what) {
   fprintf(stderr, "rdma_limit: %s: %s\n", what, strerror(errno));
@@ -36,6 +41,7 @@ struct end {
   struct ibv_context *device;
   struct ibv_pd *domain;
   struct ibv_mr *region;
+  struct ibv_comp_channel *bell;
   struct ibv_cq *queue;
   struct ibv_qp *pair;
   union ibv_gid gid;
@@ -84,7 +90,8 @@ static void open_device(struct end *end, size_t bytes) {
   end->domain = ibv_alloc_pd(end->device);
   end->region = ibv_reg_mr(end->domain, (void *)end->memory, 2 * bytes,
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
-  end->queue = ibv_create_cq(end->device, 2 * kDepth, NULL, NULL, 0);
+  end->bell = ibv_create_comp_channel(end->device);
+  end->queue = ibv_create_cq(end->device, 2 * kDepth, NULL, end->bell, 0);
   struct ibv_qp_init_attr init = {.send_cq = end->queue, .recv_cq = end->queue, .qp_type = IBV_QPT_RC};
   init.cap = (struct ibv_qp_cap){.max_send_wr = kDepth, .max_recv_wr = kDepth, .max_send_sge = 1, .max_recv_sge = 1,
                                  .max_inline_data = 64};
@@ -216,6 +223,11 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+static void print_times(const char *mode, size_t bytes, double *times, int count) {
+  qsort(times, count, sizeof(*times), ascending);
+  printf("%s %zu %.2f %.2f\n", mode, bytes, times[count / 2], times[0]);
+}
+
 static void ping_pong(struct end *end, const char *mode, int count, int first) {
   double *times = calloc(count, sizeof(*times));
   for (int i = 0; i < kDepth / 2; ++i) {
@@ -231,9 +243,8 @@ static void ping_pong(struct end *end, const char *mode, int count, int first) {
     }
     times[i] = (now_us() - start) / 2;
   }
-  qsort(times, count, sizeof(*times), ascending);
   if (first) {
-    printf("%s %zu %.2f %.2f\n", mode, end->bytes, times[count / 2], times[0]);
+    print_times(mode, end->bytes, times, count);
   }
   free(times);
 }
@@ -261,20 +272,88 @@ static void stream(struct end *end, const char *mode, int count, int first) {
   printf("%s %zu %.2f %.2f\n", mode, end->bytes, each, each);
 }
 
+static void await_event(struct end *end) {
+  struct ibv_cq *queue;
+  void *unused;
+  if (ibv_get_cq_event(end->bell, &queue, &unused)) {
+    die("get_cq_event");
+  }
+  ibv_ack_cq_events(queue, 1);
+}
+
+// Posts all pieces by one call, with a completion of the last one only, and waits for it. The NIC serves kWindow at a
+// time.
+static void read_pieces(struct end *end, size_t size, int pieces, int asleep) {
+  struct ibv_sge parts[kDepth];
+  struct ibv_send_wr requests[kDepth], *bad;
+  for (int i = 0; i < pieces; ++i) {
+    const size_t offset = 2 * i * size; // neighbours could be read as one
+    parts[i] = (struct ibv_sge){(uint64_t)end->memory + offset, size, end->region->lkey};
+    requests[i] = (struct ibv_send_wr){.sg_list = &parts[i], .num_sge = 1, .opcode = IBV_WR_RDMA_READ};
+    requests[i].wr.rdma.remote_addr = end->other.memory + offset;
+    requests[i].wr.rdma.rkey = end->other.key;
+    requests[i].next = i + 1 < pieces ? &requests[i + 1] : NULL;
+  }
+  requests[pieces - 1].send_flags = IBV_SEND_SIGNALED;
+  if ((asleep && ibv_req_notify_cq(end->queue, 0)) || ibv_post_send(end->pair, requests, &bad)) {
+    die("post_send");
+  }
+  if (asleep) {
+    await_event(end);
+  }
+  await(end, 0);
+}
+
+static void check_pieces(struct end *end, size_t size, int pieces) {
+  for (int i = 0; i < pieces; ++i) {
+    for (size_t at = 2 * i * size; at < (2 * i + 1) * size; ++at) {
+      if (end->memory[at] != (char)(at % kPattern)) {
+        fprintf(stderr, "rdma_limit: wrong data at %zu\n", at);
+        exit(1);
+      }
+    }
+  }
+}
+
+// The server's process does nothing meanwhile.
+static void reads(struct end *end, const char *mode, size_t size, int pieces, int count, int first) {
+  for (size_t at = 0; !first && at < 2 * end->bytes; ++at) {
+    end->memory[at] = (char)(at % kPattern);
+  }
+  barrier(end);
+  if (!first) {
+    return;
+  }
+  double *times = calloc(count, sizeof(*times));
+  for (int i = 0; i < count; ++i) {
+    const double start = now_us();
+    read_pieces(end, size, pieces, *mode == 'a');
+    times[i] = now_us() - start;
+  }
+  check_pieces(end, size, pieces);
+  print_times(mode, size, times, count);
+  free(times);
+}
+
 int main(int argc, char **argv) {
   if (argc < 4) {
-    fprintf(stderr, "usage: rdma_limit write|send|push|pull BYTES COUNT [SERVER]\n");
+    fprintf(stderr, "usage: rdma_limit write|send|push|pull|read|batch|asleep BYTES COUNT [SERVER]\n");
     return 2;
   }
+  const char *mode = argv[1];
+  const size_t size = strtoull(argv[2], NULL, 10);
+  const int count = atoi(argv[3]), first = argv[4] != NULL;
+  const int many = !strcmp(mode, "batch") || !strcmp(mode, "asleep"), pieces = many ? kDepth : 1;
   struct end end = {0};
-  open_device(&end, strtoull(argv[2], NULL, 10));
+  open_device(&end, size * pieces);
   meet(&end, argv[4]);
   connect_pair(&end);
-  const int count = atoi(argv[3]), first = argv[4] != NULL;
-  if (!strcmp(argv[1], "write") || !strcmp(argv[1], "send")) {
-    ping_pong(&end, argv[1], count, first);
+  if (!strcmp(mode, "write") || !strcmp(mode, "send")) {
+    ping_pong(&end, mode, count, first);
+  } else if (!strcmp(mode, "read") || many) {
+    reads(&end, mode, size, pieces, count, first);
   } else {
-    stream(&end, argv[1], count, first);
+    stream(&end, mode, count, first);
   }
   barrier(&end);
   return 0;
