@@ -133,7 +133,7 @@ DlslimeBackend::WorkPtr DlslimeBackend::post(
       tag,
       ": tags must not be negative");
   const auto& tensor = checkedTensor(what, tensors);
-  refuseInForkedChild();
+  handle_->requireUsable();
   auto operation = std::make_shared<TensorOperation>(
       kind, peer, static_cast<uint32_t>(tag), tensor);
   auto work = c10::make_intrusive<P2PWork>(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/version.h>
 
 #include <atomic>
 #include <memory>
@@ -9,6 +10,11 @@
 #include "torch_ext/options.h"
 #include "torch_ext/torch_carrier.h"
 #include "torch_ext/work.h"
+
+// Added in 2.12, without a macro of torch's own.
+#define DLSLIME_TORCH_HAS_SUSPEND \
+  (TORCH_VERSION_MAJOR > 2 || \
+   (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 12))
 
 namespace dlslime {
 
@@ -128,6 +134,18 @@ class DlslimeBackend final : public c10d::Backend {
   WorkPtr alltoall(Tensors&, Tensors&, const c10d::AllToAllOptions&) override;
   WorkPtr barrier(const c10d::BarrierOptions&) override;
   void monitoredBarrier(const c10d::BarrierOptions&, bool) override;
+
+#if DLSLIME_TORCH_HAS_SUSPEND // --- backend_memory.cpp --------------------
+  // Gives memory back until resume(): idle buffers and registrations of the
+  // connections, which other groups may share, and what NCCL holds for
+  // collectives. Nothing may be pending, and every use raises, in between. Not
+  // collective for sends and receives.
+  void suspend() override;
+  void resume() override;
+  // "suspend" (bytes that suspend() gives back), "suspended" (0 or 1),
+  // "persist" (bytes that stay), "total".
+  std::unordered_map<std::string, uint64_t> getMemoryStats() override;
+#endif
 
 #ifdef C10D_BACKEND_HAS_WINDOW // --- window.cpp ----------------------------
   bool supportsWindow() const override {

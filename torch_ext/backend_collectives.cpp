@@ -52,7 +52,7 @@ std::string DlslimeBackend::agreeNonce(c10::DeviceType device) {
 
 c10::intrusive_ptr<c10d::Backend> DlslimeBackend::collectiveOn(
     c10::DeviceType device) {
-  refuseInForkedChild();
+  handle_->requireUsable();
   sequence_.fetch_add(1);
   return collectives_.forDevice(device);
 }

@@ -24,8 +24,7 @@ Pending PeerLink::transfer(
     std::vector<Transfer::Part> parts,
     uint32_t noteTag,
     const std::shared_ptr<Bytes>& note) const {
-  refuseInForkedChild();
-  const auto shared = handle();
+  const auto shared = usable();
   const auto transfer = std::make_shared<Transfer>(
       write ? Operation::Kind::kWrite : Operation::Kind::kRead,
       peer(),
@@ -39,8 +38,7 @@ Pending PeerLink::transfer(
 }
 
 Pending PeerLink::send(const at::Tensor& tensor, uint32_t tag) const {
-  refuseInForkedChild();
-  const auto shared = handle();
+  const auto shared = usable();
   return post(
       shared,
       std::make_shared<TensorOperation>(
@@ -49,8 +47,7 @@ Pending PeerLink::send(const at::Tensor& tensor, uint32_t tag) const {
 }
 
 Pending PeerLink::receive(const at::Tensor& tensor, uint32_t tag) const {
-  refuseInForkedChild();
-  const auto shared = handle();
+  const auto shared = usable();
   return post(
       shared,
       std::make_shared<TensorOperation>(
@@ -63,8 +60,7 @@ Pending PeerLink::receive(const at::Tensor& tensor, uint32_t tag) const {
 
 Pending PeerLink::sendNote(uint32_t noteTag, std::shared_ptr<Bytes> bytes)
     const {
-  refuseInForkedChild();
-  const auto shared = handle();
+  const auto shared = usable();
   return post(
       shared,
       std::make_shared<NoteOperation>(
@@ -77,13 +73,18 @@ Pending PeerLink::sendNote(uint32_t noteTag, std::shared_ptr<Bytes> bytes)
 
 Pending PeerLink::receiveNote(uint32_t noteTag, size_t capacity) const {
   auto bytes = std::make_shared<Bytes>(capacity);
-  refuseInForkedChild();
-  const auto shared = handle();
+  const auto shared = usable();
   return post(
       shared,
       std::make_shared<NoteOperation>(
           Operation::Kind::kReceive, peer(), kFirstNoteTag + noteTag, bytes),
       bytes);
+}
+
+std::shared_ptr<GroupHandle> PeerLink::usable() const {
+  auto shared = handle();
+  shared->requireUsable();
+  return shared;
 }
 
 PeerReport PeerLink::explain() const {

@@ -46,6 +46,7 @@ class PeerLink {
   }
 
  private:
+  std::shared_ptr<GroupHandle> usable() const;
   static Pending post(
       const std::shared_ptr<GroupHandle>& shared,
       const OperationPtr& operation,

@@ -35,6 +35,16 @@ void takeBack(
 
 } // namespace
 
+void GroupHandle::requireUsable() const {
+  refuseInForkedChild();
+  if (suspended.load(std::memory_order_relaxed)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "group \"" + group->options().name +
+            "\" is suspended: call resume() of its backend first");
+  }
+}
+
 void waitOrTakeBack(
     GroupHandle& handle,
     const OperationPtr& operation,

@@ -13,6 +13,11 @@ struct GroupHandle {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Group> group;
   std::atomic<std::chrono::milliseconds> timeout;
+  std::atomic<bool> suspended{false};
+
+  // Throws Error{kInvalidArgument} while it must not be used: suspended, or in
+  // a forked child.
+  void requireUsable() const;
 };
 
 // A message from, or into, bytes of its own.

@@ -73,7 +73,7 @@ milliseconds Window::limitOf(milliseconds wanted) const {
 }
 
 void Window::post(const OperationPtr& operation) const {
-  refuseInForkedChild();
+  handle_->requireUsable();
   auto& engine = *handle_->engine;
   auto& group = *handle_->group;
   operation->kind() == Operation::Kind::kReceive
@@ -135,7 +135,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
   const std::lock_guard<std::mutex> guard(mutex_);
   TORCH_CHECK_VALUE(!region_, "dlslime: the window has a tensor already");
   checkedCall([&] {
-    refuseInForkedChild();
+    handle_->requireUsable();
     auto& engine = *handle_->engine;
     const auto region = engine.registerMemory(
         bytesOf(tensor),
@@ -190,7 +190,7 @@ Window::WorkPtr Window::put(
     const std::lock_guard<std::mutex> guard(mutex_);
     TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
     transfer = checkedCall([&] {
-      refuseInForkedChild();
+      handle_->requireUsable();
       const auto local = sourceOf(tensor);
       const auto& remote = remotes_[static_cast<size_t>(rank)];
       PieceBuilder builder(*local, *remote, true, 1);

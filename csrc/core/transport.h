@@ -78,6 +78,17 @@ struct CopyJob {
 // Messages taken in one poll, so that a flood can't keep the lock for long.
 constexpr int kMessagesPerPoll = 64;
 
+// What a route holds beside the memory of its users, in bytes.
+struct MemoryUse {
+  uint64_t idle = 0; // trim() gives it back
+  uint64_t lasting = 0; // for as long as the connection lasts
+  MemoryUse& operator+=(const MemoryUse& other) {
+    idle += other.idle;
+    lasting += other.lasting;
+    return *this;
+  }
+};
+
 // What a route can do about memory before it is used.
 class MemoryRegistrar {
  public:
@@ -89,6 +100,12 @@ class MemoryRegistrar {
   // For one-sided transfers: exactly this memory, which its owner keeps for as
   // long as somebody has the result. Throws Error.
   virtual std::shared_ptr<const void> enroll(MemoryView view) = 0;
+  // Idle: users' memory that stays locked for its next use. Any thread, not
+  // under the engine's lock.
+  virtual MemoryUse memoryUse() {
+    return {};
+  }
+  virtual void trim() {}
 };
 
 // Ordered, reliable control messages with a small payload between two
@@ -124,6 +141,11 @@ class Connection {
   virtual MemoryRegistrar* registrar() {
     return nullptr;
   }
+  virtual MemoryUse memoryUse() const {
+    return {};
+  }
+  // Gives back what holds nothing now; it comes back when it is needed.
+  virtual void trim() {}
   // What is posted between these two calls may go out together, at the end.
   virtual void beginBatch() {}
   virtual void endBatch() {}

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,6 +79,13 @@ class Engine final : public ProgressSource {
   // keeps the memory alive until the peer lets go of it.
   void abandon(Group& group, const OperationPtr& operation, const Status& why);
 
+  // What the connections of this group's peers hold, which other groups may
+  // share: registrations, each counted once, and buffers.
+  MemoryUse memoryUse(Group& group);
+  // Gives back what holds nothing. Throws Error{kInvalidArgument} while
+  // operations of the group are pending.
+  void trim(Group& group);
+
   std::vector<PeerReport> report(Group& group);
   // Connects to the rank if need be; throws Error if that fails.
   PeerReport explain(Group& group, int rank, TimePoint deadline);
@@ -116,6 +125,8 @@ class Engine final : public ProgressSource {
   void recallAll();
   void afterPost(Section& section, Group& group, const Operation& operation);
   PeerReport reportOne(Group& group, int rank);
+  std::set<MemoryRegistrar*> visitLocked(
+      Group& group, const std::function<void(PeerChannel&)>& visit);
 
   EngineState state_;
   uint64_t sends_ = 0; // under the lock

@@ -150,6 +150,14 @@ class PeerChannel final : public ConnectionEvents,
   MemoryRegistrar* registrar() const {
     return connection_ ? connection_->registrar() : nullptr;
   }
+  MemoryUse memoryUse() const {
+    return connection_ ? connection_->memoryUse() : MemoryUse{};
+  }
+  void trim() {
+    if (connection_) {
+      connection_->trim();
+    }
+  }
   std::string copyName() const;
   std::string devices() const {
     return connection_ ? connection_->describe() : "";

@@ -89,6 +89,20 @@ std::shared_ptr<const void> RailRegistrar::enroll(MemoryView view) {
   return enrolled;
 }
 
+MemoryUse RailRegistrar::memoryUse() {
+  MemoryUse use;
+  for (const auto& nic : nics_) {
+    use.idle += nic->memory().bytes();
+  }
+  return use;
+}
+
+void RailRegistrar::trim() {
+  for (const auto& nic : nics_) {
+    nic->memory().trim();
+  }
+}
+
 std::shared_ptr<const void> RailRegistrar::prepare(MemoryView view) {
   const size_t count = view.size >= kLeastStriped ? nics_.size() : 1;
   if (count == 1) {

@@ -54,6 +54,8 @@ class RailRegistrar final : public MemoryRegistrar {
   explicit RailRegistrar(std::vector<NicPtr> nics) : nics_(std::move(nics)) {}
   std::shared_ptr<const void> prepare(MemoryView view) override;
   std::shared_ptr<const void> enroll(MemoryView view) override;
+  MemoryUse memoryUse() override;
+  void trim() override;
   const std::vector<NicPtr>& nics() const {
     return nics_;
   }

@@ -56,6 +56,9 @@ class RdmaConnection final : public Connection {
   MemoryRegistrar* registrar() override {
     return registrar_;
   }
+  MemoryUse memoryUse() const override {
+    return {0, 2 * kRingBytes}; // NICs may write to it at any time
+  }
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
   void unexpose(uint64_t id) override;
   bool canPull(RemoteBuffer source, MemoryView destination) const override;

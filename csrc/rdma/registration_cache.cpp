@@ -160,9 +160,20 @@ void RegistrationCache::shrink(Limits limits, Dropped& dropped) {
   }
 }
 
+void RegistrationCache::trim() {
+  Dropped dropped; // freed after unlocking
+  const std::lock_guard<std::mutex> guard(mutex_);
+  shrink({}, dropped);
+}
+
 size_t RegistrationCache::entries() {
   const std::lock_guard<std::mutex> guard(mutex_);
   return entries_.size();
+}
+
+size_t RegistrationCache::bytes() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return bytes_;
 }
 
 } // namespace dlslime::rdma

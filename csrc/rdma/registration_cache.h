@@ -41,6 +41,9 @@ class RegistrationCache final
   std::shared_ptr<const void> prepare(MemoryView view);
 
   size_t entries();
+  size_t bytes();
+  // Drops what is not in use.
+  void trim();
 
  private:
   struct Entry {

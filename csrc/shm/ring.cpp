@@ -1,5 +1,8 @@
 #include "shm/ring.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "core/stream_copy.h"
@@ -53,6 +56,27 @@ bool RingProducer::push(const MessageHeader& header, ByteSpan payload) {
   tail_ += need;
   control_.tail.store(tail_, std::memory_order_release);
   return true;
+}
+
+// Free space is the producer's: nobody reads it, and only we write to it.
+void RingProducer::trim() {
+  static_cast<void>(ensure(size_)); // learn how far the consumer is
+  const uint64_t end = knownHead_ + size_;
+  const uint64_t wrap = (tail_ / size_ + 1) * size_;
+  discard(tail_, std::min(end, wrap));
+  discard(wrap, std::max(end, wrap));
+  trimmedAt_ = knownHead_;
+}
+
+// The whole pages of these positions, which do not wrap.
+void RingProducer::discard(uint64_t from, uint64_t to) {
+  static const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t first = (from + page - 1) / page * page;
+  const uint64_t last = to / page * page;
+  if (first < last) {
+    // Refused: the pages stay, and that is all.
+    madvise(buffer_ + first % size_, last - first, MADV_REMOVE);
+  }
 }
 
 RingConsumer::Next RingConsumer::peek(

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -40,15 +41,23 @@ class RingProducer {
 
   // False: no room; the consumer will ring once there is some.
   [[nodiscard]] bool push(const MessageHeader& header, ByteSpan payload);
+  // What has been written to since trim(), in bytes: memory in use.
+  size_t touched() const {
+    return std::min<uint64_t>(tail_ - trimmedAt_, size_);
+  }
+  // Gives the pages back to the kernel that hold nothing unread.
+  void trim();
 
  private:
   bool ensure(size_t bytes);
+  void discard(uint64_t from, uint64_t to);
 
   RingControl& control_;
   std::byte* const buffer_;
   const size_t size_;
   uint64_t tail_ = 0;
   uint64_t knownHead_ = 0; // may be old, never ahead of the truth
+  uint64_t trimmedAt_ = 0;
 };
 
 class RingConsumer {

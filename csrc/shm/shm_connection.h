@@ -58,6 +58,12 @@ class ShmConnection final : public Connection {
   void stop(uint64_t transferId) override {
     transfers_.stop(transferId);
   }
+  MemoryUse memoryUse() const override {
+    return {out_.touched(), kLayoutBytes};
+  }
+  void trim() override {
+    out_.trim();
+  }
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
   bool claimCopy(CopyJob& job) override;
   void finishCopy(const CopyJob& job) override;

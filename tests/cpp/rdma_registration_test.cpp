@@ -47,6 +47,19 @@ TEST_F(RegistrationTest, NextUseFindsWhatTheFirstRegistered) {
   EXPECT_EQ(regions(), 1);
 }
 
+TEST_F(RegistrationTest, TrimDropsWhatIsNotInUse) {
+  open(SIZE_MAX);
+  Memory used(kLarge), idle(kLarge);
+  const auto region = cache->acquire(used.view());
+  cache->acquire(idle.view());
+  EXPECT_EQ(cache->bytes(), 2 * kLarge);
+  cache->trim();
+  EXPECT_EQ(cache->bytes(), kLarge);
+  EXPECT_EQ(cache->find(used.view()), region);
+  EXPECT_EQ(cache->find(idle.view()), nullptr);
+  EXPECT_EQ(regions(), 1);
+}
+
 TEST_F(RegistrationTest, SmallAllocationsAreRegisteredWholeLargeOnesInParts) {
   open(SIZE_MAX);
   Memory small(1 << 20), large(kLarge);

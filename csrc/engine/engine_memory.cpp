@@ -1,0 +1,59 @@
+// The engine's part that is about what its connections hold.
+#include "engine/engine.h"
+#include "engine/section.h"
+
+namespace dlslime {
+
+// Every channel of the group once; the registrars that they register by, which
+// live as long as the engine.
+std::set<MemoryRegistrar*> Engine::visitLocked(
+    Group& group,
+    const std::function<void(PeerChannel&)>& visit) {
+  std::set<PeerChannel*> channels;
+  std::set<MemoryRegistrar*> registrars;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto& channel = group.link(rank).channel;
+    if (channel && channels.insert(channel.get()).second) {
+      visit(*channel);
+      registrars.insert(channel->registrar());
+    }
+  }
+  registrars.erase(nullptr);
+  return registrars;
+}
+
+MemoryUse Engine::memoryUse(Group& group) {
+  MemoryUse use;
+  std::set<MemoryRegistrar*> registrars;
+  {
+    const Section section(state_);
+    registrars = visitLocked(
+        group, [&](PeerChannel& channel) { use += channel.memoryUse(); });
+  }
+  for (auto* const registrar : registrars) {
+    use += registrar->memoryUse();
+  }
+  return use;
+}
+
+void Engine::trim(Group& group) {
+  std::set<MemoryRegistrar*> registrars;
+  {
+    const Section section(state_);
+    const auto pending = group.pending();
+    if (!pending.empty()) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          std::to_string(pending.size()) +
+              " operations of this group are pending, the first of them " +
+              pending.front()->describe() + ": wait for them first");
+    }
+    registrars =
+        visitLocked(group, [](PeerChannel& channel) { channel.trim(); });
+  }
+  for (auto* const registrar : registrars) {
+    registrar->trim();
+  }
+}
+
+} // namespace dlslime
