@@ -216,11 +216,12 @@ bool Engine::step() {
   const bool any = lookLocked();
   CopyJob job;
   auto channel = state_.channels.claimCopy(job);
+  const bool claimed = channel != nullptr;
   section.leave();
-  if (channel) {
+  if (claimed) {
     runCopies(job, std::move(channel));
   }
-  return any || channel != nullptr;
+  return any || claimed;
 }
 
 bool Engine::help() {
