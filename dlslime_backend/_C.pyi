@@ -112,6 +112,9 @@ class PeerLink:
     """One rank of a process group, for one-sided transfers."""
 
     def __init__(self, backend: Backend, rank: int) -> None: ...
+    def transfer_one(
+        self, write: bool, local: Region, remote: RemoteRegion, pieces: Any
+    ) -> Pending: ...
     def transfer(
         self,
         write: bool,

@@ -103,15 +103,17 @@ class RemoteRegion(_Memory):
 
 def core_part(local: Region, remote: RemoteRegion, pieces: Pieces) -> tuple[Any, Any, Any]:
     """Return what the extension takes of one pair of regions."""
-    return local._core, remote._core, _as_core(pieces)
+    return local._core, remote._core, core_pieces(pieces)
 
 
-def _as_core(pieces: Pieces) -> Any:
+def core_pieces(pieces: Pieces) -> Any:
+    """Return what the extension takes of pieces."""
+    if type(pieces) is list or pieces is None:  # the quick way for a few pieces
+        return pieces
     # A tuple of three arrays, and not three pieces in a tuple.
     if not isinstance(pieces, tuple) or (pieces and isinstance(pieces[0], tuple)):
-        return pieces if pieces is None else list(pieces)
-    arrays = [_as_tensor(entry) for entry in pieces]
-    return tuple(arrays)
+        return list(pieces)
+    return tuple([_as_tensor(entry) for entry in pieces])
 
 
 def _as_tensor(entry: Any) -> Any:

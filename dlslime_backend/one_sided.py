@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from dlslime_backend._load import extension
-from dlslime_backend.memory import Pieces, Region, RemoteRegion, core_part
+from dlslime_backend.memory import Pieces, Region, RemoteRegion, core_part, core_pieces
 from dlslime_backend.transfer import Transfer
 
 _IMMEDIATE = 1  # note tags
@@ -52,11 +52,15 @@ class Peer:
             ValueError: a piece is outside of its region; two overlap where they are written; or
                 arrays are of other kinds or lengths. Nothing is copied then.
         """
-        return Transfer(self._link.transfer(False, [core_part(local, remote, pieces)]))
+        return Transfer(
+            self._link.transfer_one(False, local._core, remote._core, core_pieces(pieces))
+        )
 
     def write(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Transfer:
         """Begin to copy from our memory into the peer's; see `read`."""
-        return Transfer(self._link.transfer(True, [core_part(local, remote, pieces)]))
+        return Transfer(
+            self._link.transfer_one(True, local._core, remote._core, core_pieces(pieces))
+        )
 
     def read_many(self, parts: Iterable[tuple[Region, RemoteRegion, Pieces]]) -> Transfer:
         """Read between several regions as one transfer, which is over when all is; see `read`."""

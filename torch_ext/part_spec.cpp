@@ -22,6 +22,13 @@ void raise(const Status& status) {
 namespace {
 
 int64_t integerOf(const py::handle& value) {
+  if (PyLong_CheckExact(value.ptr())) {
+    int overflow = 0;
+    const auto number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+    if (overflow == 0) {
+      return number;
+    }
+  }
   try {
     return py::cast<int64_t>(value);
   } catch (const py::cast_error&) {
@@ -131,6 +138,12 @@ void PartSpec::readList(const py::sequence& list) {
     column.reserve(count);
   }
   for (const auto& entry : list) {
+    if (PyTuple_CheckExact(entry.ptr()) && PyTuple_GET_SIZE(entry.ptr()) == 3) {
+      for (Py_ssize_t i = 0; i < 3; ++i) {
+        columns_[i].push_back(integerOf(PyTuple_GET_ITEM(entry.ptr(), i)));
+      }
+      continue;
+    }
     const auto piece = py::reinterpret_borrow<py::sequence>(entry);
     if (!py::isinstance<py::sequence>(entry) || piece.size() != 3) {
       raise(

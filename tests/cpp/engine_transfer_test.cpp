@@ -293,6 +293,26 @@ const Way kGlooWay{"Gloo", "gloo", RoutePolicy::kGloo};
 std::string nameOf(const ::testing::TestParamInfo<Way>& instance) {
   return instance.param.name;
 }
+// Or a thread that waits would take itself for idle amid its copies, and sleep.
+TEST(EngineLook, IsNewsIfItHasCopied) {
+  Cluster world(2);
+  OneSided here(world[0], kSize, 1), there(world[1], kSize, 2);
+  ASSERT_TRUE(here.done(here.read(1, there, {{0, 0, 1}}))); // connects
+  // One look finds that a transfer is over; the others have copied. The
+  // engine's own thread may be quicker, but not every time.
+  int most = 0;
+  const auto deadline = deadlineAfter(milliseconds(30000));
+  while (most < 3 && Clock::now() < deadline) {
+    int looks = 0;
+    const auto read = here.read(1, there, {{0, 0, int64_t{kSize}}});
+    while (!read->done()) {
+      looks += here.node.engine->poke() ? 1 : 0;
+    }
+    most = std::max(most, looks);
+  }
+  EXPECT_GE(most, 3);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Ways,
     EngineTransfer,
