@@ -17,7 +17,7 @@ Piece = tuple[int, int]  # offset, the same at both ends, and bytes
 
 
 class Ours:
-    """dlslime."""
+    """dlslime, of pieces prepared beforehand, as the others."""
 
     def __init__(self, memory: torch.Tensor, exchange: Exchange) -> None:
         import dlslime_backend as dlslime
@@ -35,8 +35,8 @@ class Ours:
         else:
             pages = torch.tensor([offset // PAGE for offset, _ in pieces])
             batch = (pages, pages, PAGE)
-        read, local, remote = self._endpoint.read, self._region, self._remote
-        return lambda: read(local, remote, batch).wait()
+        start = self._endpoint.prepare_read(self._region, self._remote, batch).start
+        return lambda: start().wait()
 
     def submit(self, count: int) -> float:
         """Returns the seconds it takes to post so many scattered pieces of 2 KiB."""

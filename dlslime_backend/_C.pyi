@@ -108,10 +108,18 @@ class Pending:
     @property
     def content(self) -> bytes: ...
 
+class Prepared:
+    """Pieces that were checked, to be transferred any number of times."""
+
+    def start(self) -> Pending: ...
+
 class PeerLink:
     """One rank of a process group, for one-sided transfers."""
 
     def __init__(self, backend: Backend, rank: int) -> None: ...
+    def prepare(
+        self, write: bool, local: Region, remote: RemoteRegion, pieces: Any
+    ) -> Prepared: ...
     def transfer_one(
         self, write: bool, local: Region, remote: RemoteRegion, pieces: Any
     ) -> Pending: ...

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dlslime_backend.one_sided import Guest as Guest
     from dlslime_backend.one_sided import Hub as Hub
     from dlslime_backend.one_sided import Peer as Peer
+    from dlslime_backend.one_sided import Prepared as Prepared
     from dlslime_backend.one_sided import peer as peer
     from dlslime_backend.report import explain as explain
     from dlslime_backend.report import stats as stats
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "memory": ["Region", "RemoteRegion", "import_region", "register"],
-    "one_sided": ["Endpoint", "Guest", "Hub", "Peer", "peer"],
+    "one_sided": ["Endpoint", "Guest", "Hub", "Peer", "Prepared", "peer"],
     "report": ["explain", "stats"],
     "transfer": ["Transfer"],
 }

@@ -33,6 +33,22 @@ _IMMEDIATE = 1  # note tags
 _LARGEST_IMMEDIATE = 2**32 - 1
 
 
+class Prepared:
+    """A transfer of pieces that have been checked; made by `Peer.prepare_read` and its like."""
+
+    __slots__ = ("_start",)
+
+    def __init__(self, core: Any) -> None:
+        self._start = core.start
+
+    def start(self) -> Transfer:
+        """Begin it, once more; several may be under way at a time.
+
+        The regions are looked at again: a transfer with one that was deregistered meanwhile fails.
+        """
+        return Transfer(self._start())
+
+
 class Peer:
     """The other process of a pair; made by `peer`, or as an `Endpoint`. Any thread may use it."""
 
@@ -61,6 +77,14 @@ class Peer:
         return Transfer(
             self._link.transfer_one(True, local._core, remote._core, core_pieces(pieces))
         )
+
+    def prepare_read(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Prepared:
+        """Check a `read` that is to be started many times, which then costs less."""
+        return Prepared(self._link.prepare(False, *core_part(local, remote, pieces)))
+
+    def prepare_write(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Prepared:
+        """Check a `write` that is to be started many times, which then costs less."""
+        return Prepared(self._link.prepare(True, *core_part(local, remote, pieces)))
 
     def read_many(self, parts: Iterable[tuple[Region, RemoteRegion, Pieces]]) -> Transfer:
         """Read between several regions as one transfer, which is over when all is; see `read`."""

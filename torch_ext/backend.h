@@ -1,7 +1,7 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/version.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
 #include <memory>
@@ -13,7 +13,7 @@
 
 // Added in 2.12, without a macro of torch's own.
 #define DLSLIME_TORCH_HAS_SUSPEND \
-  (TORCH_VERSION_MAJOR > 2 || \
+  (TORCH_VERSION_MAJOR > 2 ||     \
    (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 12))
 
 namespace dlslime {

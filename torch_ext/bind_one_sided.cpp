@@ -89,11 +89,11 @@ Pending startTransfer(
   }
   const auto bytes = note ? copied(*note) : nullptr;
   return released([&] {
-    std::vector<Transfer::Part> built;
+    auto built = std::make_shared<Transfer::Parts>();
     for (const auto& spec : specs) {
-      spec.build(write, built);
+      spec.build(write, *built);
     }
-    refuseOverlap(built, write);
+    refuseOverlap(*built, write);
     return link.transfer(write, std::move(built), noteTag, bytes);
   });
 }
@@ -107,10 +107,35 @@ Pending startOne(
     const py::object& pieces) {
   const PartSpec spec(local, remote.handle, pieces);
   return released([&] {
-    std::vector<Transfer::Part> built;
-    spec.build(write, built);
-    refuseOverlap(built, write);
+    auto built = std::make_shared<Transfer::Parts>();
+    spec.build(write, *built);
     return link.transfer(write, std::move(built), 0, nullptr);
+  });
+}
+
+// Pieces that were taken apart and checked, to be transferred any number of
+// times.
+struct Prepared {
+  std::shared_ptr<const PeerLink> link;
+  bool write;
+  std::shared_ptr<const Transfer::Parts> parts;
+
+  Pending start() const {
+    return released([&] { return link->transfer(write, parts, 0, nullptr); });
+  }
+};
+
+Prepared prepare(
+    const std::shared_ptr<PeerLink>& link,
+    bool write,
+    const PyRegion& local,
+    const PyRemote& remote,
+    const py::object& pieces) {
+  const PartSpec spec(local, remote.handle, pieces);
+  return released([&] {
+    auto built = std::make_shared<Transfer::Parts>();
+    spec.build(write, *built);
+    return Prepared{link, write, std::move(built)};
   });
 }
 
@@ -251,6 +276,7 @@ void bindHubs(py::module& module) {
 }
 
 void bindLinks(py::module& module) {
+  py::class_<Prepared>(module, "Prepared").def("start", &Prepared::start);
   py::class_<PeerLink, std::shared_ptr<PeerLink>>(module, "PeerLink")
       .def(
           py::init([](DlslimeBackend& backend, int rank) {
@@ -262,6 +288,13 @@ void bindLinks(py::module& module) {
       .def(
           "transfer_one",
           &startOne,
+          py::arg("write"),
+          py::arg("local"),
+          py::arg("remote"),
+          py::arg("pieces"))
+      .def(
+          "prepare",
+          &prepare,
           py::arg("write"),
           py::arg("local"),
           py::arg("remote"),

@@ -21,7 +21,7 @@ Pending PeerLink::post(
 
 Pending PeerLink::transfer(
     bool write,
-    std::vector<Transfer::Part> parts,
+    std::shared_ptr<const Transfer::Parts> parts,
     uint32_t noteTag,
     const std::shared_ptr<Bytes>& note) const {
   const auto shared = usable();

@@ -27,7 +27,7 @@ class PeerLink {
   // one.
   Pending transfer(
       bool write,
-      std::vector<Transfer::Part> parts,
+      std::shared_ptr<const Transfer::Parts> parts,
       uint32_t noteTag,
       const std::shared_ptr<Bytes>& note) const;
   Pending send(const at::Tensor& tensor, uint32_t tag) const;

@@ -126,7 +126,8 @@ class Engine final : public ProgressSource {
   void afterPost(Section& section, Group& group, const Operation& operation);
   PeerReport reportOne(Group& group, int rank);
   std::set<MemoryRegistrar*> visitLocked(
-      Group& group, const std::function<void(PeerChannel&)>& visit);
+      Group& group,
+      const std::function<void(PeerChannel&)>& visit);
 
   EngineState state_;
   uint64_t sends_ = 0; // under the lock

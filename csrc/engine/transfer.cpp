@@ -14,9 +14,9 @@ constexpr uint64_t kMostMarks = 16;
 
 } // namespace
 
-Transfer::Transfer(Kind kind, int peer, std::vector<Part> parts)
+Transfer::Transfer(Kind kind, int peer, std::shared_ptr<const Parts> parts)
     : Operation(kind, peer, 0, {}), parts_(std::move(parts)) {
-  for (const auto& part : parts_) {
+  for (const auto& part : *parts_) {
     for (const auto& piece : part.pieces) {
       totalBytes_ += piece.size;
     }
@@ -24,26 +24,26 @@ Transfer::Transfer(Kind kind, int peer, std::vector<Part> parts)
 }
 
 void Transfer::hold() {
-  for (const auto& part : parts_) {
+  for (const auto& part : *parts_) {
     ++part.local->uses;
   }
 }
 
 void Transfer::over() {
-  for (const auto& part : parts_) {
+  for (const auto& part : *parts_) {
     --part.local->uses;
   }
 }
 
 std::string Transfer::describe() const {
   size_t pieces = 0;
-  for (const auto& part : parts_) {
+  for (const auto& part : *parts_) {
     pieces += part.pieces.size();
   }
   return (write() ? "write to rank " : "read from rank ") +
       std::to_string(peer()) + " (" + std::to_string(pieces) + " pieces, " +
       std::to_string(totalBytes_) + " bytes" +
-      (parts_.empty() ? "" : ", " + parts_.front().remote->describe()) + ")";
+      (parts_->empty() ? "" : ", " + parts_->front().remote->describe()) + ")";
 }
 
 void refuseOverlap(const std::vector<Transfer::Part>& parts, bool write) {

@@ -21,14 +21,19 @@ class Transfer : public Operation {
     std::vector<Piece> pieces;
   };
 
+  using Parts = std::vector<Part>;
+
   // The parts are checked: see PieceBuilder. `kind` is kRead or kWrite.
-  Transfer(Kind kind, int peer, std::vector<Part> parts);
+  // Several transfers may have the same ones.
+  Transfer(Kind kind, int peer, std::shared_ptr<const Parts> parts);
+  Transfer(Kind kind, int peer, Parts parts)
+      : Transfer(kind, peer, std::make_shared<const Parts>(std::move(parts))) {}
 
   bool write() const {
     return kind() == Kind::kWrite;
   }
-  const std::vector<Part>& parts() const {
-    return parts_;
+  const Parts& parts() const {
+    return *parts_;
   }
   size_t totalBytes() const {
     return totalBytes_;
@@ -47,7 +52,7 @@ class Transfer : public Operation {
   Status problem; // the first one
 
  private:
-  const std::vector<Part> parts_;
+  const std::shared_ptr<const Parts> parts_;
   size_t totalBytes_ = 0;
 };
 using TransferPtr = std::shared_ptr<Transfer>;

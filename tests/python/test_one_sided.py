@@ -360,3 +360,35 @@ def _polled(rank: int, size: int, nbytes: int) -> None:
 @pytest.mark.parametrize("nbytes", [100, 3 << 20])
 def test_write_that_is_only_polled_ends(env: dict[str, str], nbytes: int) -> None:
     run_world(_polled, 2, nbytes, env=env)
+
+
+def _prepared(rank: int, size: int) -> None:
+    side = side_of(rank)
+    pieces = [(0, 3 * PAGE, PAGE), (5 * PAGE, 0, 7)]
+    sync("ready")
+    if rank == 0:
+        reading = side.peer.prepare_read(side.region, side.remote, pieces)
+        _expect_moved(side, rank, False, [])  # nothing has begun
+        for _ in range(3):
+            reading.start().wait()
+            _expect_moved(side, rank, False, pieces)
+            side.memory.copy_(pattern(NBYTES, rank))
+        for transfer in [reading.start() for _ in range(20)]:
+            transfer.wait()
+        _expect_moved(side, rank, False, pieces)
+        with pytest.raises(ValueError, match="memory of 0"):
+            side.peer.prepare_read(side.region, side.remote, [(0, NBYTES, 1)])
+        side.memory.copy_(pattern(NBYTES, rank))
+        side.peer.prepare_write(side.region, side.remote, pieces).start().wait()
+        side.region.deregister()
+        with pytest.raises(ValueError, match="deregistered"):
+            reading.start().wait()
+    sync("written")
+    if rank == 1:
+        _expect_moved(side, rank, True, pieces)
+    sync("over")
+
+
+@all_routes
+def test_prepared_transfers_can_be_started_many_times(env: dict[str, str]) -> None:
+    run_world(_prepared, 2, env=env)

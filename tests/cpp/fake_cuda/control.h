@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+// What tests ask of the fake driver beyond CUDA's own functions. Exported by
+// the library under these names; found with dlsym.
+extern "C" {
+
+// From its `after`-th next call on, `times` calls of the function fail with
+// this error. As does FAKE_CUDA_FAIL="cuIpcOpenMemHandle=217", for good and
+// from the start, several with commas between them.
+using FakeCudaFail =
+    void(const char* function, int result, int after, int times);
+// Everything that a stream does begins late by up to so many microseconds. As
+// does FAKE_CUDA_DELAY_US; 50 otherwise.
+using FakeCudaDelay = void(int microseconds);
+// How many there are now: "allocations", "imports", "streams", "events",
+// "pinned", "contexts".
+using FakeCudaLive = int(const char* kind);
+// Where the processor finds device memory, which it can't touch under the
+// address that the driver gave.
+using FakeCudaPeek = void*(uint64_t device);
+// This allocation can't be exported, as if it were of a pool.
+using FakeCudaDenyIpc = void(uint64_t device);
+
+} // extern "C"

@@ -1,0 +1,200 @@
+// Memory: allocating (which only tests do), asking, copying, sharing.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "fake_cuda/control.h"
+#include "fake_cuda/entry.h"
+
+using namespace dlslime::cuda;
+using namespace fake_cuda;
+
+namespace {
+
+// One end of a copy, kept alive until it has been made.
+struct Place {
+  std::shared_ptr<Allocation> allocation; // null: the host's
+  std::byte* bytes = nullptr;
+  bool waits = false; // pageable: the driver copies before it returns
+};
+
+bool resolve(DevicePointer pointer, size_t size, Place& place) {
+  place.allocation = Memory::instance().find(pointer);
+  if (!place.allocation) {
+    place.bytes = reinterpret_cast<std::byte*>(pointer);
+    place.waits = !Memory::instance().pinned(pointer, size);
+    return true;
+  }
+  const size_t offset = pointer - place.allocation->base();
+  place.bytes = place.allocation->bytes() + offset;
+  return offset + size <= place.allocation->size();
+}
+
+template <typename Value>
+void answer(void* where, Value value) {
+  std::memcpy(where, &value, sizeof(value));
+}
+
+Result attributeOf(
+    PointerAttribute attribute,
+    void* value,
+    DevicePointer pointer,
+    const Allocation* of) {
+  switch (attribute) {
+    case PointerAttribute::kMemoryType: {
+      const bool pinned = Memory::instance().pinned(pointer, 1);
+      answer<unsigned>(
+          value,
+          of != nullptr ? unsigned{kDeviceMemory}
+              : pinned  ? unsigned{kHostMemory}
+                        : 0U);
+      return Result::kSuccess;
+    }
+    case PointerAttribute::kBufferId:
+      answer<unsigned long long>(value, of != nullptr ? of->id : 0);
+      return Result::kSuccess;
+    case PointerAttribute::kDeviceOrdinal:
+      answer<int>(value, of != nullptr ? of->device : -2);
+      return Result::kSuccess;
+    case PointerAttribute::kIsLegacyIpcCapable:
+      answer<unsigned>(
+          value,
+          of != nullptr && of->legacyIpc != 0 && !of->imported ? 1U : 0U);
+      return Result::kSuccess;
+    case PointerAttribute::kRangeStart:
+      answer<DevicePointer>(value, of != nullptr ? of->base() : 0);
+      return Result::kSuccess;
+    case PointerAttribute::kRangeSize:
+      answer<size_t>(value, of != nullptr ? of->size() : 0);
+      return Result::kSuccess;
+    case PointerAttribute::kIsGpuDirectRdmaCapable:
+      answer<unsigned>(value, of != nullptr ? 1U : 0U);
+      return Result::kSuccess;
+    default:
+      return Result::kInvalidValue;
+  }
+}
+
+} // namespace
+
+FAKE_CUDA_EXPORT Result cuMemAlloc_v2(DevicePointer* pointer, size_t size) {
+  FAKE_CUDA_ENTER(cuMemAlloc);
+  FAKE_CUDA_NEEDS_CONTEXT;
+  const auto made = Memory::instance().allocate(size, currentDevice());
+  if (!made) {
+    return Result::kOutOfMemory;
+  }
+  *pointer = made->base();
+  return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT Result cuMemFree_v2(DevicePointer pointer) {
+  FAKE_CUDA_ENTER(cuMemFree);
+  return Memory::instance().free(pointer, false);
+}
+
+FAKE_CUDA_EXPORT Result cuMemHostAlloc(void** memory, size_t size, unsigned) {
+  FAKE_CUDA_ENTER(cuMemHostAlloc);
+  FAKE_CUDA_NEEDS_CONTEXT;
+  *memory = Memory::instance().allocateHost(size);
+  return *memory != nullptr ? Result::kSuccess : Result::kOutOfMemory;
+}
+
+FAKE_CUDA_EXPORT Result cuMemFreeHost(void* memory) {
+  FAKE_CUDA_ENTER(cuMemFreeHost);
+  return Memory::instance().freeHost(memory);
+}
+
+FAKE_CUDA_EXPORT Result cuPointerGetAttributes(
+    unsigned count,
+    PointerAttribute* attributes,
+    void** values,
+    DevicePointer pointer) {
+  FAKE_CUDA_ENTER(cuPointerGetAttributes);
+  const auto allocation = Memory::instance().find(pointer);
+  for (unsigned i = 0; i < count; ++i) {
+    const auto result =
+        attributeOf(attributes[i], values[i], pointer, allocation.get());
+    if (result != Result::kSuccess) {
+      return result;
+    }
+  }
+  return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT Result cuMemcpyAsync(
+    DevicePointer to,
+    DevicePointer from,
+    size_t size,
+    Stream stream) {
+  FAKE_CUDA_ENTER(cuMemcpyAsync);
+  FAKE_CUDA_NEEDS_CONTEXT;
+  Place target, source;
+  auto* const queue = queueOf(stream);
+  if (queue == nullptr || !resolve(to, size, target) ||
+      !resolve(from, size, source)) {
+    return Result::kInvalidValue;
+  }
+  const bool waits = target.waits || source.waits;
+  queue->enqueue([target, source, size] {
+    std::memcpy(target.bytes, source.bytes, size);
+    return true;
+  });
+  if (waits) {
+    queue->mark()->wait();
+  }
+  return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT Result
+cuIpcGetMemHandle(IpcMemoryHandle* handle, DevicePointer pointer) {
+  FAKE_CUDA_ENTER(cuIpcGetMemHandle);
+  FAKE_CUDA_NEEDS_CONTEXT;
+  return Memory::instance().exportHandle(pointer, *handle);
+}
+
+FAKE_CUDA_EXPORT Result cuIpcOpenMemHandle_v2(
+    DevicePointer* pointer,
+    IpcMemoryHandle handle,
+    unsigned /*flags*/) {
+  FAKE_CUDA_ENTER(cuIpcOpenMemHandle);
+  FAKE_CUDA_NEEDS_CONTEXT;
+  return Memory::instance().importHandle(handle, currentDevice(), *pointer);
+}
+
+FAKE_CUDA_EXPORT Result cuIpcCloseMemHandle(DevicePointer pointer) {
+  FAKE_CUDA_ENTER(cuIpcCloseMemHandle);
+  return Memory::instance().free(pointer, true);
+}
+
+// A descriptor that a NIC of the fake could register: the memory's own.
+FAKE_CUDA_EXPORT Result cuMemGetHandleForAddressRange(
+    void* handle,
+    DevicePointer pointer,
+    size_t size,
+    int type,
+    unsigned long long /*flags*/) {
+  FAKE_CUDA_ENTER(cuMemGetHandleForAddressRange);
+  const auto allocation = Memory::instance().find(pointer);
+  constexpr uint64_t kPage = 4096;
+  if (!allocation || type != kDmaBufHandle || pointer % kPage != 0 ||
+      size % kPage != 0 ||
+      pointer + size > allocation->base() + allocation->size()) {
+    return Result::kInvalidValue;
+  }
+  const int copy = fcntl(allocation->fd, F_DUPFD_CLOEXEC, 0);
+  std::memcpy(handle, &copy, sizeof(copy));
+  return copy >= 0 ? Result::kSuccess : Result::kUnknown;
+}
+
+FAKE_CUDA_EXPORT void* fakeCudaPeek(uint64_t device) {
+  Place place;
+  return resolve(device, 0, place) ? place.bytes : nullptr;
+}
+
+FAKE_CUDA_EXPORT void fakeCudaDenyIpc(uint64_t device) {
+  if (const auto allocation = Memory::instance().find(device)) {
+    allocation->legacyIpc = 0;
+  }
+}

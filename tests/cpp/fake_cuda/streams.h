@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "cuda/cuda_api.h"
+
+namespace fake_cuda {
+
+using dlslime::cuda::Result;
+
+// What an event or a stream has come to: set once.
+class Point {
+ public:
+  void reach();
+  bool reached() const {
+    return reached_.load(std::memory_order_acquire);
+  }
+  void wait();
+
+ private:
+  std::atomic<bool> reached_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+using PointPtr = std::shared_ptr<Point>;
+
+// Work that runs in order, on a thread of its own, late and out of step with
+// whoever gave it and with other streams.
+class StreamQueue {
+ public:
+  explicit StreamQueue(int of) : device(of) {}
+  ~StreamQueue();
+  StreamQueue(const StreamQueue&) = delete;
+  StreamQueue& operator=(const StreamQueue&) = delete;
+
+  // False from `work`: the device has failed, and nothing after it runs.
+  void enqueue(std::function<bool()> work);
+  // A point behind all that was given so far.
+  PointPtr mark();
+  bool idle();
+  Result result() const {
+    return failed_ ? Result::kIllegalAddress : Result::kSuccess;
+  }
+
+  const int device;
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<bool()>> work_;
+  bool busy_ = false;
+  bool stopping_ = false;
+  std::atomic<bool> failed_{false};
+  std::thread thread_; // once there is work
+};
+
+// By up to so many microseconds everything begins late.
+extern std::atomic<int> delayMicroseconds;
+
+} // namespace fake_cuda
