@@ -376,7 +376,7 @@ def _prepared(rank: int, size: int) -> None:
         for transfer in [reading.start() for _ in range(20)]:
             transfer.wait()
         _expect_moved(side, rank, False, pieces)
-        with pytest.raises(ValueError, match="memory of 0"):
+        with pytest.raises(ValueError, match="memory of 1"):
             side.peer.prepare_read(side.region, side.remote, [(0, NBYTES, 1)])
         side.memory.copy_(pattern(NBYTES, rank))
         side.peer.prepare_write(side.region, side.remote, pieces).start().wait()
