@@ -111,6 +111,7 @@ class Pending:
 class Prepared:
     """Pieces that were checked, to be transferred any number of times."""
 
+    def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises
     def start(self) -> Pending: ...
 
 class PeerLink:

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "core/log.h"
+
 namespace dlslime::cuda {
 
 namespace {
@@ -101,7 +103,8 @@ Mapping::~Mapping() {
   try {
     const Gpu::Scope scope(*gpu_);
     gpu_->driver().ipcCloseHandle(here_);
-  } catch (const Error&) { // the context is gone, and the mapping with it
+  } catch (const Error& error) { // the context is gone, and the mapping with it
+    logDebug(error.what());
   }
 }
 
@@ -149,14 +152,12 @@ void Imports::shrink(std::vector<std::shared_ptr<const Mapping>>& dropped) {
 }
 
 void Imports::forget(uint64_t id) {
-  std::vector<Entry> dropped; // after unlocking
+  std::vector<Entry> dropped, kept; // the first freed after unlocking
   const std::lock_guard<std::mutex> guard(mutex_);
-  const auto first = std::stable_partition(
-      entries_.begin(), entries_.end(), [&](const Entry& entry) {
-        return entry.id != id;
-      });
-  std::move(first, entries_.end(), std::back_inserter(dropped));
-  entries_.erase(first, entries_.end());
+  for (auto& entry : entries_) {
+    (entry.id == id ? dropped : kept).push_back(std::move(entry));
+  }
+  entries_ = std::move(kept);
 }
 
 size_t Imports::size() {

@@ -2,6 +2,8 @@
 
 #include <new>
 
+#include "core/log.h"
+
 namespace dlslime::cuda {
 
 namespace {
@@ -16,7 +18,8 @@ StreamWords::~StreamWords() {
     for (void* const page : pages_) {
       gpu_->driver().hostFree(page);
     }
-  } catch (const Error&) { // the context is gone, and its memory with it
+  } catch (const Error& error) { // the context is gone, and its memory with it
+    logDebug(error.what());
   }
 }
 
