@@ -54,6 +54,10 @@ def _make_collectives(options: Any, current: Any, device: str, nonce: str) -> An
             group._set_sequence_number_for_group()
         return group
     if device == "cuda":
+        if not dist.is_nccl_available():
+            raise RuntimeError(
+                "dlslime: collectives of CUDA tensors go by NCCL, which this torch lacks"
+            )
         nccl_options = dist.ProcessGroupNCCL.Options()
         nccl_options._timeout = current._timeout
         nccl_options.global_ranks_in_group = options.global_ranks_in_group

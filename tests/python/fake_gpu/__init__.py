@@ -1,0 +1,70 @@
+"""Tensors on "cuda" without a GPU or CUDA: over the driver of tests/cpp/fake_cuda.
+
+`use()` once per process, before anything of CUDA; everything is compiled at the first time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch.utils import cpp_extension
+
+_ROOT = Path(__file__).resolve().parents[3]
+_BUILD = _ROOT / "build" / "fake_gpu"
+_HERE = Path(__file__).resolve().parent
+_extension: ModuleType | None = None
+
+
+def driver() -> Path:
+    """The fake driver, compiled if its sources are newer."""
+    library = _BUILD / "libcuda.so.1"
+    folder = _ROOT / "tests" / "cpp" / "fake_cuda"
+    sources = sorted(folder.glob("*.cpp"))
+    headers = [*folder.glob("*.h"), _ROOT / "csrc" / "cuda" / "cuda_api.h"]
+    newest = max(path.stat().st_mtime for path in [*sources, *headers])
+    if not library.exists() or library.stat().st_mtime < newest:
+        made = library.with_suffix(".new")
+        command = ["c++", "-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-pthread"]
+        command += [f"-I{_ROOT / 'csrc'}", f"-I{folder.parent}", "-o", str(made)]
+        subprocess.run([*command, *map(str, sources)], check=True)
+        made.rename(library)
+    return library
+
+
+def use() -> ModuleType:
+    """Give this process two fake GPUs; returns the extension, which has `empty_cache`."""
+    global _extension
+    _BUILD.mkdir(parents=True, exist_ok=True)
+    with (_BUILD / "mutex").open("w") as lock:  # one compiles; "lock" is torch's own
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.environ["DLSLIME_CUDA_LIBRARY"] = str(driver())
+        extension: ModuleType = cpp_extension.load(
+            name="fake_gpu_device",
+            sources=[str(_HERE / "device.cpp"), str(_HERE / "memory.cpp")],
+            extra_include_paths=[str(_ROOT / "csrc")],
+            extra_cflags=["-O0", "-std=c++20"],
+            build_directory=str(_BUILD),
+        )
+    torch.cuda._lazy_init = lambda: None  # it says that torch has no CUDA
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 2
+    _extension = extension
+    return extension
+
+
+@contextlib.contextmanager
+def on(stream: torch.Stream) -> Iterator[None]:
+    """Make it the current one: torch's own `with stream` asks what CUDA was built in."""
+    assert _extension is not None
+    before = _extension.exchange_stream(stream.device_index, stream.stream_id)
+    try:
+        yield
+    finally:
+        _extension.exchange_stream(stream.device_index, before)

@@ -1,0 +1,19 @@
+"""The GPU that tests of CUDA tensors will have: that it is one, and is refused by dlslime yet."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from harness import dlslime_only
+
+PROGRAM = Path(__file__).parent / "programs" / "fake_gpu_tensors.py"
+
+
+@dlslime_only
+def test_tensors_on_a_gpu_that_is_none() -> None:
+    # In a process of its own: it changes torch. The first time compiles for a minute.
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "all right"
