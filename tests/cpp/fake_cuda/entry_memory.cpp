@@ -139,7 +139,7 @@ FAKE_CUDA_EXPORT Result cuMemcpyAsync(
   const bool waits = target.waits || source.waits;
   queue->enqueue([target, source, size] {
     std::memcpy(target.bytes, source.bytes, size);
-    return true;
+    return faultOf("copy") == Result::kSuccess;
   });
   if (waits) {
     queue->mark()->wait();

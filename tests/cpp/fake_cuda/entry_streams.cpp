@@ -142,8 +142,10 @@ FAKE_CUDA_EXPORT Result cuEventRecord(Event event, Stream stream) {
 FAKE_CUDA_EXPORT Result cuEventQuery(Event event) {
   FAKE_CUDA_ENTER(cuEventQuery);
   const std::lock_guard<std::mutex> guard(event->mutex);
-  return event->point == nullptr || event->point->reached() ? Result::kSuccess
-                                                            : Result::kNotReady;
+  if (event->point == nullptr) {
+    return Result::kSuccess;
+  }
+  return event->point->reached() ? event->point->result() : Result::kNotReady;
 }
 
 FAKE_CUDA_EXPORT Result

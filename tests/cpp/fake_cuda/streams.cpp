@@ -6,9 +6,10 @@ namespace fake_cuda {
 
 std::atomic<int> delayMicroseconds{50};
 
-void Point::reach() {
+void Point::reach(Result how) {
   {
     const std::lock_guard<std::mutex> guard(mutex_);
+    result_ = how;
     reached_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
@@ -31,6 +32,10 @@ StreamQueue::~StreamQueue() {
 }
 
 void StreamQueue::enqueue(std::function<bool()> work) {
+  push({std::move(work), false});
+}
+
+void StreamQueue::push(Work work) {
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     work_.push_back(std::move(work));
@@ -43,10 +48,12 @@ void StreamQueue::enqueue(std::function<bool()> work) {
 
 PointPtr StreamQueue::mark() {
   auto point = std::make_shared<Point>();
-  enqueue([point] {
-    point->reach();
-    return true;
-  });
+  push(
+      {[this, point] {
+         point->reach(result());
+         return true;
+       },
+       true});
   return point;
 }
 
@@ -71,7 +78,7 @@ void StreamQueue::run() {
       std::this_thread::sleep_for(
           std::chrono::microseconds(random() % static_cast<unsigned>(most)));
     }
-    if (!failed_ && !work()) {
+    if ((work.always || !failed_) && !work.run()) {
       failed_ = true;
     }
     lock.lock();

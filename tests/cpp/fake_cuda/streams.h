@@ -17,13 +17,18 @@ using dlslime::cuda::Result;
 // What an event or a stream has come to: set once.
 class Point {
  public:
-  void reach();
+  void reach(Result how);
   bool reached() const {
     return reached_.load(std::memory_order_acquire);
+  }
+  // Once reached: whether the device had failed by then.
+  Result result() const {
+    return result_;
   }
   void wait();
 
  private:
+  Result result_ = Result::kSuccess;
   std::atomic<bool> reached_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -41,7 +46,7 @@ class StreamQueue {
 
   // False from `work`: the device has failed, and nothing after it runs.
   void enqueue(std::function<bool()> work);
-  // A point behind all that was given so far.
+  // A point behind all that was given so far, reached in any case.
   PointPtr mark();
   bool idle();
   Result result() const {
@@ -55,7 +60,13 @@ class StreamQueue {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<bool()>> work_;
+  struct Work {
+    std::function<bool()> run;
+    bool always; // also after a failure
+  };
+  void push(Work work);
+
+  std::deque<Work> work_;
   bool busy_ = false;
   bool stopping_ = false;
   std::atomic<bool> failed_{false};
