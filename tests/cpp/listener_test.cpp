@@ -34,8 +34,11 @@ class ListenerTest : public ::testing::Test {
   ControlSocket knock() {
     return ControlSocket::connectTo(record.socketName);
   }
-  // Raw bytes, without a frame around them.
+  // Raw bytes, without a frame around them. There is room for some hundred
+  // single bytes, until the listener reads.
   static void sendRaw(const ControlSocket& socket, const Bytes& bytes) {
+    pollfd entry{socket.fd(), POLLOUT, 0};
+    ASSERT_EQ(::poll(&entry, 1, 5000), 1);
     ASSERT_EQ(
         ::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
         static_cast<ssize_t>(bytes.size()));
