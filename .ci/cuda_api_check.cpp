@@ -53,12 +53,14 @@ SAME_FORM(pointerGetAttributes, cuPointerGetAttributes_v7000);
 SAME_FORM(hostAlloc, cuMemHostAlloc_v2020);
 SAME_FORM(hostFree, cuMemFreeHost_v2000);
 SAME_FORM(memcpyAsync, cuMemcpyAsync_v4000);
+SAME_FORM(memcpyBatchAsync, cuMemcpyBatchAsync_v12080);
 SAME_FORM(streamCreate, cuStreamCreateWithPriority_v5050);
 SAME_FORM(streamDestroy, cuStreamDestroy_v4000);
 SAME_FORM(streamQuery, cuStreamQuery_v2000);
 SAME_FORM(streamSynchronize, cuStreamSynchronize_v2000);
 SAME_FORM(streamWaitEvent, cuStreamWaitEvent_v3020);
 SAME_FORM(streamIsCapturing, cuStreamIsCapturing_v10000);
+SAME_FORM(exchangeCaptureMode, cuThreadExchangeStreamCaptureMode_v10010);
 SAME_FORM(streamWriteValue, cuStreamWriteValue32_v11070);
 SAME_FORM(streamWaitValue, cuStreamWaitValue32_v11070);
 SAME_FORM(eventCreate, cuEventCreate_v2000);
@@ -73,6 +75,12 @@ SAME_FORM(handleForRange, cuMemGetHandleForAddressRange_v11070);
 SAME_SIZE(DevicePointer, CUdeviceptr);
 SAME_SIZE(Uuid, CUuuid);
 SAME_SIZE(IpcMemoryHandle, CUipcMemHandle);
+SAME_SIZE(MemoryLocation, CUmemLocation);
+SAME_SIZE(CopyAttributes, CUmemcpyAttributes);
+SAME_VALUE(
+    DeviceAttribute::kGpuDirectRdmaOrdering,
+    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+SAME_VALUE(kInStreamOrder, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
 
 SAME_VALUE(Result::kSuccess, CUDA_SUCCESS);
 SAME_VALUE(Result::kInvalidValue, CUDA_ERROR_INVALID_VALUE);
@@ -126,6 +134,7 @@ SAME_VALUE(
 SAME_VALUE(kHostMemory, CU_MEMORYTYPE_HOST);
 SAME_VALUE(kDeviceMemory, CU_MEMORYTYPE_DEVICE);
 SAME_VALUE(CaptureStatus::kNone, CU_STREAM_CAPTURE_STATUS_NONE);
+SAME_VALUE(CaptureMode::kRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
 SAME_VALUE(kEventDisableTiming, CU_EVENT_DISABLE_TIMING);
 SAME_VALUE(kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
 SAME_VALUE(kIpcLazyPeerAccess, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);

@@ -31,19 +31,38 @@ class MemoryOwner {
 // Memory of this process that somebody else owns; see Operation for who
 // keeps it alive.
 struct MemoryView {
+  static constexpr int kProcessor = -1;
+
   std::byte* data = nullptr;
   size_t size = 0;
   MemoryOwner* owner = nullptr; // null: nothing may be remembered about it
+  // The GPU that it is on: then processors can't get at it.
+  int device = kProcessor;
+
+  bool onDevice() const {
+    return device != kProcessor;
+  }
 };
 
 // Memory of the peer, as the peer's Connection named it. Only Connections of
 // the same route know what the numbers mean.
 struct RemoteBuffer {
   static constexpr size_t kMostKeys = 3; // what a header has room for
+  // In place of a slot: memory that only its owner can read, and memory of a
+  // GPU; keys 0 and 1 are the id of its allocation, which was shared before.
+  static constexpr uint16_t kUnreachable = 0xffff;
+  static constexpr uint16_t kOnGpu = 0xfffe;
 
   uint64_t address = 0;
   std::array<uint32_t, kMostKeys> keys{}; // one for each NIC; 0: none
   uint16_t slot = 0; // of memory that is offered for a push
+};
+
+// One piece of a one-sided transfer; never empty.
+struct Piece {
+  std::byte* local = nullptr;
+  uint64_t remote = 0; // address in the peer
+  size_t size = 0;
 };
 
 // memcpy that permits null pointers when there is nothing to copy: empty

@@ -42,6 +42,8 @@ enum class MessageType : uint8_t {
   kPut, // group, source, id, offset = of memory, length = pieces, slot = 1 in
         // the last one; the payload: FramePieces, and then their bytes
   kSettled, // id, status: what was put, or could not be fetched
+  kShare, // id; the payload tells how to map an allocation of a GPU's memory
+  kUnshare, // id: that allocation has been freed
   kNothing, // takes the place of a message that has lost its meaning
   kPushed, // made at the receiver of what was written into an offer; never sent
 };
@@ -64,7 +66,7 @@ enum class FinishStatus : uint8_t {
 struct MessageHeader {
   MessageType type{};
   FinishStatus status{};
-  uint16_t slot = 0; // kReady: see RemoteBuffer
+  uint16_t slot = 0; // kReady, kAnnounce, kMoved: see RemoteBuffer
   uint32_t group = 0; // the RECEIVING process's id of the group
   uint64_t sequence = 0; // per direction of a pair, counts every message
   uint32_t source = 0; // rank of the sending process in the group
@@ -89,6 +91,7 @@ struct FramePiece {
 // the owner's.
 inline void setRemote(MessageHeader& header, const RemoteBuffer& memory) {
   static_assert(RemoteBuffer::kMostKeys == 3);
+  header.slot = memory.slot;
   header.address = memory.address;
   header.key = memory.keys[0];
   header.offset = uint64_t{memory.keys[2]} << 32 | memory.keys[1];
@@ -99,7 +102,7 @@ inline RemoteBuffer remoteOf(const MessageHeader& header) {
       {header.key,
        static_cast<uint32_t>(header.offset),
        static_cast<uint32_t>(header.offset >> 32)},
-      0};
+      header.slot};
 }
 
 } // namespace dlslime

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/accelerator.h"
 #include "core/memory.h"
 #include "core/status.h"
 
@@ -30,6 +31,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // Where the operation is; what cancelling it takes depends on it.
   enum class Stage : uint8_t {
     kNew,
+    kHeld, // its stream has not come there, or one before it is held
     kAwaitingPeer, // all but receives: the pair is not connected yet
     kPosted, // receive: in the matcher, perhaps offered to its peer
     kQueued, // send: waits for room on the route
@@ -50,14 +52,27 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Kind kind() const {
     return kind_;
   }
+  bool oneSided() const {
+    return kind_ == Kind::kRead || kind_ == Kind::kWrite;
+  }
   int peer() const {
     return peer_;
   }
   uint32_t tag() const {
     return tag_;
   }
+  size_t size() const {
+    return view_.size;
+  }
+  // It is on memory of a GPU, whose caller's streams wait for it.
+  bool ofDevice() const {
+    return view_.onDevice();
+  }
+  // Where its bytes are for those who move them, until it ends.
   MemoryView view() const {
-    return view_;
+    return onDevice && onDevice->staged
+        ? MemoryView{onDevice->staged.get(), view_.size}
+        : view_;
   }
 
   // Any thread. Once true, a receive's bytes are visible to the caller and a
@@ -96,6 +111,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void runCallbacks();
   void release() {
     prepared.reset();
+    onDevice.reset();
     releaseMemory();
   }
   // A send that ended well was refused by its receiver afterwards: whoever
@@ -109,6 +125,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
                         // it; kPulling, kPosted if offered: the Inbound;
                         // kTransferring: the Transfers
   std::shared_ptr<const void> prepared; // by a MemoryRegistrar, when posted
+  std::unique_ptr<OnDevice> onDevice; // null: memory of processors
   uint64_t groupKey = 0; // the engine's id of the group
   uint64_t order = 0; // posting order among the receives of a group
   Status cancelStatus; // not ok: the caller gave up, with this status

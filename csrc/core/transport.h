@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/accelerator.h"
 #include "core/memory.h"
 #include "core/message.h"
 #include "core/status.h"
@@ -43,13 +44,6 @@ class ConnectionEvents {
   }
   // The peer has severed its end, and sends nothing more.
   virtual void onParted() {}
-};
-
-// One piece of a one-sided transfer; never empty.
-struct Piece {
-  std::byte* local = nullptr;
-  uint64_t remote = 0; // address in the peer
-  size_t size = 0;
 };
 
 // What one start() moves, between registered memory of both ends.
@@ -98,8 +92,10 @@ class MemoryRegistrar {
   // it, or it can't be done, which shows when the memory is used.
   virtual std::shared_ptr<const void> prepare(MemoryView view) = 0;
   // For one-sided transfers: exactly this memory, which its owner keeps for as
-  // long as somebody has the result. Throws Error.
-  virtual std::shared_ptr<const void> enroll(MemoryView view) = 0;
+  // long as somebody has the result. `gpus`: of memory of a GPU. Throws Error.
+  virtual std::shared_ptr<const void> enroll(
+      MemoryView view,
+      Accelerator* gpus) = 0;
   // Idle: users' memory that stays locked for its next use. Any thread, not
   // under the engine's lock.
   virtual MemoryUse memoryUse() {
@@ -130,6 +126,10 @@ class Connection {
     return lanes();
   }
   virtual size_t maxPayload() const = 0; // bytes per message
+  // Another process of this host, to which GPUs' memory may be shown.
+  virtual bool onThisHost() const {
+    return false;
+  }
 
   // False: no room now; the caller keeps the message and tries again after a
   // later poll(). Throws nothing: a broken connection shows in poll().

@@ -9,6 +9,8 @@ namespace {
 constexpr milliseconds kHealthInterval{10};
 // Before others: copies are short, and somebody waits for them.
 constexpr int kHighestPriority = -5;
+// Pieces from which on one call for all is made. Chosen without a GPU.
+constexpr size_t kLeastBatch = 4;
 } // namespace
 
 Copier::Copier(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)), marks_(gpu_) {
@@ -30,26 +32,60 @@ Copier::~Copier() {
   }
 }
 
-Status Copier::enqueue(std::span<const Copy> copies) {
-  const Gpu::Scope scope(*gpu_);
-  const auto& driver = gpu_->driver();
-  for (size_t i = 0; i < copies.size();) {
-    Copy whole = copies[i];
-    for (++i; i < copies.size() && copies[i].to == whole.to + whole.size &&
-         copies[i].from == whole.from + whole.size;
-         ++i) { // a call costs as much as copying hundreds of kilobytes
-      whole.size += copies[i].size;
-    }
-    if (whole.size == 0) {
+// A call costs as much as copying hundreds of kilobytes.
+Copier::Batch Copier::merged(std::span<const Copy> copies) {
+  Batch batch;
+  for (const auto& copy : copies) {
+    if (copy.size == 0) {
       continue;
     }
+    const bool goesOn = !batch.sizes.empty() &&
+        batch.to.back() + batch.sizes.back() == copy.to &&
+        batch.from.back() + batch.sizes.back() == copy.from;
+    if (goesOn) {
+      batch.sizes.back() += copy.size;
+      continue;
+    }
+    batch.to.push_back(copy.to);
+    batch.from.push_back(copy.from);
+    batch.sizes.push_back(copy.size);
+  }
+  return batch;
+}
+
+Status Copier::enqueue(std::span<const Copy> copies) {
+  auto batch = merged(copies);
+  const Gpu::Scope scope(*gpu_);
+  const auto& driver = gpu_->driver();
+  if (batch.sizes.size() >= kLeastBatch && driver.memcpyBatchAsync != nullptr) {
+    return enqueueBatch(batch);
+  }
+  for (size_t i = 0; i < batch.sizes.size(); ++i) {
     const auto result =
-        driver.memcpyAsync(whole.to, whole.from, whole.size, stream_);
+        driver.memcpyAsync(batch.to[i], batch.from[i], batch.sizes[i], stream_);
     if (result != Result::kSuccess) {
       return driver.status(result, "copying GPU memory (cuMemcpyAsync)");
     }
   }
   return {};
+}
+
+// Its copies are made in any order: none depends on another.
+Status Copier::enqueueBatch(Batch& batch) {
+  CopyAttributes attributes{kInStreamOrder, {}, {}, 0};
+  size_t first = 0, failed = 0;
+  const auto& driver = gpu_->driver();
+  const auto result = driver.memcpyBatchAsync(
+      batch.to.data(),
+      batch.from.data(),
+      batch.sizes.data(),
+      batch.sizes.size(),
+      &attributes,
+      &first,
+      1,
+      &failed,
+      stream_);
+  return driver.status(result, "copying GPU memory (cuMemcpyBatchAsync)");
 }
 
 uint64_t Copier::start(std::span<const Copy> copies) {

@@ -35,7 +35,7 @@ class Copier {
   uint64_t start(std::span<const Copy> copies);
 
   struct Ended {
-    uint64_t id;
+    uint64_t id = 0;
     Status status;
   };
   // Those that have ended since the last call, in the order in which they were
@@ -51,7 +51,14 @@ class Copier {
     Status status; // of giving it to the stream
     StreamMarks::Mark mark;
   };
+  // What enqueue() gives to the driver: neighbours are merged.
+  struct Batch {
+    std::vector<DevicePointer> to, from;
+    std::vector<size_t> sizes;
+  };
+  static Batch merged(std::span<const Copy> copies);
   Status enqueue(std::span<const Copy> copies);
+  Status enqueueBatch(Batch& batch);
   void lookForFailure(std::vector<Ended>& ended);
 
   const std::shared_ptr<Gpu> gpu_;

@@ -15,7 +15,6 @@ using Device = int; // CUdevice: an ordinal
 using Context = struct ContextImpl*; // CUcontext
 using Stream = struct StreamImpl*; // CUstream
 using Event = struct EventImpl*; // CUevent
-using AllocationHandle = uint64_t; // CUmemGenericAllocationHandle
 
 enum class Result : int {
   kSuccess = 0,
@@ -32,14 +31,11 @@ enum class Result : int {
   kNotFound = 500,
   kNotReady = 600,
   kIllegalAddress = 700,
-  kPeerAccessAlreadyEnabled = 704,
   kContextIsDestroyed = 709,
   kLaunchFailed = 719,
   kNotPermitted = 800,
   kNotSupported = 801,
-  kSystemNotReady = 802,
   kStreamCaptureUnsupported = 900,
-  kStreamCaptureImplicit = 906,
   kUnknown = 999,
 };
 
@@ -52,66 +48,45 @@ enum class DeviceAttribute : int { // CU_DEVICE_ATTRIBUTE_*
   kPciDeviceId = 34,
   kPciDomainId = 50,
   kGpuDirectRdmaSupported = 116,
-  kHandleTypePosixFdSupported = 103,
-  kHandleTypeFabricSupported = 128,
+  kGpuDirectRdmaOrdering = 118,
   kDmaBufSupported = 124,
 };
 
 enum class PointerAttribute : int { // CU_POINTER_ATTRIBUTE_*
   kMemoryType = 2, // unsigned int: MemoryType
-  kSyncMemops = 6, // unsigned int
   kBufferId = 7, // unsigned long long: differs for each allocation
   kDeviceOrdinal = 9, // int
   kIsLegacyIpcCapable = 10, // unsigned int
   kRangeStart = 11, // DevicePointer
   kRangeSize = 12, // size_t
-  kMapped = 13, // unsigned int
-  kAllowedHandleTypes = 14, // unsigned long long: HandleType bits
   kIsGpuDirectRdmaCapable = 15, // unsigned int
 };
 
 enum MemoryType : unsigned { kHostMemory = 1, kDeviceMemory = 2 };
 
-enum HandleType : unsigned long long { // CU_MEM_HANDLE_TYPE_*
-  kPosixFd = 1,
-  kFabric = 8,
-};
-
 struct IpcMemoryHandle { // CUipcMemHandle
   char bytes[64];
 };
 
-enum class CaptureStatus : int { kNone = 0, kActive = 1, kInvalidated = 2 };
-
-struct Location { // CUmemLocation
-  int type; // 1: a device
+struct MemoryLocation { // CUmemLocation
+  int type;
   int id;
 };
-struct AllocationProperties { // CUmemAllocationProp
-  int type; // 1: pinned
-  int requestedHandleTypes;
-  Location location;
-  void* windowsSecurity;
-  struct {
-    unsigned char compressionType;
-    unsigned char gpuDirectRdmaCapable;
-    unsigned short usage;
-    unsigned char reserved[4];
-  } flags;
+struct CopyAttributes { // CUmemcpyAttributes
+  int sourceOrder; // kInStreamOrder
+  MemoryLocation sourceHint, destinationHint; // of managed memory alone
+  unsigned flags;
 };
-struct AccessDescription { // CUmemAccessDesc
-  Location location;
-  int flags; // 3: read and write
-};
-constexpr int kOnDevice = 1;
-constexpr int kReadWrite = 3;
+constexpr int kInStreamOrder = 1; // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+
+enum class CaptureMode : int { kGlobal = 0, kThreadLocal = 1, kRelaxed = 2 };
+enum class CaptureStatus : int { kNone = 0, kActive = 1, kInvalidated = 2 };
 
 // Flags of single functions.
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kIpcLazyPeerAccess = 1;
 constexpr unsigned kHostAllocPortable = 1;
-constexpr unsigned kHostRegisterPortable = 1;
 constexpr unsigned kWaitValueAtLeast = 0; // CU_STREAM_WAIT_VALUE_GEQ
 constexpr unsigned kWriteValueDefault = 0; // after all memory operations
 constexpr int kDmaBufHandle = 1; // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD

@@ -135,6 +135,11 @@ void bindAll(const Library& library, Driver& driver) {
   bind(library, "cuStreamSynchronize", 2000, driver.streamSynchronize);
   bind(library, "cuStreamWaitEvent", 3020, driver.streamWaitEvent);
   bind(library, "cuStreamIsCapturing", 10000, driver.streamIsCapturing);
+  bind(
+      library,
+      "cuThreadExchangeStreamCaptureMode",
+      10010,
+      driver.exchangeCaptureMode);
   bindIfThere(library, "cuStreamWriteValue32", 11070, driver.streamWriteValue);
   bindIfThere(library, "cuStreamWaitValue32", 11070, driver.streamWaitValue);
   bind(library, "cuEventCreate", 2000, driver.eventCreate);
@@ -144,6 +149,8 @@ void bindAll(const Library& library, Driver& driver) {
   bind(library, "cuIpcGetMemHandle", 4010, driver.ipcGetHandle);
   bind(library, "cuIpcOpenMemHandle", 11000, driver.ipcOpenHandle);
   bind(library, "cuIpcCloseMemHandle", 4010, driver.ipcCloseHandle);
+  // Of CUDA 13 on it has another form, without the place of a failure.
+  bindIfThere(library, "cuMemcpyBatchAsync", 12080, driver.memcpyBatchAsync);
   bindIfThere(
       library, "cuMemGetHandleForAddressRange", 11070, driver.handleForRange);
 }
@@ -186,6 +193,15 @@ void Driver::check(Result result, const char* what) const {
   if (result != Result::kSuccess) {
     throw Error(status(result, what));
   }
+}
+
+bool driverIsLoaded() {
+  void* const library =
+      dlopen(libraryName().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library != nullptr) {
+    dlclose(library); // one reference less; the program has its own
+  }
+  return library != nullptr;
 }
 
 const Driver& loadDriver() {

@@ -40,6 +40,7 @@ struct Driver {
   Result (*streamSynchronize)(Stream);
   Result (*streamWaitEvent)(Stream, Event, unsigned flags);
   Result (*streamIsCapturing)(Stream, CaptureStatus*);
+  Result (*exchangeCaptureMode)(CaptureMode*); // of the calling thread
   Result (*eventCreate)(Event*, unsigned flags);
   Result (*eventRecord)(Event, Stream);
   Result (*eventQuery)(Event);
@@ -48,6 +49,16 @@ struct Driver {
   Result (*ipcOpenHandle)(DevicePointer*, IpcMemoryHandle, unsigned flags);
   Result (*ipcCloseHandle)(DevicePointer);
   // Null where the driver is too old for them:
+  Result (*memcpyBatchAsync)(
+      DevicePointer* to,
+      DevicePointer* from,
+      size_t* sizes,
+      size_t count,
+      CopyAttributes*,
+      size_t* firstOfAttributes,
+      size_t attributes,
+      size_t* failed,
+      Stream);
   Result (
       *streamWriteValue)(Stream, DevicePointer, uint32_t value, unsigned flags);
   Result (
@@ -71,5 +82,8 @@ struct Driver {
 // The process's libcuda, loaded and initialised once; no context is made.
 // Throws Error{kUnavailable} that says what is missing.
 const Driver& loadDriver();
+// Whether the program, or something in it, has loaded it: else no address is of
+// a GPU's memory.
+bool driverIsLoaded();
 
 } // namespace dlslime::cuda

@@ -71,9 +71,11 @@ std::string Gpu::describe() const {
 
 Gpu::Scope::Scope(const Gpu& gpu) : driver_(gpu.driver_) {
   driver_.check(driver_.contextPush(gpu.context_), "entering a GPU's context");
+  driver_.exchangeCaptureMode(&captureMode_);
 }
 
 Gpu::Scope::~Scope() {
+  driver_.exchangeCaptureMode(&captureMode_);
   Context left = nullptr;
   driver_.contextPop(&left);
 }

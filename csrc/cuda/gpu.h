@@ -35,7 +35,8 @@ class Gpu {
   std::string describe() const;
 
   // Makes its context the calling thread's as long as it lives, whatever that
-  // was before.
+  // was before. What is done in it has nothing to do with a graph that some
+  // thread is capturing, and does not spoil it.
   class Scope {
    public:
     explicit Scope(const Gpu& gpu);
@@ -45,6 +46,7 @@ class Gpu {
 
    private:
     const Driver& driver_;
+    CaptureMode captureMode_ = CaptureMode::kRelaxed;
   };
 
  private:

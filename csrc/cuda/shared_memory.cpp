@@ -1,8 +1,6 @@
 #include "cuda/shared_memory.h"
 
 #include <algorithm>
-#include <iterator>
-#include <utility>
 
 #include "core/log.h"
 
@@ -52,7 +50,7 @@ Exports::of(const Gpu& gpu, DevicePointer pointer, size_t bytes) {
   auto found = entries_.find(allocation.base);
   if (found == entries_.end() ||
       found->second.allocation.bufferId != allocation.bufferId) {
-    dropOverlapping(allocation);
+    dropFreed(gpu.driver());
     found = entries_.emplace(allocation.base, make(gpu, allocation)).first;
   }
   if (!found->second.problem.ok()) {
@@ -61,23 +59,22 @@ Exports::of(const Gpu& gpu, DevicePointer pointer, size_t bytes) {
   return found->second.exported;
 }
 
-// Where this allocation is now, others were before.
-void Exports::dropOverlapping(const Allocation& allocation) {
-  for (auto at = entries_.begin(); at != entries_.end();) {
-    const auto& old = at->second;
-    const bool overlaps =
-        old.allocation.base < allocation.base + allocation.size &&
-        allocation.base < old.allocation.base + old.allocation.size;
-    if (overlaps && old.problem.ok()) {
-      ended_.push_back(old.exported.id);
+void Exports::dropFreed(const Driver& driver) {
+  std::erase_if(entries_, [&](const auto& entry) {
+    const auto& known = entry.second.allocation;
+    try {
+      return allocationOf(driver, known.base).bufferId != known.bufferId;
+    } catch (const Error&) {
+      return true; // nothing is there any more
     }
-    at = overlaps ? entries_.erase(at) : std::next(at);
-  }
+  });
 }
 
-std::vector<uint64_t> Exports::takeEnded() {
+bool Exports::live(uint64_t id) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  return std::exchange(ended_, {});
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    return entry.second.problem.ok() && entry.second.exported.id == id;
+  });
 }
 
 Mapping::Mapping(std::shared_ptr<Gpu> gpu, const ExportedAllocation& exported)

@@ -28,9 +28,9 @@ class Exports {
   // kUnavailable, and why, if this memory can't be shared (expandable segments,
   // a container that forbids it), which is remembered as well.
   ExportedAllocation of(const Gpu& gpu, DevicePointer pointer, size_t bytes);
-  // Ids of allocations that were found to have been freed: peers should let go
-  // of them, or their memory is not given back to the GPU.
-  std::vector<uint64_t> takeEnded();
+  // False: it was found to have been freed. Peers should let go of it, or its
+  // memory is not given back to the GPU. Looked for when others are exported.
+  bool live(uint64_t id);
 
  private:
   struct Entry {
@@ -39,12 +39,11 @@ class Exports {
     Status problem;
   };
   Entry make(const Gpu& gpu, const Allocation& allocation);
-  void dropOverlapping(const Allocation& allocation);
+  void dropFreed(const Driver& driver);
 
   std::mutex mutex_;
   // Guarded by mutex_. One that was freed is found out by its buffer id.
   std::map<DevicePointer, Entry> entries_;
-  std::vector<uint64_t> ended_;
   uint64_t nextId_ = 1;
 };
 

@@ -13,6 +13,9 @@ constexpr size_t kStride = 64;
 } // namespace
 
 StreamWords::~StreamWords() {
+  if (free_.size() != pages_.size() * (kPageBytes / kStride)) {
+    return; // a stream may still write one that nobody waits for any more
+  }
   try {
     const Gpu::Scope scope(*gpu_);
     for (void* const page : pages_) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/operation.h"
+#include "engine/staging.h"
 
 namespace dlslime {
 
@@ -17,8 +18,18 @@ class Completions {
     bool release;
   };
 
-  // The operation is over and nothing touches its memory any more.
+  // The operation is over and nothing touches its memory any more, but for
+  // copies of ours: then it ends when they do.
   void finish(OperationPtr operation, Status status) {
+    if (auto* const gpu = operation->onDevice.get()) {
+      if (gpu->copies != 0) {
+        gpu->ending = std::move(status);
+        return;
+      }
+      if (!gpu->copyFailure.ok()) { // which is why, if it has failed
+        status = gpu->copyFailure;
+      }
+    }
     if (!operation->done()) {
       operation->over();
       settle(*operation, std::move(status));
@@ -40,6 +51,28 @@ class Completions {
     operation->memoryInUse = true;
     settle(*operation, std::move(status));
     ended_.push_back({operation, false});
+  }
+  // Copies of ours from or to memory of a GPU that the operation is on.
+  static void copyBegins(Operation& operation) {
+    ++operation.onDevice->copies;
+  }
+  void copyEnded(const OperationPtr& operation, const Status& status) {
+    auto& gpu = *operation->onDevice;
+    if (!status.ok() && gpu.copyFailure.ok()) {
+      gpu.copyFailure = Status(
+          status.code(),
+          operation->describe() + " failed: " + status.message());
+    }
+    if (--gpu.copies == 0 && gpu.ending) {
+      finish(operation, *std::exchange(gpu.ending, std::nullopt));
+    }
+  }
+  CopyUser userOf(const OperationPtr& operation) {
+    return {
+        [operation] { copyBegins(*operation); },
+        [this, operation](const Status& status) {
+          copyEnded(operation, status);
+        }};
   }
   // Bytes delivered since a caller last waited for something. Any thread.
   uint64_t unfetchedBytes() const {

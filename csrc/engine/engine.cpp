@@ -82,6 +82,7 @@ Engine::~Engine() {
   wireUp_.stop();
   progress_.stop();
   state_.enroller.stop();
+  drainGpus();
   {
     const Section section(state_);
     state_.buryFailed();
@@ -133,6 +134,10 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
 // Before the lock is taken: registering memory takes its time, and is between
 // the caller and its memory alone.
 void Engine::prepare(Group& group, Operation& operation) {
+  if (operation.ofDevice()) {
+    meetStream(operation);
+    return;
+  }
   const auto view = operation.view();
   if (view.size <= kLeastPrepared) {
     return;
@@ -149,7 +154,7 @@ void Engine::send(Group& group, const OperationPtr& operation) {
   if (operation->prepared) {
     lookLocked(); // the receiver may have said where to write it
   }
-  group.send(operation);
+  group.post(operation);
   // No room: there may be some by now. And from time to time anyway: the peer
   // returns credit, without which eager sends turn into announced ones.
   if (!operation->done() || ++sends_ % kSendsPerLook == 0) {
@@ -162,7 +167,7 @@ void Engine::receive(Group& group, const OperationPtr& operation) {
   prepare(group, *operation);
   progress_.noteLook();
   Section section(state_);
-  group.receive(operation);
+  group.post(operation);
   if (!operation->done()) {
     // While thousands of receives are posted nobody waits: take what has come
     // for the earlier ones now, but not what has come for later ones, which
@@ -181,6 +186,9 @@ void Engine::afterPost(
   const bool wake = operation.stage == Operation::Stage::kPulling ||
       operation.stage == Operation::Stage::kTransferring ||
       group.reachesItself(operation.peer());
+  if (operation.onDevice || group.holds()) {
+    watchGpus(group.holds() || state_.watchesGpus);
+  }
   std::vector<int> ranks;
   if (!group.takeUnresolved(ranks)) {
     section.leave();
@@ -202,6 +210,9 @@ bool Engine::wait(const Operation& operation, Deadline deadline) {
 
 bool Engine::lookLocked(int most) {
   bool any = state_.channels.poll(most);
+  if (auto* const gpus = state_.accelerator()) {
+    any |= lookAtGpus(*gpus);
+  }
   if (any) {
     state_.buryFailed();
   }

@@ -47,7 +47,8 @@ class Engine final : public ProgressSource {
   // Ends all that is pending in the group, and all to come, with `why`.
   void abort(Group& group, const Status& why);
 
-  // The operation ends sooner or later; see Operation.
+  // The operation ends sooner or later; see Operation. Of one on memory of a
+  // GPU, `onDevice` has the caller's stream.
   void send(Group& group, const OperationPtr& operation);
   void receive(Group& group, const OperationPtr& operation);
   // Memory for one-sided transfers by this process and by others, who need its
@@ -60,10 +61,14 @@ class Engine final : public ProgressSource {
   // region stays: transfers of ours use it (kInvalidArgument), or a peer's do
   // until the deadline (kTimeout).
   void deregister(const RegionPtr& region, TimePoint deadline);
-  // Ends sooner or later, as a send.
+  // Ends sooner or later, as a send. With local memory of a GPU, `onDevice` has
+  // the caller's stream, behind which it begins.
   void transfer(Group& group, const TransferPtr& transfer);
   // True once done; false at the deadline, with the operation still pending.
   bool wait(const Operation& operation, Deadline deadline);
+  // Keeps a stream back until the operation has ended, well or badly. False: it
+  // can't be; wait(). Throws Error.
+  bool holdStream(const DeviceStream& stream, Operation& operation);
   // The caller is about to read what has come.
   void noteFetched() {
     state_.completions.noteFetched();
@@ -108,6 +113,9 @@ class Engine final : public ProgressSource {
   bool step() override;
   bool help() override;
   bool endsSoon() override;
+  bool mustLook() override {
+    return state_.watchesGpus.load(std::memory_order_seq_cst);
+  }
   bool beginSleep() override;
   void endSleep() override;
   void onReady(const std::vector<uint64_t>& tokens) override;
@@ -118,7 +126,11 @@ class Engine final : public ProgressSource {
   cancelLocked(Group& group, const OperationPtr& operation, const Status& why);
   bool lookLocked(int most = kMessagesPerPoll);
   void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
-  static void prepare(Group& group, Operation& operation);
+  void prepare(Group& group, Operation& operation);
+  void meetStream(Operation& operation);
+  bool lookAtGpus(Accelerator& gpus);
+  void watchGpus(bool held);
+  void drainGpus();
   void enrollHere(Group& group, const Transfer& transfer);
   void recall(Region& region);
   void beginDeregister(Region& region);

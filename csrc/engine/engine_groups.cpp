@@ -81,6 +81,7 @@ void Engine::leave(Group& group) {
           ErrorCode::kCancelled,
           "this process has shut down its process group"));
   const Section section(state_);
+  group.leaveHeldTo(state_.strays);
   state_.membership.remove(group);
 }
 
@@ -157,6 +158,10 @@ PeerReport Engine::explain(Group& group, int rank, TimePoint deadline) {
 std::string Engine::describeLink(Group& group, const Operation& operation) {
   const Section section(state_);
   const bool send = operation.kind() == Operation::Kind::kSend;
+  if (operation.stage == Operation::Stage::kHeld) {
+    return "it has not begun: the work before it in its stream is not done, or "
+           "that before an earlier one of this tag";
+  }
   if (operation.stage == Operation::Stage::kPulling ||
       operation.stage == Operation::Stage::kTransferring ||
       operation.stage == Operation::Stage::kQueued) {

@@ -29,6 +29,14 @@ EngineState::EngineState(const Config& settings)
   }
 }
 
+Accelerator& EngineState::needAccelerator() {
+  std::call_once(acceleratorMade_, [this] {
+    ownAccelerator_ = makeAccelerator();
+    accelerator_.store(ownAccelerator_.get(), std::memory_order_release);
+  });
+  return *ownAccelerator_;
+}
+
 void EngineState::wakeWireUp() {
   const uint64_t one = 1;
   [[maybe_unused]] const auto put = write(nudge.get(), &one, sizeof(one));

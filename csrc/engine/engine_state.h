@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/accelerator.h"
 #include "core/config.h"
 #include "engine/channel_table.h"
 #include "engine/completions.h"
@@ -30,6 +31,7 @@ struct EngineState {
   // Guarded by mutex:
   Completions completions;
   Membership membership{completions};
+  Held strays{completions}; // what groups that are gone left behind
   Transports transports;
   Sleeper sleeper; // its own methods are safe from any thread
   ChannelTable channels{sleeper};
@@ -38,6 +40,8 @@ struct EngineState {
   // mean joining threads.
   std::vector<ChannelTable::Retired> graveyard;
   UniqueFd nudge; // eventfd that wakes the wire-up thread
+  // Something goes on at a GPU, of which no descriptor tells.
+  std::atomic<bool> watchesGpus{false};
 
   // Its own thread; not guarded.
   Enroller enroller{*this};
@@ -46,6 +50,12 @@ struct EngineState {
   // thread starts. Not under the lock.
   std::function<void()> notifyDone = [] {};
 
+  // Made when it is needed for the first time. Any thread; throws Error.
+  Accelerator& needAccelerator();
+  // Null before that.
+  Accelerator* accelerator() const {
+    return accelerator_.load(std::memory_order_acquire);
+  }
   std::shared_ptr<PeerChannel> makeChannel(PeerIdentity peer);
   // Under the lock: moves failed, idle channels' connections to the graveyard.
   void buryFailed();
@@ -53,6 +63,11 @@ struct EngineState {
   void closeGraveyard();
   // Any thread.
   void wakeWireUp();
+
+ private:
+  std::once_flag acceleratorMade_;
+  std::unique_ptr<Accelerator> ownAccelerator_;
+  std::atomic<Accelerator*> accelerator_{nullptr};
 };
 
 } // namespace dlslime

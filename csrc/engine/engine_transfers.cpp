@@ -1,9 +1,8 @@
 // The engine's part that is about one-sided transfers.
-#include <mutex>
 #include <thread>
-#include <vector>
 
 #include "core/fork_guard.h"
+#include "core/keep.h"
 #include "engine/engine.h"
 #include "engine/section.h"
 
@@ -17,15 +16,6 @@ constexpr size_t kMostInline = 64 * 1024;
 constexpr milliseconds kLastRecall{1000};
 // Between looks whether peers have let go of a region.
 constexpr microseconds kRecallPause{50};
-
-// Memory that a peer may touch whenever it likes. It stays reachable, so that
-// it is no leak to those who look for leaks.
-void keepForEver(std::shared_ptr<void> keeper) {
-  static std::mutex mutex;
-  static auto& kept = *new std::vector<std::shared_ptr<void>>;
-  const std::lock_guard<std::mutex> guard(mutex);
-  kept.push_back(std::move(keeper));
-}
 } // namespace
 
 RegionPtr Engine::registerMemory(
@@ -33,8 +23,9 @@ RegionPtr Engine::registerMemory(
     std::string name,
     std::shared_ptr<void> keeper) {
   refuseInForkedChild();
+  auto* const gpus = view.onDevice() ? &state_.needAccelerator() : nullptr;
   const Section section(state_);
-  return state_.regions.add(view, std::move(name), std::move(keeper));
+  return state_.regions.add(view, std::move(name), std::move(keeper), gpus);
 }
 
 // Under the lock: nobody gets it from now on, and who has it is asked for it.
@@ -127,31 +118,41 @@ void Engine::enrollHere(Group& group, const Transfer& transfer) {
   {
     const Section section(state_);
     for (const auto& part : transfer.parts()) {
-      if (!part.local->closing && part.local->enrolled(registrar) == nullptr) {
+      if (!part.local->closing && !part.local->refusedBy(registrar) &&
+          part.local->enrolled(registrar) == nullptr) {
         missing.push_back(part.local);
       }
     }
   }
   for (const auto& region : missing) {
     try {
-      const auto result = registrar->enroll(region->view());
+      const auto result =
+          registrar->enroll(region->view(), region->accelerator());
       const Section section(state_);
       region->keepEnrolled(registrar, result);
-    } catch (const Error&) {
-      return; // it shows when the transfer is started
+    } catch (const Error& error) {
+      if (region->accelerator() != nullptr) { // once
+        logRefused(*region, error);
+        const Section section(state_);
+        region->noteRefused(registrar);
+      } // else it shows when the transfer is started
+      return;
     }
   }
 }
 
 void Engine::transfer(Group& group, const TransferPtr& transfer) {
   enrollHere(group, *transfer);
+  if (transfer->onDevice) {
+    meetStream(*transfer);
+  }
   progress_.noteLook();
   Section section(state_);
-  group.send(transfer);
+  group.post(transfer);
   CopyJob job;
   std::shared_ptr<PeerChannel> channel;
   if (transfer->stage == Operation::Stage::kTransferring &&
-      transfer->totalBytes() <= kMostInline) {
+      !transfer->onDevice && transfer->totalBytes() <= kMostInline) {
     channel = group.link(transfer->peer()).channel;
     if (!channel->claimCopy(job)) {
       channel = nullptr;

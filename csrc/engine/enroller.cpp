@@ -6,6 +6,12 @@
 
 namespace dlslime {
 
+void logRefused(const Region& region, const Error& error) {
+  logWarning(
+      region.describe() + " can't be registered: " + error.what() +
+      "; transfers are copied through messages, which is slower");
+}
+
 void Enroller::wake() {
   const std::lock_guard<std::mutex> guard(mutex_);
   wanted_ = true;
@@ -52,17 +58,17 @@ void Enroller::enroll(const RegionTable::Wanted& wanted) {
   std::shared_ptr<const void> result;
   Status status;
   try {
-    result = registrar->enroll(region->view());
+    result = registrar->enroll(region->view(), region->accelerator());
   } catch (const Error& error) {
     status = error.status();
-    logWarning(
-        region->describe() + " can't be registered: " + error.what() +
-        "; transfers are copied through messages, which is slower");
+    logRefused(*region, error);
   }
   const Section section(state_);
   --region->enrolling;
   if (status.ok()) {
     region->keepEnrolled(registrar, result);
+  } else {
+    region->noteRefused(registrar);
   }
   const auto those = state_.channels.those([&](const PeerChannel& channel) {
     return channel.open() && channel.registrar() == registrar;

@@ -10,6 +10,9 @@ namespace dlslime {
 
 struct EngineState;
 
+// Says that a registrar could not enroll it.
+void logRefused(const Region& region, const Error& error);
+
 // Registers memory with devices where no caller's thread can do it: a peer has
 // asked for it, or a connection was replaced by one over other devices. A
 // hundred gigabytes take many seconds, so this has a thread of its own, which

@@ -16,7 +16,7 @@ Status finishError(const Operation& send, const MessageHeader& finish) {
       return {
           ErrorCode::kTruncated,
           what + "the message is longer than the receive that it met at " +
-              rank + ": " + std::to_string(send.view().size) + " bytes sent, " +
+              rank + ": " + std::to_string(send.size()) + " bytes sent, " +
               std::to_string(finish.offset) + " bytes expected there"};
     case FinishStatus::kCancelled:
       return {

@@ -26,6 +26,7 @@ Group::Group(
       epoch_(epoch),
       options_(std::move(options)),
       completions_(done),
+      held_(done),
       matcher_(options_.size),
       links_(static_cast<size_t>(options_.size)) {}
 
@@ -66,11 +67,50 @@ void Group::sendNow(Link& peer, const OperationPtr& operation) {
       {peer.remoteGroup, static_cast<uint32_t>(rank()), &peer.counters});
 }
 
-void Group::send(const OperationPtr& operation) {
+// Connecting is the only way to learn that a peer dies before it sends; and of
+// any source any rank may be the one, so that all are reached, to learn when
+// all have gone.
+void Group::useFor(const Operation& operation) {
+  if (operation.peer() != Operation::kAnySource) {
+    use(operation.peer());
+    return;
+  }
+  for (int rank = 0; rank < size(); ++rank) {
+    use(rank);
+  }
+}
+
+void Group::post(const OperationPtr& operation) {
   operation->groupKey = id_;
-  if (operation->kind() != Operation::Kind::kSend) {
+  if (operation->oneSided()) {
     static_cast<Transfer&>(*operation).hold();
   }
+  if (!held_.mustHold(*operation)) {
+    postNow(operation);
+    return;
+  }
+  held_.hold(operation);
+  if (closed_) { // its stream has been told what to do with its memory
+    held_.cancel(operation, about(*operation, closeReason_));
+  } else {
+    useFor(*operation);
+  }
+}
+
+void Group::postNow(const OperationPtr& operation) {
+  operation->kind() == Operation::Kind::kReceive ? receive(operation)
+                                                 : send(operation);
+}
+
+bool Group::postHeld() {
+  const auto reached = held_.takeReached();
+  for (const auto& operation : reached) {
+    postNow(operation);
+  }
+  return !reached.empty();
+}
+
+void Group::send(const OperationPtr& operation) {
   auto& peer = link(operation->peer());
   if (closed_ || peer.state == LinkState::kFailed) {
     completions_.finish(
@@ -87,7 +127,6 @@ void Group::send(const OperationPtr& operation) {
 }
 
 void Group::receive(const OperationPtr& operation) {
-  operation->groupKey = id_;
   if (closed_) {
     completions_.finish(operation, about(*operation, closeReason_));
     return;
@@ -100,10 +139,7 @@ void Group::receive(const OperationPtr& operation) {
   }
   if (operation->peer() == Operation::kAnySource) {
     matcher_.addReceive(operation);
-    // Any of them may be the one: reach all, to learn when all have gone.
-    for (int rank = 0; rank < size(); ++rank) {
-      use(rank);
-    }
+    useFor(*operation);
     failIfAlone();
     return;
   }
@@ -114,8 +150,7 @@ void Group::receive(const OperationPtr& operation) {
   }
   matcher_.addReceive(operation);
   makeReady(operation->peer(), operation->tag());
-  // Connecting is the only way to learn that the peer dies before it sends.
-  use(operation->peer());
+  useFor(*operation);
 }
 
 void Group::makeReady(int source, uint32_t tag) {
@@ -212,6 +247,10 @@ void Group::failIfAlone() {
 }
 
 bool Group::cancelHere(const OperationPtr& operation, const Status& why) {
+  if (operation->stage == Operation::Stage::kHeld) {
+    held_.cancel(operation, why);
+    return true;
+  }
   const bool removed = operation->stage == Operation::Stage::kAwaitingPeer
       ? link(operation->peer()).waiting.remove(operation.get())
       : operation->stage == Operation::Stage::kPosted &&
@@ -228,6 +267,7 @@ void Group::close(const Status& why) {
   }
   closed_ = true;
   closeReason_ = why;
+  held_.cancelAll(why);
   for (int rank = 0; rank < size(); ++rank) {
     end(std::move(link(rank).waiting), why);
     end(matcher_.takeReceivesFrom(rank), why);
@@ -240,6 +280,9 @@ void Group::close(const Status& why) {
 
 std::vector<OperationPtr> Group::pending() {
   auto all = matcher_.posted();
+  for (auto& operation : held_.pending()) {
+    all.push_back(std::move(operation));
+  }
   std::vector<PeerChannel*> seen;
   for (auto& peer : links_) {
     peer.waiting.forEach([&](const OperationPtr& op) { all.push_back(op); });

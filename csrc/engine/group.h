@@ -11,6 +11,7 @@
 #include "engine/completions.h"
 #include "engine/counters.h"
 #include "engine/guests.h"
+#include "engine/held.h"
 #include "engine/matcher.h"
 #include "engine/rendezvous.h"
 
@@ -102,8 +103,18 @@ class Group {
     counters.receivedBytes += bytes;
   }
 
-  void send(const OperationPtr& operation); // or a Transfer
-  void receive(const OperationPtr& operation);
+  // A send, a receive or a Transfer; what is on memory of a GPU is held until
+  // its stream has come there.
+  void post(const OperationPtr& operation);
+  // Posts what was held. True if there was any.
+  bool postHeld();
+  bool holds() const {
+    return !held_.empty();
+  }
+  // After close(): for who cares for it when the group is gone.
+  void leaveHeldTo(Held& strays) {
+    strays.adoptEnded(held_);
+  }
 
   // The peer is in this group, in this life: what waited goes out.
   void linkReady(
@@ -137,6 +148,10 @@ class Group {
 
  private:
   void use(int rank);
+  void useFor(const Operation& operation);
+  void postNow(const OperationPtr& operation);
+  void send(const OperationPtr& operation);
+  void receive(const OperationPtr& operation);
   void end(OperationQueue queue, const Status& why);
   void finish(OperationPtr operation, const Status& why);
   void sendNow(Link& link, const OperationPtr& operation);
@@ -146,6 +161,7 @@ class Group {
   const uint64_t epoch_;
   const GroupOptions options_;
   Completions& completions_;
+  Held held_;
   Matcher matcher_;
   std::vector<Link> links_;
   std::vector<int> unresolved_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/memory.h"
-#include "core/stream_copy.h"
 #include "engine/group.h"
 
 namespace dlslime {
@@ -14,19 +13,13 @@ namespace {
 // seldom lacks it, and at most this, to be told in time.
 constexpr uint64_t kMostCreditLumpBytes = 1024 * 1024;
 constexpr uint64_t kCreditLumpParts = 4;
-// An L2 cache's size; and what pays, measured: 2,048 messages of 64 KiB in one
-// batch 24 us each by memcpy, 18 us this way, of 16 KiB the same both ways. A
-// ping-pong of 64 KiB would be slower, 13 us against 11.
-constexpr uint64_t kMostCachedBytes = 1024 * 1024;
-constexpr size_t kLeastStreamed = 32 * 1024;
-
 Status truncated(const Operation& receive, int source, uint64_t length) {
   return {
       ErrorCode::kTruncated,
       receive.describe() + " failed: the message from rank " +
           std::to_string(source) +
           " is longer than the tensor: " + std::to_string(length) +
-          " bytes sent, " + std::to_string(receive.view().size) +
+          " bytes sent, " + std::to_string(receive.size()) +
           " bytes expected. Nothing was written"};
 }
 
@@ -35,11 +28,13 @@ Status truncated(const Operation& receive, int source, uint64_t length) {
 Inbound::Inbound(
     Connection& connection,
     Outbound& out,
+    PeerGpus& gpus,
     Completions& completions,
     const Sequencer& sequencer,
     size_t unexpectedBytes)
     : connection_(&connection),
       out_(out),
+      gpus_(gpus),
       completions_(completions),
       ready_(out, completions, sequencer),
       creditLump_(std::min<uint64_t>(
@@ -58,19 +53,6 @@ void Inbound::returnCredit(uint64_t cost) {
   credit.length = creditOwed_;
   creditOwed_ = 0;
   out_.sendControl(credit);
-}
-
-// Into a tensor. When the caller collects thousands of messages before it
-// looks at one, they leave the cache anyway.
-void Inbound::copyIn(std::byte* destination, ByteSpan payload) {
-  if (payload.size() >= kLeastStreamed &&
-      completions_.unfetchedBytes() > kMostCachedBytes) {
-    streamCopy(destination, payload.data(), payload.size());
-    publishStores();
-  } else {
-    copyBytes(destination, payload.data(), payload.size());
-  }
-  completions_.noteDelivered(payload.size());
 }
 
 void Inbound::sendFinish(uint64_t id, FinishStatus status, uint64_t capacity) {
@@ -112,11 +94,11 @@ void Inbound::onEager(
   }
   returnCredit(eagerCost(payload.size()));
   group.countReceived(source, payload.size());
-  if (payload.size() > receive->view().size) {
+  if (payload.size() > receive->size()) {
     refuseTooLong(group, std::move(receive), arrival);
     return;
   }
-  copyIn(receive->view().data, payload);
+  copyIn(receive, 0, payload);
   receive->setResult(source, payload.size());
   completions_.finish(std::move(receive), {});
   group.makeReady(source, header.tag);
@@ -218,11 +200,11 @@ void Inbound::deliver(Group& group, OperationPtr receive, Arrival arrival) {
   }
   returnCredit(arrival.credit);
   group.countReceived(arrival.source, arrival.length);
-  if (arrival.length > receive->view().size) {
+  if (arrival.length > receive->size()) {
     refuseTooLong(group, std::move(receive), arrival);
     return;
   }
-  copyBytes(receive->view().data, arrival.data.get(), arrival.length);
+  copyWhole(receive, {arrival.data.get(), arrival.length});
   receive->setResult(arrival.source, arrival.length);
   completions_.finish(std::move(receive), {});
 }
@@ -269,6 +251,9 @@ void Inbound::startPull(
   receive->half = this;
   if (arrival.length == 0 || !pulls_.find(pullId)->waiting) {
     fetch(pullId, arrival.remote);
+    if (const auto* const begun = pulls_.find(pullId); begun && begun->byGpu) {
+      ++group.link(arrival.source).counters.cudaIpcMessages;
+    }
   }
 }
 
@@ -283,7 +268,11 @@ void Inbound::fetch(uint64_t pullId, RemoteBuffer source) {
     endPull(pullId, {});
     return;
   }
-  pull.framed = !connection_->canPull(source, destination);
+  if (pullByGpu(pullId, source, destination)) {
+    return;
+  }
+  pull.framed = source.slot >= RemoteBuffer::kOnGpu || destination.onDevice() ||
+      !connection_->canPull(source, destination);
   if (pull.framed) {
     MessageHeader request;
     request.type = MessageType::kRequest;
@@ -303,6 +292,15 @@ void Inbound::onData(const MessageHeader& header, ByteSpan payload) {
   if (pull == nullptr || !pull->framed) {
     return;
   }
+  if (header.status != FinishStatus::kOk) {
+    endPull(
+        header.id,
+        Status(
+            ErrorCode::kTransportFailed,
+            "rank " + std::to_string(pull->source) +
+                " could not read what it sent; its send says why"));
+    return;
+  }
   if (header.offset != pull->arrived ||
       payload.size() > pull->length - pull->arrived) {
     endPull(
@@ -316,7 +314,7 @@ void Inbound::onData(const MessageHeader& header, ByteSpan payload) {
                 std::to_string(pull->arrived)));
     return;
   }
-  copyIn(pull->receive->view().data + pull->arrived, payload);
+  copyIn(pull->receive, pull->arrived, payload);
   pull->arrived += payload.size();
   if (pull->arrived == pull->length) {
     endPull(header.id, {});
@@ -361,7 +359,7 @@ void Inbound::cancel(const OperationPtr& receive, const Status& why) {
   receive->cancelStatus = why;
   if (pull->framed || pull->waiting) {
     endPull(receive->transferId, why);
-  } else if (connection_ != nullptr) {
+  } else if (connection_ != nullptr && !pull->byGpu) {
     connection_->abandon(receive->transferId);
   }
 }

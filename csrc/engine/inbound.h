@@ -1,10 +1,13 @@
 #pragma once
 
+#include <memory>
+
 #include "core/slab.h"
 #include "core/transport.h"
 #include "engine/completions.h"
 #include "engine/matcher.h"
 #include "engine/outbound.h"
+#include "engine/peer_gpus.h"
 #include "engine/ready_receives.h"
 
 namespace dlslime {
@@ -20,6 +23,7 @@ class Inbound {
   Inbound(
       Connection& connection,
       Outbound& out,
+      PeerGpus& gpus,
       Completions& completions,
       const Sequencer& sequencer,
       size_t unexpectedBytes);
@@ -88,20 +92,25 @@ class Inbound {
     uint64_t arrived = 0; // bytes that are there, from the beginning
     bool framed = false;
     bool waiting = false; // for kMoved
+    bool byGpu = false; // a GPU of ours copies it, and can't be stopped
   };
   OperationPtr takeReceive(Group& group, int source, uint32_t tag);
   void match(Group& group, Arrival arrival);
   void startPull(Group& group, OperationPtr receive, const Arrival& arrival);
   void fetch(uint64_t pullId, RemoteBuffer source);
+  bool pullByGpu(uint64_t pullId, RemoteBuffer source, MemoryView to);
   void endPull(uint64_t pullId, Status status);
   void
   refuseTooLong(Group& group, OperationPtr receive, const Arrival& arrival);
   void returnCredit(uint64_t cost);
-  void copyIn(std::byte* destination, ByteSpan payload);
+  void copyIn(const OperationPtr& receive, uint64_t offset, ByteSpan payload);
+  void copyWhole(const OperationPtr& receive, ByteSpan message);
+  void upload(const OperationPtr& receive, uint64_t offset, ByteSpan payload);
   void sendFinish(uint64_t id, FinishStatus status, uint64_t capacity = 0);
 
   Connection* connection_; // null: being replaced
   Outbound& out_;
+  PeerGpus& gpus_;
   Completions& completions_;
   Slab<Pull> pulls_;
   ReadyReceives ready_;

@@ -20,8 +20,8 @@ void Inbound::detach() {
 void Inbound::quieted() {
   for (const auto id : pulls_.ids()) {
     auto& pull = *pulls_.find(id);
-    if (pull.framed) {
-      continue; // its pieces are messages like all others
+    if (pull.framed || pull.byGpu) {
+      continue; // its pieces are messages like all others; or none is needed
     }
     if (pull.receive->cancelStatus.ok()) {
       pull.waiting = true;

@@ -37,6 +37,7 @@ class Lender {
   void detach() {
     connection_ = nullptr;
     enrolling_.clear(); // the peer asks again by the next one
+    waiting_.clear();
   }
   void resume(Connection& connection) {
     connection_ = &connection;
@@ -49,11 +50,35 @@ class Lender {
     RegionPtr region;
     std::deque<FramePiece> pieces; // to be sent
     uint64_t position = 0; // bytes that have been
+    std::unique_ptr<StagedSource> staged = nullptr; // from a GPU
+    bool over() const {
+      return pieces.empty() && (!staged || staged->empty());
+    }
   };
-  static bool inside(const Region& region, const FramePiece& piece);
+  // What the peer writes to a GPU, and what is not there yet of it. Shared with
+  // the copies, which may end later.
+  struct Arriving {
+    size_t copies = 0;
+    bool failed = false;
+    bool last = false; // all of it has come
+  };
   RegionPtr lent(uint64_t id) const;
   void lend(const RegionPtr& region);
+  bool lendWaiting();
+  void lendOrRefuse(const RegionPtr& region);
+  bool reach(const Region& region, RemoteBuffer& memory);
   void answer(MessageType type, uint64_t id, FinishStatus status);
+
+  // lender_frames.cpp
+  static Stream begin(const MessageHeader& header, const RegionPtr& region);
+  void put(
+      const MessageHeader& header,
+      const RegionPtr& region,
+      ByteSpan bytes,
+      const std::vector<std::span<std::byte>>& places);
+  bool answerArrived();
+  static ByteSpan take(Stream& stream, size_t most);
+  static bool hasBytes(Stream& stream);
   bool sendChunk(Stream& stream);
 
   Connection* connection_; // null: being replaced
@@ -63,6 +88,8 @@ class Lender {
   std::map<uint64_t, RegionPtr> enrolling_; // the peer waits for these
   std::deque<Stream> streams_;
   Bytes frame_; // of the first stream, if it waits for room
+  std::vector<RegionPtr> waiting_; // to be lent when there is room
+  std::map<uint64_t, std::shared_ptr<Arriving>> arriving_; // by the peer's id
 };
 
 } // namespace dlslime

@@ -221,7 +221,7 @@ void Membership::onTruncated(Group& group, const MessageHeader& notice) {
 
 void Membership::sendNote(const Transfer& transfer) {
   if (const auto group = find(transfer.groupKey)) {
-    group->send(transfer.note);
+    group->post(transfer.note);
   } else {
     completions_.finish(
         transfer.note,

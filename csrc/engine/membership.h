@@ -24,6 +24,9 @@ class Membership final : public ChannelOwner {
     return groups_.size();
   }
   std::vector<std::shared_ptr<Group>> all() const;
+  const std::map<uint32_t, std::shared_ptr<Group>>& groups() const {
+    return groups_;
+  }
 
   // Asks the process behind `channel` whether it is rank `rank` of this group
   // under the id `remoteGroup` that its address record gave.

@@ -34,17 +34,25 @@ bool Outbound::hasCredit(uint64_t length) const {
   return outstanding_ + eagerCost(length) <= limits_.unexpectedBytes;
 }
 
-// Makes an eager message an announced one.
-void Outbound::announce(Queued& entry) {
+// Makes an eager message an announced one. False: no room for what has to go
+// before it.
+bool Outbound::announce(Queued& entry) {
+  RemoteBuffer memory;
+  const auto view = entry.eager->view();
+  const bool onGpu = view.onDevice();
+  if (onGpu && !show(*entry.eager->onDevice->accelerator, view, memory)) {
+    return false;
+  }
   auto operation = std::move(entry.eager);
   ++entry.counters->rendezvousMessages;
   auto& header = entry.header;
   header.type = MessageType::kAnnounce;
   header.id = exposures_.insert({});
-  setRemote(header, connection_->expose(header.id, operation->view()));
+  setRemote(header, onGpu ? memory : expose(header.id, *operation));
   operation->transferId = header.id;
   operation->stage = Operation::Stage::kAnnounced;
   *exposures_.find(header.id) = {std::move(operation), header};
+  return true;
 }
 
 void Outbound::sendControl(const MessageHeader& header) {
@@ -85,7 +93,7 @@ Connection::Push Outbound::tryPush(Queued& entry) {
   const auto view = operation->view();
   const auto range = connection_->pushRange();
   auto result = Connection::Push::kNever;
-  if (view.size >= range.least && view.size <= range.most &&
+  if (!view.onDevice() && view.size >= range.least && view.size <= range.most &&
       view.size <= target->capacity) {
     const auto id = pushes_.insert({operation, entry.header});
     result = connection_->push(id, target->memory, view, nextSequence_);
@@ -120,8 +128,10 @@ bool Outbound::trySend(Queued& entry) {
       return pushed == Connection::Push::kPosted;
     }
     if (entry.header.length > limits_.eagerBytes ||
-        !hasCredit(entry.header.length)) {
-      announce(entry);
+        entry.eager->view().onDevice() || !hasCredit(entry.header.length)) {
+      if (!announce(entry)) {
+        return false;
+      }
     }
   }
   MessageHeader header = entry.header;
@@ -191,22 +201,39 @@ bool Outbound::flushStreams() {
 }
 
 bool Outbound::streamPiece(Stream& stream) {
-  const auto view = exposures_.find(stream.id)->operation->view();
-  const size_t piece = std::min(
+  auto& exposure = *exposures_.find(stream.id);
+  const auto view = exposure.operation->view();
+  const size_t most = std::min(
       {kMostPieceBytes,
        connection_->maxPayload(),
        view.size - static_cast<size_t>(stream.offset)});
+  auto* const staged = exposure.staged.get();
+  const ByteSpan piece = staged != nullptr
+      ? fromGpu(exposure, most)
+      : ByteSpan{view.data + stream.offset, most};
+  const bool failed = staged != nullptr && staged->failed();
+  if (piece.empty() && !failed) {
+    return false; // it is not in pinned memory yet
+  }
   MessageHeader header;
   header.type = MessageType::kData;
+  header.status = failed ? FinishStatus::kFailed : FinishStatus::kOk;
   header.id = stream.pullId;
   header.offset = stream.offset;
   header.length = view.size;
   header.sequence = nextSequence_;
-  if (!connection_->send(header, {view.data + stream.offset, piece})) {
+  if (!connection_->send(header, failed ? ByteSpan{} : piece)) {
     return false;
   }
   ++nextSequence_;
-  stream.offset += piece;
+  if (failed) {
+    stream.offset = view.size;
+    return true;
+  }
+  stream.offset += piece.size();
+  if (staged != nullptr) {
+    staged->pop(piece.size());
+  }
   return true;
 }
 
@@ -234,9 +261,14 @@ void Outbound::onRequest(const MessageHeader& header) {
   auto* const exposure = exposures_.find(header.id);
   if (exposure != nullptr && !exposure->streaming) {
     exposure->streaming = true;
-    const uint64_t size = exposure->operation->view().size;
-    streams_.push_back(
-        {header.id, header.offset, std::min(header.length, size)});
+    const auto& send = exposure->operation;
+    const auto begin = std::min<uint64_t>(header.length, send->size());
+    if (const auto view = send->view(); view.onDevice()) {
+      exposure->staged = std::make_unique<StagedSource>(
+          *send->onDevice->accelerator, view.device, completions_.userOf(send));
+      exposure->fetched = begin;
+    }
+    streams_.push_back({header.id, header.offset, begin});
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <set>
 
 #include "core/slab.h"
 #include "core/transport.h"
@@ -37,6 +38,10 @@ class Outbound {
   // A message with bytes of its own, if it can go out at once. False: no room,
   // or others are before it.
   [[nodiscard]] bool sendNow(MessageHeader header, ByteSpan payload);
+  // Names memory of a GPU for the peer's copies, after what maps its
+  // allocation. False: there is no room for that now.
+  [[nodiscard]] bool
+  show(Accelerator& gpus, const MemoryView& view, RemoteBuffer& memory);
   // Takes back a send that is queued or announced; it ends with `why` unless
   // the receiver has matched it.
   void cancel(const OperationPtr& operation, const Status& why);
@@ -83,6 +88,8 @@ class Outbound {
     MessageHeader announce;
     bool streaming = false; // the receiver has asked for it in pieces
     bool moved = false; // since the receiver was told where it is
+    std::unique_ptr<StagedSource> staged = nullptr; // streaming, from a GPU,
+    uint64_t fetched = 0; // up to there
   };
   // A message that is being written where the receiver wants it.
   struct Pushing {
@@ -106,10 +113,14 @@ class Outbound {
   void countSent(const Operation& operation);
   void post(Queued entry);
   bool hasCredit(uint64_t length) const;
-  void announce(Queued& entry);
+  bool announce(Queued& entry);
   OperationPtr forget(uint64_t id);
   bool flushStreams();
   bool streamPiece(Stream& stream);
+  static ByteSpan fromGpu(Exposure& exposure, size_t most);
+  RemoteBuffer expose(uint64_t id, const Operation& operation);
+  bool tell(MessageType type, uint64_t id, ByteSpan payload);
+  void dropUnshared(Accelerator& gpus);
   bool flushUnconfirmed();
   void endPushes(uint64_t peerLast);
   void exposeAgain();
@@ -129,6 +140,7 @@ class Outbound {
   std::deque<Queued> outbox_;
   Slab<Exposure> exposures_;
   std::deque<Stream> streams_;
+  std::set<uint64_t> shown_; // allocations of GPUs that the peer knows of
   PushTargets targets_;
   Slab<Pushing> pushes_;
   std::vector<Recent> recent_{kRecent}; // by sequence number, modulo

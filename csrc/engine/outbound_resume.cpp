@@ -71,10 +71,10 @@ void Outbound::endPushes(uint64_t peerLast) {
 
 // What the peer was told about our memory held for the connection that is gone.
 void Outbound::exposeAgain() {
+  shown_.clear();
   for (const auto id : exposures_.ids()) {
     auto& exposure = *exposures_.find(id);
-    setRemote(
-        exposure.announce, connection_->expose(id, exposure.operation->view()));
+    setRemote(exposure.announce, expose(id, *exposure.operation));
     exposure.moved = true;
   }
   for (auto& message : unconfirmed_) {

@@ -37,10 +37,16 @@ void PeerChannel::connected(
   use(std::move(connection), std::move(rejected), began);
   out_.emplace(*connection_, completions_, limits_);
   in_.emplace(
-      *connection_, *out_, completions_, sequencer_, limits_.unexpectedBytes);
+      *connection_,
+      *out_,
+      gpus_,
+      completions_,
+      sequencer_,
+      limits_.unexpectedBytes);
   transfers_.emplace(
       *connection_,
       *out_,
+      gpus_,
       completions_,
       regions_,
       peer_,
@@ -205,6 +211,7 @@ void PeerChannel::fail(const Status& why) {
     in_->fail(why);
     transfers_->fail(why);
     lender_->fail();
+    gpus_.drop();
     if (copies_ == 0 && quiet_) {
       out_->releaseFailed();
     }

@@ -64,7 +64,8 @@ class PeerChannel final : public ConnectionEvents,
         completions_(completions),
         regions_(regions),
         limits_(limits),
-        peer_(std::move(peer)) {}
+        peer_(std::move(peer)),
+        gpus_(peer_) {}
 
   // `began`: this end has asked for the connection. It alone goes by what is
   // best for itself: what is good for one may not be for the other.
@@ -216,6 +217,7 @@ class PeerChannel final : public ConnectionEvents,
   void inOrder(const MessageHeader& header, ByteSpan payload);
   void dispatch(const MessageHeader& header, ByteSpan payload);
   void toGroup(const MessageHeader& header, ByteSpan payload);
+  void toTransfers(const MessageHeader& header, ByteSpan payload);
   void toLender(bool known, const MessageHeader& header, ByteSpan payload);
 
   ChannelOwner& owner_;
@@ -240,6 +242,7 @@ class PeerChannel final : public ConnectionEvents,
   bool leftWhole_ = false;
   std::string copyName_; // once the connection is gone
   int copies_ = 0; // claimed and not finished: they use the connection
+  PeerGpus gpus_;
   std::optional<Outbound> out_;
   std::optional<Inbound> in_;
   std::optional<Transfers> transfers_;

@@ -104,19 +104,17 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
       toGroup(header, payload);
       return;
     case MessageType::kResolved:
-      transfers_->onResolved(header);
-      return;
     case MessageType::kForget:
-      transfers_->onForget(header);
+    case MessageType::kChunk:
+    case MessageType::kSettled:
+      toTransfers(header, payload);
       return;
     case MessageType::kForgotten:
       lender_->onForgotten(header);
       return;
-    case MessageType::kChunk:
-      transfers_->onChunk(header, payload);
-      return;
-    case MessageType::kSettled:
-      transfers_->onSettled(header);
+    case MessageType::kShare:
+    case MessageType::kUnshare:
+      gpus_.onShare(header, payload);
       return;
     case MessageType::kData:
       in_->onData(header, payload);
@@ -143,6 +141,18 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
       return;
   }
   refuse(header);
+}
+
+void PeerChannel::toTransfers(const MessageHeader& header, ByteSpan payload) {
+  if (header.type == MessageType::kResolved) {
+    transfers_->onResolved(header);
+  } else if (header.type == MessageType::kForget) {
+    transfers_->onForget(header);
+  } else if (header.type == MessageType::kChunk) {
+    transfers_->onChunk(header, payload);
+  } else {
+    transfers_->onSettled(header);
+  }
 }
 
 void PeerChannel::toGroup(const MessageHeader& header, ByteSpan payload) {

@@ -17,6 +17,9 @@ namespace {
 // A transfer whose last pieces the peer copies is waited for awake, but no
 // longer: its process may have been stopped.
 constexpr milliseconds kMostSpin{1};
+// Between looks at a source that must be looked at, and has had no news for a
+// while: GPUs tell nobody what they have done.
+constexpr microseconds kNap{50};
 
 void relax() {
 #if defined(__SSE2__)
@@ -140,8 +143,25 @@ void Progress::releaseSleeper() {
   changed_.notify_all();
 }
 
+void Progress::attend() {
+  wake();
+  if (!serving_.load(std::memory_order_seq_cst)) {
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      attend_ = true;
+    }
+    changed_.notify_all();
+  }
+}
+
 void Progress::sleepOnce(TimePoint deadline) {
   asleep_.store(true, std::memory_order_seq_cst);
+  if (source_.mustLook()) {
+    asleep_.store(false, std::memory_order_release);
+    std::this_thread::sleep_for(kNap);
+    source_.onReady(sleeper_.wait(Clock::now()));
+    return;
+  }
   const bool quiet = source_.beginSleep();
   if (quiet) {
     const auto& ready = sleeper_.wait(deadline);
@@ -199,8 +219,10 @@ void Progress::background() {
       changed_.wait(
           lock, [this] { return !sleeperTaken_ || stopping_.load(); });
     } else {
-      changed_.wait_for(lock, tick_, [this] { return stopping_.load(); });
+      changed_.wait_for(
+          lock, tick_, [this] { return stopping_.load() || attend_; });
     }
+    attend_ = false;
     if (stopping_.load() || sleeperTaken_) {
       continue;
     }
@@ -209,7 +231,7 @@ void Progress::background() {
     seen = now;
     sleeperTaken_ = true;
     lock.unlock();
-    if (polled) {
+    if (polled && !source_.mustLook()) {
       source_.step();
       while (source_.help() && !stopping_.load()) {
       }
@@ -227,13 +249,17 @@ void Progress::serve() {
   const auto seen = activity_.load(std::memory_order_relaxed);
   const auto alone = [&] {
     return waiters_.load() == 0 &&
-        activity_.load(std::memory_order_relaxed) == seen;
+        (activity_.load(std::memory_order_relaxed) == seen ||
+         source_.mustLook());
   };
   serving_.store(true, std::memory_order_seq_cst);
+  bool news = true; // since the last nap: else one look is enough
   while (!stopping_.load() && alone()) {
-    const auto end = Clock::now() + servingSpin_;
+    const auto end = Clock::now() + (news ? servingSpin_ : microseconds(0));
+    news = !source_.mustLook();
     do {
       while (source_.step() && alone()) {
+        news = true;
       }
       sched_yield();
     } while (alone() && Clock::now() < end);

@@ -29,6 +29,10 @@ class ProgressSource {
   virtual bool endsSoon() {
     return false;
   }
+  // Something goes on of which no descriptor will tell: somebody has to look.
+  virtual bool mustLook() {
+    return false;
+  }
   // Peers must ring from now on. Looks once more; false if that found
   // something, then there is no sleeping.
   virtual bool beginSleep() = 0;
@@ -42,6 +46,8 @@ class ProgressSource {
 //    wakes;
 //  - further waiting threads sleep until their operation is done or the
 //    sleeping one leaves;
+//  - where the source must be looked at, nobody sleeps long, and the background
+//    thread polls like one that waits unless one does;
 //  - the background thread looks every backgroundTick() while others look,
 //    because they wait or post, and shares their large copies; it takes over,
 //    asleep on the descriptors, when nobody has looked for one.
@@ -60,6 +66,8 @@ class Progress {
       sleeper_.kick();
     }
   }
+  // The source says that it must be looked at from now on.
+  void attend();
   // The caller has looked for news by itself, and will again: the background
   // thread need not.
   void noteLook() {
@@ -98,6 +106,7 @@ class Progress {
   std::condition_variable changed_;
   std::atomic<int> followers_{0};
   bool sleeperTaken_ = false; // guarded by mutex_
+  bool attend_ = false; // guarded by mutex_: the background thread should
 };
 
 } // namespace dlslime

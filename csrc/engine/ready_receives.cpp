@@ -11,7 +11,7 @@ void ReadyReceives::offer(
     void* half) {
   const auto range = connection_->pushRange();
   const auto view = receive->view();
-  if (receive->half != nullptr || view.size < range.least ||
+  if (receive->half != nullptr || view.onDevice() || view.size < range.least ||
       view.size > range.most) {
     return;
   }

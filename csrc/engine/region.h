@@ -3,10 +3,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/accelerator.h"
 #include "core/transport.h"
 
 namespace dlslime {
@@ -39,14 +41,25 @@ RegionHandle decodeRegion(ByteSpan bytes);
 // table. What is not const is guarded by the engine's lock.
 class Region {
  public:
-  Region(RegionHandle handle, MemoryView view, std::shared_ptr<void> keeper)
-      : handle_(std::move(handle)), view_(view), keeper_(std::move(keeper)) {}
+  Region(
+      RegionHandle handle,
+      MemoryView view,
+      std::shared_ptr<void> keeper,
+      Accelerator* accelerator)
+      : handle_(std::move(handle)),
+        view_(view),
+        keeper_(std::move(keeper)),
+        accelerator_(accelerator) {}
 
   const RegionHandle& handle() const {
     return handle_;
   }
   MemoryView view() const {
     return view_;
+  }
+  // Of the GPU that it is on; null: it is not.
+  Accelerator* accelerator() const {
+    return accelerator_;
   }
   // "region "kv" (4096 bytes)"
   std::string describe() const;
@@ -64,6 +77,16 @@ class Region {
     }
   }
 
+  // Memory of a GPU that this one can't enroll, which is tried once.
+  bool refusedBy(MemoryRegistrar* registrar) const {
+    return refused_.contains(registrar);
+  }
+  void noteRefused(MemoryRegistrar* registrar) {
+    if (accelerator_ != nullptr) {
+      refused_.insert(registrar);
+    }
+  }
+
   // What nobody needs after its end; to be dropped outside of the lock.
   struct Remains {
     std::map<MemoryRegistrar*, std::shared_ptr<const void>> enrolled;
@@ -74,7 +97,8 @@ class Region {
   }
 
   size_t uses = 0; // by transfers of ours that go on
-  size_t lent = 0; // to so many peers, who may be transferring
+  size_t lent = 0; // to so many peers, who may be transferring, and to copies
+                   // between GPUs and pinned memory for them
   size_t enrolling = 0; // by so many threads, who may touch the memory
   bool closing = false; // nobody gets it any more
   bool gone = false; // and nobody has it
@@ -83,7 +107,9 @@ class Region {
   const RegionHandle handle_;
   const MemoryView view_;
   std::shared_ptr<void> keeper_;
+  Accelerator* const accelerator_;
   std::map<MemoryRegistrar*, std::shared_ptr<const void>> enrolled_;
+  std::set<MemoryRegistrar*> refused_;
 };
 using RegionPtr = std::shared_ptr<Region>;
 
@@ -93,8 +119,11 @@ class RegionTable {
   RegionTable(const PeerIdentity& self, std::function<void()> wake)
       : self_(self), wake_(std::move(wake)) {}
 
-  RegionPtr
-  add(MemoryView view, std::string name, std::shared_ptr<void> keeper);
+  RegionPtr add(
+      MemoryView view,
+      std::string name,
+      std::shared_ptr<void> keeper,
+      Accelerator* accelerator = nullptr);
   void remove(const Region& region) {
     regions_.erase(region.handle().id);
   }

@@ -7,11 +7,29 @@
 
 namespace dlslime {
 
+namespace {
+Status refused(FinishStatus status) {
+  return {
+      ErrorCode::kPeerFailed,
+      status == FinishStatus::kFailed
+          ? "the peer's GPU could not copy it; its log says why"
+          : "the peer could not serve it (status " +
+              std::to_string(static_cast<int>(status)) +
+              "): it has deregistered the memory or left the group"};
+}
+} // namespace
+
 bool Transfers::flush() {
   bool any = false;
   for (int i = 0; i < kPiecesPerFlush && !sending_.empty(); ++i) {
     const auto id = framed_ != 0 ? framed_ : sending_.front();
-    if (severed_ || connection_ == nullptr || !sendFrame(id)) {
+    if (severed_ || connection_ == nullptr) {
+      return any;
+    }
+    if (framed_ == 0 && !hasBytes(id)) {
+      continue; // the others in turn
+    }
+    if (!sendFrame(id)) {
       return any;
     }
     any = true;
@@ -67,38 +85,109 @@ void Transfers::fillFetch(Active& active) {
   header_.type = MessageType::kFetch;
 }
 
-void Transfers::fillPut(Active& active) {
+// What there is in pinned memory of a write from a GPU.
+ByteSpan Transfers::fromGpu(Active& active, size_t most) {
+  const auto& pieces = partOf(active).pieces;
+  active.staged->fetchAhead([&](size_t room, auto& next) {
+    while (room > 0 && active.nextPiece < pieces.size()) {
+      const auto& piece = pieces[active.nextPiece];
+      const auto size = std::min(piece.size - active.nextOffset, room);
+      next.push_back({piece.local + active.nextOffset, size});
+      room -= size;
+      active.nextOffset += size;
+      if (active.nextOffset == piece.size) {
+        ++active.nextPiece;
+        active.nextOffset = 0;
+      }
+    }
+  });
+  return active.staged->front(most);
+}
+
+// False: a GPU has yet to copy them, or could not, and then it has ended.
+bool Transfers::hasBytes(uint64_t id) {
+  auto& active = *active_.find(id);
+  if (!active.staged || !fromGpu(active, 1).empty()) {
+    return true;
+  }
+  if (active.staged->failed()) {
+    end(id, Status(ErrorCode::kUnavailable, "its memory can't be read"));
+    return false;
+  }
+  std::erase(sending_, id);
+  sending_.push_back(id);
+  return false;
+}
+
+// Goes on through the pieces, for so many bytes of a frame, with `ready` of
+// them its content at most.
+Transfers::Cut Transfers::cut(Active& active, size_t most, size_t ready) {
   const auto& part = partOf(active);
-  const size_t most = std::min(kMostPieceBytes, connection_->maxPayload());
-  std::vector<FramePiece> entries;
-  std::vector<const std::byte*> sources;
-  size_t bytes = 0;
-  while (active.piece < part.pieces.size() &&
-         bytes + sizeof(FramePiece) < most) {
+  Cut cut;
+  while (active.piece < part.pieces.size() && cut.bytes < ready &&
+         cut.frameBytes() + sizeof(FramePiece) < most) {
     const auto& piece = part.pieces[active.piece];
-    const size_t size =
-        std::min(piece.size - active.offset, most - bytes - sizeof(FramePiece));
-    entries.push_back(
+    const size_t size = std::min(
+        {piece.size - active.offset,
+         most - cut.frameBytes() - sizeof(FramePiece),
+         ready - cut.bytes});
+    cut.entries.push_back(
         {piece.remote - part.remote->address + active.offset, size});
-    sources.push_back(piece.local + active.offset);
-    bytes += sizeof(FramePiece) + size;
+    cut.sources.push_back({piece.local + active.offset, size});
+    cut.bytes += size;
     active.offset += size;
     if (active.offset == piece.size) {
       ++active.piece;
       active.offset = 0;
     }
   }
-  frame_.resize(bytes);
+  return cut;
+}
+
+void Transfers::fillPut(Active& active) {
+  const size_t most = std::min(kMostPieceBytes, connection_->maxPayload());
+  auto staged = active.staged ? fromGpu(active, most) : ByteSpan{};
+  auto frame = cut(active, most, active.staged ? staged.size() : most);
+  if (active.staged) {
+    frame.sources = {staged.first(frame.bytes)};
+  }
+  frame_.resize(frame.frameBytes());
   auto* at = frame_.data();
-  copyBytes(at, entries.data(), entries.size() * sizeof(FramePiece));
-  at += entries.size() * sizeof(FramePiece);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    copyBytes(at, sources[i], entries[i].size);
-    at += entries[i].size;
+  const auto entries = std::as_bytes(std::span(frame.entries));
+  copyBytes(at, entries.data(), entries.size());
+  at += entries.size();
+  for (const auto& source : frame.sources) {
+    copyBytes(at, source.data(), source.size());
+    at += source.size();
+  }
+  if (active.staged) {
+    active.staged->pop(frame.bytes);
   }
   header_.type = MessageType::kPut;
-  header_.length = entries.size();
-  header_.slot = active.piece == part.pieces.size() ? 1 : 0;
+  header_.length = frame.entries.size();
+  header_.slot = active.piece == partOf(active).pieces.size() ? 1 : 0;
+}
+
+// Where the next so many bytes of a read belong. False: not so many were asked
+// for.
+bool Transfers::placesOf(Active& active, size_t size, Places& places) {
+  const auto& pieces = partOf(active).pieces;
+  while (size > 0) {
+    if (active.piece == active.asked) {
+      return false;
+    }
+    const auto& piece = pieces[active.piece];
+    places.push_back(
+        {piece.local + active.offset,
+         std::min(piece.size - active.offset, size)});
+    size -= places.back().size();
+    active.offset += places.back().size();
+    if (active.offset == piece.size) {
+      ++active.piece;
+      active.offset = 0;
+    }
+  }
+  return true;
 }
 
 void Transfers::onChunk(const MessageHeader& header, ByteSpan payload) {
@@ -106,31 +195,33 @@ void Transfers::onChunk(const MessageHeader& header, ByteSpan payload) {
   if (active == nullptr || active->state != State::kFetching) {
     return; // given up
   }
-  const auto& pieces = partOf(*active).pieces;
-  bool fits = header.offset == active->arrived;
-  active->arrived += payload.size();
-  while (fits && !payload.empty()) {
-    fits = active->piece < active->asked;
-    if (!fits) {
-      break;
-    }
-    const auto& piece = pieces[active->piece];
-    const size_t size = std::min(piece.size - active->offset, payload.size());
-    copyBytes(piece.local + active->offset, payload.data(), size);
-    payload = payload.subspan(size);
-    active->offset += size;
-    if (active->offset == piece.size) {
-      ++active->piece;
-      active->offset = 0;
-    }
-  }
+  Places places;
+  const bool fits = header.offset == active->arrived &&
+      placesOf(*active, payload.size(), places);
   if (!fits) {
     end(header.id,
         Status(
             ErrorCode::kTransportFailed,
             "the peer sends what does not continue the read, at byte " +
                 std::to_string(header.offset)));
-  } else if (active->piece == pieces.size()) {
+    return;
+  }
+  active->arrived += payload.size();
+  const auto& local = *partOf(*active).local;
+  if (const auto view = local.view(); view.onDevice()) {
+    upload( // the transfer ends when all have arrived
+        *local.accelerator(),
+        view.device,
+        payload,
+        places,
+        completions_.userOf(active->transfer));
+  } else {
+    for (const auto& place : places) {
+      copyBytes(place.data(), payload.data(), place.size());
+      payload = payload.subspan(place.size());
+    }
+  }
+  if (active->piece == partOf(*active).pieces.size()) {
     end(header.id, {});
   }
 }
@@ -144,13 +235,7 @@ void Transfers::onSettled(const MessageHeader& header) {
   }
   const bool good = header.status == FinishStatus::kOk &&
       active->state == State::kPutting && allSent(*active);
-  end(header.id,
-      good ? Status()
-           : Status(
-                 ErrorCode::kPeerFailed,
-                 "the peer could not serve it (status " +
-                     std::to_string(static_cast<int>(header.status)) +
-                     "): it has deregistered the memory or left the group"));
+  end(header.id, good ? Status() : refused(header.status));
 }
 
 } // namespace dlslime

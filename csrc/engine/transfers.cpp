@@ -95,7 +95,42 @@ void Transfers::tryStart(uint64_t id) {
     end(id, unknown(*part.remote));
     return;
   }
-  if (!connection_->direct(known.memory, nullptr)) {
+  auto* const registrar = connection_->registrar();
+  const bool reachable = known.memory.slot < RemoteBuffer::kOnGpu &&
+      (!part.local->view().onDevice() ||
+       (registrar != nullptr && !part.local->refusedBy(registrar)));
+  if (reachable) {
+    startByRoute(id, known.memory);
+  } else if (!startByGpu(id, known.memory)) {
+    startFrames(id);
+  }
+}
+
+// Between GPUs of one host, past all processors. False: that can't be.
+bool Transfers::startByGpu(uint64_t id, const RemoteBuffer& memory) {
+  auto& active = *active_.find(id);
+  const auto& part = partOf(active);
+  const auto view = part.local->view();
+  const auto& transfer = active.transfer;
+  const bool begun = view.onDevice() &&
+      gpus_.move(
+          *part.local->accelerator(),
+          view.device,
+          memory,
+          transfer->write(),
+          part.pieces,
+          [this, id](const Status& status) { onTransferred(id, status); });
+  if (begun) {
+    active.state = State::kByGpu;
+    ++known_[part.remote->id].uses;
+  }
+  return begun;
+}
+
+void Transfers::startByRoute(uint64_t id, const RemoteBuffer& memory) {
+  auto& active = *active_.find(id);
+  const auto& part = partOf(active);
+  if (!connection_->direct(memory, nullptr)) {
     startFrames(id);
     return;
   }
@@ -106,19 +141,26 @@ void Transfers::tryStart(uint64_t id) {
     regions_.enrollLater(part.local, registrar);
     return;
   }
-  if (!connection_->direct(known.memory, enrolled)) {
+  if (!connection_->direct(memory, enrolled)) {
     startFrames(id);
     return;
   }
-  active->state = State::kMoving;
-  ++known.uses;
+  active.state = State::kMoving;
+  ++known_[part.remote->id].uses;
   connection_->start(
-      {id, active->transfer->write(), part.pieces, known.memory, enrolled});
+      {id, active.transfer->write(), part.pieces, memory, enrolled});
 }
 
 void Transfers::startFrames(uint64_t id) {
   auto& active = *active_.find(id);
+  const auto& local = *partOf(active).local;
   active.state = active.transfer->write() ? State::kPutting : State::kFetching;
+  if (active.state == State::kPutting && local.view().onDevice()) {
+    active.staged = std::make_unique<StagedSource>(
+        *local.accelerator(),
+        local.view().device,
+        completions_.userOf(active.transfer));
+  }
   ++known_[partOf(active).remote->id].uses;
   sending_.push_back(id);
   flush();
@@ -248,6 +290,9 @@ void Transfers::stop(const TransferPtr& transfer, const Status& why) {
     const auto* const active = active_.find(id);
     if (active == nullptr || active->transfer != transfer) {
       continue;
+    }
+    if (active->state == State::kByGpu) {
+      continue; // it ends soon
     }
     if (active->state != State::kMoving) {
       end(id, why);

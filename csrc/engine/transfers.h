@@ -9,6 +9,7 @@
 #include "core/transport.h"
 #include "engine/completions.h"
 #include "engine/outbound.h"
+#include "engine/peer_gpus.h"
 #include "engine/transfer.h"
 
 namespace dlslime {
@@ -31,12 +32,14 @@ class Transfers {
   Transfers(
       Connection& connection,
       Outbound& out,
+      PeerGpus& gpus,
       Completions& completions,
       RegionTable& regions,
       const PeerIdentity& peer,
       SendNote sendNote)
       : connection_(&connection),
         out_(out),
+        gpus_(gpus),
         completions_(completions),
         regions_(regions),
         peer_(peer),
@@ -72,7 +75,8 @@ class Transfers {
  private:
   enum class State : uint8_t {
     kResolving, // until the owner has answered and the local memory is ready
-    kMoving, // by the route
+    kMoving, // by the route, or
+    kByGpu, // by a GPU of ours, which can't be stopped
     kFetching, // in kChunk messages
     kPutting, // in kPut messages
   };
@@ -87,6 +91,11 @@ class Transfers {
     uint64_t arrived = 0; // in all, and
     size_t asked = 0; // for so many pieces,
     uint64_t askedBytes = 0; // of so many bytes
+    // kPutting from a GPU: those on their way to pinned memory, and how far
+    // they have been fetched
+    std::unique_ptr<StagedSource> staged = nullptr;
+    size_t nextPiece = 0;
+    uint64_t nextOffset = 0;
   };
   // A region of the peer.
   struct Known {
@@ -99,12 +108,14 @@ class Transfers {
     RemoteBuffer memory;
     uint64_t size = 0; // bytes
   };
-  const Transfer::Part& partOf(const Active& active) const {
+  static const Transfer::Part& partOf(const Active& active) {
     return active.transfer->parts()[active.part];
   }
   Status refusal(const Transfer::Part& part) const;
   void askFor(const Active& active, Known& known);
   void tryStart(uint64_t id);
+  void startByRoute(uint64_t id, const RemoteBuffer& memory);
+  bool startByGpu(uint64_t id, const RemoteBuffer& memory);
   void startFrames(uint64_t id);
   void restart(Active& active);
   void end(uint64_t id, const Status& status);
@@ -117,10 +128,25 @@ class Transfers {
   bool sendFrame(uint64_t id);
   void fillFetch(Active& active);
   void fillPut(Active& active);
+  ByteSpan fromGpu(Active& active, size_t most);
+  bool hasBytes(uint64_t id);
+  // What one kPut says and carries.
+  struct Cut {
+    std::vector<FramePiece> entries;
+    std::vector<ByteSpan> sources; // of as many bytes in all:
+    size_t bytes = 0;
+    size_t frameBytes() const {
+      return entries.size() * sizeof(FramePiece) + bytes;
+    }
+  };
+  static Cut cut(Active& active, size_t most, size_t ready);
+  using Places = std::vector<std::span<std::byte>>;
+  static bool placesOf(Active& active, size_t size, Places& places);
   bool allSent(const Active& active) const;
 
   Connection* connection_; // null: being replaced
   Outbound& out_;
+  PeerGpus& gpus_;
   Completions& completions_;
   RegionTable& regions_;
   const PeerIdentity& peer_;

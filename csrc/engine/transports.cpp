@@ -1,5 +1,6 @@
 #include "engine/transports.h"
 
+#include "cuda/cuda_accelerator.h"
 #include "gloo/gloo_transport.h"
 #include "loopback/loopback_connection.h"
 #include "shm/shm_transport.h"
@@ -54,6 +55,14 @@ Transport* Transports::find(const std::string& name) const {
 std::unique_ptr<Connection> Transports::makeSelfConnection() {
   return std::make_unique<loopback::LoopbackConnection>(
       std::make_shared<loopback::Wire>(), 0, 0);
+}
+
+std::unique_ptr<Accelerator> makeAccelerator() {
+  return std::make_unique<cuda::CudaAccelerator>();
+}
+
+int deviceOf(const std::byte* address) {
+  return cuda::deviceOf(address);
 }
 
 } // namespace dlslime

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/accelerator.h"
 #include "core/config.h"
 #include "core/transport.h"
 
@@ -17,7 +18,7 @@ struct RouteOption {
 };
 
 // The routes that this build and this machine have. The only file of the
-// engine that names them.
+// engine that names them, and what knows of GPUs.
 class Transports {
  public:
   explicit Transports(const Config& config);
@@ -42,5 +43,10 @@ class Transports {
   std::vector<std::unique_ptr<Transport>> all_;
   std::vector<RouteOption> routes_;
 };
+
+// The GPUs of this process. Throws Error: there is no driver for them.
+std::unique_ptr<Accelerator> makeAccelerator();
+// Which of them has this address, or MemoryView::kProcessor.
+int deviceOf(const std::byte* address);
 
 } // namespace dlslime

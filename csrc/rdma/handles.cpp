@@ -43,20 +43,56 @@ std::string lockedMemoryHint(int error) {
       "LimitMEMLOCK=infinity)";
 }
 
+constexpr int kAccess =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+
+std::string cannotRegister(const Context& context, size_t size, int error) {
+  return "cannot register " + std::to_string(size) + " bytes with " +
+      context.name() + ": " + errnoText(error);
+}
+
 ibv_mr* registerMemory(ProtectionDomain& domain, void* address, size_t size) {
   const auto& context = *domain.context();
-  auto* const region = context.verbs().regMr(
-      domain.get(),
-      address,
-      size,
-      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
-          IBV_ACCESS_REMOTE_WRITE);
+  auto* const region =
+      context.verbs().regMr(domain.get(), address, size, kAccess);
   if (region == nullptr) {
     const int error = errno;
     throw Error(
         ErrorCode::kTransportFailed,
-        "cannot register " + std::to_string(size) + " bytes with " +
-            context.name() + ": " + errnoText(error) + lockedMemoryHint(error));
+        cannotRegister(context, size, error) + lockedMemoryHint(error));
+  }
+  return region;
+}
+
+ibv_mr* registerGpu(
+    ProtectionDomain& domain,
+    const MemoryView& view,
+    const Accelerator::ForNics& gpu) {
+  const auto& context = *domain.context();
+  const auto& verbs = context.verbs();
+  const bool byDmaBuf = gpu.dmaBuf && verbs.regDmabufMr != nullptr;
+  ibv_mr* region = nullptr;
+  if (byDmaBuf) {
+    const auto address = reinterpret_cast<uint64_t>(view.data);
+    region = verbs.regDmabufMr(
+        domain.get(),
+        gpu.offset,
+        view.size,
+        address,
+        gpu.dmaBuf.get(),
+        kAccess);
+  }
+  if (region == nullptr) {
+    region = verbs.regMr(domain.get(), view.data, view.size, kAccess);
+  }
+  if (region == nullptr) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        cannotRegister(context, view.size, errno) +
+            (byDmaBuf ? "; the dma-buf of this GPU memory was refused as well"
+                      : "; there is no dma-buf of this GPU memory") +
+            ": that takes NVIDIA's open kernel modules and Linux 5.12, or else "
+            "the module nvidia-peermem");
   }
   return region;
 }
@@ -120,6 +156,12 @@ MemoryRegion::MemoryRegion(
     size_t size)
     : domain_(std::move(domain)),
       region_(registerMemory(*domain_, address, size)) {}
+
+MemoryRegion::MemoryRegion(
+    ProtectionDomainPtr domain,
+    const MemoryView& view,
+    const Accelerator::ForNics& gpu)
+    : domain_(std::move(domain)), region_(registerGpu(*domain_, view, gpu)) {}
 
 MemoryRegion::~MemoryRegion() {
   expectFreed(domain_->context()->verbs().deregMr(region_), "memory region");

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "core/accelerator.h"
 #include "rdma/verbs.h"
 
 namespace dlslime::rdma {
@@ -76,6 +77,12 @@ class MemoryRegion {
   // Local and remote reads and writes. Throws Error whose text says what to do
   // about a locked-memory limit.
   MemoryRegion(ProtectionDomainPtr domain, void* address, size_t size);
+  // Memory of a GPU: by its dma-buf, or else by its address, which takes a
+  // module of the kernel (nvidia-peermem).
+  MemoryRegion(
+      ProtectionDomainPtr domain,
+      const MemoryView& view,
+      const Accelerator::ForNics& gpu);
   ~MemoryRegion();
   MemoryRegion(const MemoryRegion&) = delete;
   MemoryRegion& operator=(const MemoryRegion&) = delete;

@@ -69,13 +69,18 @@ RailMemory::Regions RailMemory::of(const EnrolledMemory& memory) const {
 }
 
 // One NIC that can't take it leaves the others.
-std::shared_ptr<const void> RailRegistrar::enroll(MemoryView view) {
+std::shared_ptr<const void> RailRegistrar::enroll(
+    MemoryView view,
+    Accelerator* gpus) {
   auto enrolled = std::make_shared<EnrolledMemory>();
+  const auto gpu =
+      gpus != nullptr ? gpus->forNics(view) : Accelerator::ForNics{};
   Status problem;
   for (const auto& nic : nics_) {
     try {
-      enrolled->regions[nic.get()] =
-          std::make_shared<MemoryRegion>(nic->domain(), view.data, view.size);
+      enrolled->regions[nic.get()] = gpus != nullptr
+          ? std::make_shared<MemoryRegion>(nic->domain(), view, gpu)
+          : std::make_shared<MemoryRegion>(nic->domain(), view.data, view.size);
     } catch (const Error& error) {
       problem = error.status();
     }

@@ -53,7 +53,8 @@ class RailRegistrar final : public MemoryRegistrar {
  public:
   explicit RailRegistrar(std::vector<NicPtr> nics) : nics_(std::move(nics)) {}
   std::shared_ptr<const void> prepare(MemoryView view) override;
-  std::shared_ptr<const void> enroll(MemoryView view) override;
+  std::shared_ptr<const void> enroll(MemoryView view, Accelerator* gpus)
+      override;
   MemoryUse memoryUse() override;
   void trim() override;
   const std::vector<NicPtr>& nics() const {

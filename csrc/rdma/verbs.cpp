@@ -45,6 +45,8 @@ Verbs load() {
   bind(library, "ibv_alloc_pd", verbs.allocPd);
   bind(library, "ibv_dealloc_pd", verbs.deallocPd);
   bind(library, "ibv_reg_mr", verbs.regMr);
+  verbs.regDmabufMr = reinterpret_cast<decltype(verbs.regDmabufMr)>(
+      dlsym(library, "ibv_reg_dmabuf_mr"));
   bind(library, "ibv_dereg_mr", verbs.deregMr);
   bind(library, "ibv_create_comp_channel", verbs.createCompChannel);
   bind(library, "ibv_destroy_comp_channel", verbs.destroyCompChannel);

@@ -30,6 +30,14 @@ struct Verbs {
   ibv_pd* (*allocPd)(ibv_context* context);
   int (*deallocPd)(ibv_pd* domain);
   ibv_mr* (*regMr)(ibv_pd* domain, void* address, size_t length, int access);
+  // Null where rdma-core is older than 34.
+  ibv_mr* (*regDmabufMr)(
+      ibv_pd* domain,
+      uint64_t offset,
+      size_t length,
+      uint64_t address,
+      int fd,
+      int access);
   int (*deregMr)(ibv_mr* region);
   ibv_comp_channel* (*createCompChannel)(ibv_context* context);
   int (*destroyCompChannel)(ibv_comp_channel* channel);

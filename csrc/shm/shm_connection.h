@@ -29,6 +29,9 @@ class ShmConnection final : public Connection {
   // Both ends have written their access word before any of them sends.
   ShmConnection(Ends ends, Access ownAccess);
 
+  bool onThisHost() const override {
+    return true;
+  }
   std::string_view route() const override {
     return "shm";
   }

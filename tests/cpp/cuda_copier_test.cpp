@@ -87,6 +87,39 @@ TEST_P(CudaCopier, NeighboursGoByOneCall) {
   EXPECT_EQ(fake.content(other, kSize), pattern(kSize));
 }
 
+TEST_P(CudaCopier, ManyPiecesGoByOneCallWhereTheDriverHasIt) {
+  const auto one = fake.allocate(*gpu, kSize);
+  const auto other = fake.allocate(*gpu, kSize);
+  const auto bytes = pattern(kSize);
+  fake.fill(one, bytes);
+  std::vector<Copy> pieces;
+  constexpr size_t kPiece = kSize / 64;
+  for (size_t i = 0; i < 64; ++i) { // backwards: none goes on where one ended
+    pieces.push_back({other + i * kPiece, one + (63 - i) * kPiece, kPiece});
+  }
+  const bool batches = fake.driver().memcpyBatchAsync != nullptr;
+  fake.fail("cuMemcpyAsync", Result::kInvalidValue, batches ? 0 : 64);
+  copier->start(pieces);
+  EXPECT_TRUE(ends(1).front().status.ok());
+  const auto there = fake.content(other, kSize);
+  for (size_t i = 0; i < 64; ++i) {
+    ASSERT_EQ(
+        std::memcmp(
+            there.data() + i * kPiece,
+            bytes.data() + (63 - i) * kPiece,
+            kPiece),
+        0)
+        << i;
+  }
+  if (batches) {
+    fake.fail("cuMemcpyBatchAsync", Result::kIllegalAddress);
+    copier->start(pieces);
+    const auto status = ends(1).front().status;
+    EXPECT_NE(status.message().find("cuMemcpyBatchAsync"), std::string::npos)
+        << status.message();
+  }
+}
+
 TEST_P(CudaCopier, NothingEndsWell) {
   copier->start({});
   EXPECT_TRUE(ends(1).front().status.ok());

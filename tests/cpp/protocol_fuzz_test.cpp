@@ -120,11 +120,11 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
     const size_t size = any<size_t>({0, 1, 500, 1000, 1001, 5000});
     if (random() % 2 == 0) {
       posted.push_back(GuardedOperation::send(1, tag, pattern(size)));
-      badGroup->send(posted.back());
+      badGroup->post(posted.back());
     } else {
       const int from = random() % 3 == 0 ? Operation::kAnySource : 1;
       posted.push_back(GuardedOperation::receive(from, tag, size));
-      badGroup->receive(posted.back());
+      badGroup->post(posted.back());
     }
   }
   void endSomePull() {

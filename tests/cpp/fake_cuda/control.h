@@ -23,5 +23,7 @@ using FakeCudaLive = int(const char* kind);
 using FakeCudaPeek = void*(uint64_t device);
 // This allocation can't be exported, as if it were of a pool.
 using FakeCudaDenyIpc = void(uint64_t device);
+// This stream is being captured into a graph; null: none is.
+using FakeCudaCapture = void(void* stream);
 
 } // extern "C"

@@ -113,6 +113,12 @@ cuDeviceGetAttribute(int* value, DeviceAttribute attribute, Device device) {
     case DeviceAttribute::kPciDomainId:
       *value = 0;
       break;
+    case DeviceAttribute::kDmaBufSupported:
+      *value = setting("FAKE_CUDA_DMA_BUF", 1);
+      break;
+    case DeviceAttribute::kGpuDirectRdmaOrdering:
+      *value = setting("FAKE_CUDA_RDMA_ORDERING", 100);
+      break;
     default:
       *value = 1;
   }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <vector>
 
 #include "fake_cuda/control.h"
 #include "fake_cuda/entry.h"
@@ -76,6 +77,40 @@ Result attributeOf(
   }
 }
 
+struct Request {
+  DevicePointer to, from;
+  size_t size;
+};
+
+Result copyAll(const std::vector<Request>& all, Stream stream) {
+  struct Ends {
+    Place target, source;
+    size_t size;
+  };
+  auto* const queue = queueOf(stream);
+  std::vector<Ends> ends;
+  bool waits = false;
+  for (const auto& [to, from, size] : all) {
+    Ends each{{}, {}, size};
+    if (queue == nullptr || !resolve(to, size, each.target) ||
+        !resolve(from, size, each.source)) {
+      return Result::kInvalidValue;
+    }
+    waits |= each.target.waits || each.source.waits;
+    ends.push_back(each);
+  }
+  queue->enqueue([ends] {
+    for (const auto& [target, source, size] : ends) {
+      std::memcpy(target.bytes, source.bytes, size);
+    }
+    return faultOf("copy") == Result::kSuccess;
+  });
+  if (waits) {
+    queue->mark()->wait();
+  }
+  return Result::kSuccess;
+}
+
 } // namespace
 
 FAKE_CUDA_EXPORT Result cuMemAlloc_v2(DevicePointer* pointer, size_t size) {
@@ -130,21 +165,31 @@ FAKE_CUDA_EXPORT Result cuMemcpyAsync(
     Stream stream) {
   FAKE_CUDA_ENTER(cuMemcpyAsync);
   FAKE_CUDA_NEEDS_CONTEXT;
-  Place target, source;
-  auto* const queue = queueOf(stream);
-  if (queue == nullptr || !resolve(to, size, target) ||
-      !resolve(from, size, source)) {
+  return copyAll({{to, from, size}}, stream);
+}
+
+// The form of CUDA 12.8. Copies in another order than they are given in.
+FAKE_CUDA_EXPORT Result cuMemcpyBatchAsync(
+    DevicePointer* to,
+    DevicePointer* from,
+    size_t* sizes,
+    size_t count,
+    CopyAttributes* attributes,
+    size_t* firstOfAttributes,
+    size_t attributesCount,
+    size_t* /*failed*/,
+    Stream stream) {
+  FAKE_CUDA_ENTER(cuMemcpyBatchAsync);
+  FAKE_CUDA_NEEDS_CONTEXT;
+  if (stream == nullptr || count == 0 || attributesCount != 1 ||
+      *firstOfAttributes != 0 || attributes->sourceOrder != kInStreamOrder) {
     return Result::kInvalidValue;
   }
-  const bool waits = target.waits || source.waits;
-  queue->enqueue([target, source, size] {
-    std::memcpy(target.bytes, source.bytes, size);
-    return faultOf("copy") == Result::kSuccess;
-  });
-  if (waits) {
-    queue->mark()->wait();
+  std::vector<Request> all;
+  for (size_t i = count; i-- > 0;) {
+    all.push_back({to[i], from[i], sizes[i]});
   }
-  return Result::kSuccess;
+  return copyAll(all, stream);
 }
 
 FAKE_CUDA_EXPORT Result

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "fake_cuda/control.h"
 #include "fake_cuda/entry.h"
@@ -21,6 +22,7 @@ std::set<Stream>& streams() {
   return *all;
 }
 std::atomic<int> events{0};
+std::atomic<Stream> captured{nullptr};
 
 // Where a word is, for the processor; null: a stream can't get at it.
 std::atomic<uint32_t>* wordAt(DevicePointer address) {
@@ -107,10 +109,22 @@ FAKE_CUDA_EXPORT Result cuStreamSynchronize(Stream stream) {
 }
 
 FAKE_CUDA_EXPORT Result
-cuStreamIsCapturing(Stream /*stream*/, CaptureStatus* status) {
+cuStreamIsCapturing(Stream stream, CaptureStatus* status) {
   FAKE_CUDA_ENTER(cuStreamIsCapturing);
-  *status = CaptureStatus::kNone;
+  *status = stream != nullptr && stream == captured ? CaptureStatus::kActive
+                                                    : CaptureStatus::kNone;
   return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT Result cuThreadExchangeStreamCaptureMode(CaptureMode* mode) {
+  FAKE_CUDA_ENTER(cuThreadExchangeStreamCaptureMode);
+  thread_local auto mine = CaptureMode::kGlobal;
+  std::swap(*mode, mine);
+  return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT void fakeCudaCapture(void* stream) {
+  captured = static_cast<Stream>(stream);
 }
 
 FAKE_CUDA_EXPORT Result cuEventCreate(Event* event, unsigned /*flags*/) {

@@ -29,6 +29,7 @@ void cuMemHostAlloc();
 void cuMemFreeHost();
 void cuPointerGetAttributes();
 void cuMemcpyAsync();
+void cuMemcpyBatchAsync();
 void cuIpcGetMemHandle();
 void cuIpcOpenMemHandle_v2();
 void cuIpcCloseMemHandle();
@@ -38,6 +39,7 @@ void cuStreamDestroy_v2();
 void cuStreamQuery();
 void cuStreamSynchronize();
 void cuStreamIsCapturing();
+void cuThreadExchangeStreamCaptureMode();
 void cuEventCreate();
 void cuEventDestroy_v2();
 void cuEventRecord();
@@ -88,6 +90,7 @@ const Entry kEntries[] = {
      7000,
      reinterpret_cast<void*>(&cuPointerGetAttributes)},
     {"cuMemcpyAsync", 4000, reinterpret_cast<void*>(&cuMemcpyAsync)},
+    {"cuMemcpyBatchAsync", 12080, reinterpret_cast<void*>(&cuMemcpyBatchAsync)},
     {"cuIpcGetMemHandle", 4010, reinterpret_cast<void*>(&cuIpcGetMemHandle)},
     {"cuIpcOpenMemHandle",
      11000,
@@ -109,6 +112,9 @@ const Entry kEntries[] = {
     {"cuStreamIsCapturing",
      10000,
      reinterpret_cast<void*>(&cuStreamIsCapturing)},
+    {"cuThreadExchangeStreamCaptureMode",
+     10010,
+     reinterpret_cast<void*>(&cuThreadExchangeStreamCaptureMode)},
     {"cuEventCreate", 2000, reinterpret_cast<void*>(&cuEventCreate)},
     {"cuEventDestroy", 4000, reinterpret_cast<void*>(&cuEventDestroy_v2)},
     {"cuEventRecord", 2000, reinterpret_cast<void*>(&cuEventRecord)},

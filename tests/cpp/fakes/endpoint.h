@@ -52,11 +52,11 @@ class Endpoint {
     membership.sendJoin(group, rank, channel, remoteGroup);
   }
   void send(Group& group, const OperationPtr& operation) {
-    group.send(operation);
+    group.post(operation);
     settle();
   }
   void receive(Group& group, const OperationPtr& operation) {
-    group.receive(operation);
+    group.post(operation);
     settle();
   }
   // The same decisions as Engine::cancel().

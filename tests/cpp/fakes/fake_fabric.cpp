@@ -212,11 +212,12 @@ bool FakeFabric::gather(
     return true;
   }
   for (const auto& segment : request.segments) {
-    if (regionOf(segment.lkey, qp.base.pd, segment.addr, segment.length) ==
-        nullptr) {
+    const auto* const region =
+        regionOf(segment.lkey, qp.base.pd, segment.addr, segment.length);
+    if (region == nullptr) {
       return false;
     }
-    const auto* const from = reinterpret_cast<const std::byte*>(segment.addr);
+    const auto* const from = region->at(segment.addr);
     bytes.insert(bytes.end(), from, from + segment.length);
   }
   return true;
@@ -227,11 +228,12 @@ bool FakeFabric::scatter(
     Request& request,
     const std::byte* bytes) {
   for (const auto& segment : request.segments) {
-    if (regionOf(segment.lkey, qp.base.pd, segment.addr, segment.length) ==
-        nullptr) {
+    const auto* const region =
+        regionOf(segment.lkey, qp.base.pd, segment.addr, segment.length);
+    if (region == nullptr) {
       return false;
     }
-    std::memcpy(reinterpret_cast<void*>(segment.addr), bytes, segment.length);
+    std::memcpy(region->at(segment.addr), bytes, segment.length);
     bytes += segment.length;
   }
   return true;
@@ -245,12 +247,13 @@ ibv_wc_status FakeFabric::transfer(Qp& qp, Request& request, Qp& target) {
     for (const auto& segment : request.segments) {
       size += segment.length;
     }
-    if (regionOf(wr.wr.rdma.rkey, target.base.pd, at, size) == nullptr) {
+    const auto* const region =
+        regionOf(wr.wr.rdma.rkey, target.base.pd, at, size);
+    if (region == nullptr) {
       return IBV_WC_REM_ACCESS_ERR;
     }
-    return scatter(qp, request, reinterpret_cast<const std::byte*>(at))
-        ? IBV_WC_SUCCESS
-        : IBV_WC_LOC_PROT_ERR;
+    return scatter(qp, request, region->at(at)) ? IBV_WC_SUCCESS
+                                                : IBV_WC_LOC_PROT_ERR;
   }
   const bool immediate = wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   if (!immediate && wr.opcode != IBV_WR_RDMA_WRITE) {
@@ -264,11 +267,12 @@ ibv_wc_status FakeFabric::transfer(Qp& qp, Request& request, Qp& target) {
     return IBV_WC_RNR_RETRY_EXC_ERR;
   }
   if (!bytes.empty()) {
-    if (regionOf(wr.wr.rdma.rkey, target.base.pd, at, bytes.size()) ==
-        nullptr) {
+    const auto* const region =
+        regionOf(wr.wr.rdma.rkey, target.base.pd, at, bytes.size());
+    if (region == nullptr) {
       return IBV_WC_REM_ACCESS_ERR;
     }
-    std::memcpy(reinterpret_cast<void*>(at), bytes.data(), bytes.size());
+    std::memcpy(region->at(at), bytes.data(), bytes.size());
   }
   if (immediate) {
     ibv_wc completion{};

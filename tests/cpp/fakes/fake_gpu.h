@@ -73,6 +73,9 @@ class FakeGpu {
   void denyIpc(cuda::DevicePointer pointer) {
     call<FakeCudaDenyIpc>("fakeCudaDenyIpc")(pointer);
   }
+  void capture(cuda::Stream stream) {
+    call<FakeCudaCapture>("fakeCudaCapture")(stream);
+  }
   int live(const char* kind) {
     return call<FakeCudaLive>("fakeCudaLive")(kind);
   }

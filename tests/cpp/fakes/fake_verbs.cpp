@@ -1,5 +1,7 @@
 // The verbs of a FakeFabric that make objects; fake_queues.cpp posts and polls.
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -150,9 +152,8 @@ struct FakeCalls {
     delete domain;
     return gone("pd");
   }
-  static ibv_mr*
-  registerRegion(ibv_pd* domain, void* address, size_t size, int /*access*/) {
-    const auto held = lock();
+  // Null: it can't be, and errno says why.
+  static ibv_mr* made(ibv_pd* domain, uintptr_t address, size_t size) {
     if (FakeFabric::current->failingRegistrations_ > 0) {
       --FakeFabric::current->failingRegistrations_;
       errno = FakeFabric::current->registrationError_;
@@ -161,17 +162,63 @@ struct FakeCalls {
     auto* const region = new ibv_mr{};
     region->context = domain->context;
     region->pd = domain;
-    region->addr = address;
+    region->addr = reinterpret_cast<void*>(address);
     region->length = size;
     region->lkey = region->rkey = FakeFabric::current->nextNumber_++;
     FakeFabric::current->regions_[region->lkey] = {
-        reinterpret_cast<uintptr_t>(address), size, domain};
+        address, size, domain, reinterpret_cast<std::byte*>(address)};
     ++FakeFabric::current->live_["mr"];
+    return region;
+  }
+  // Pages that processors can't get at a NIC can't either, as without
+  // nvidia-peermem.
+  static bool accessible(const void* address) {
+    char byte = 0;
+    iovec here{&byte, 1}, there{const_cast<void*>(address), 1};
+    return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 ||
+        errno != EFAULT;
+  }
+  static ibv_mr*
+  registerRegion(ibv_pd* domain, void* address, size_t size, int /*access*/) {
+    const auto held = lock();
+    if (!accessible(address)) {
+      errno = EFAULT;
+      return nullptr;
+    }
+    return made(domain, reinterpret_cast<uintptr_t>(address), size);
+  }
+  static ibv_mr* registerDmaBuf(
+      ibv_pd* domain,
+      uint64_t offset,
+      size_t size,
+      uint64_t address,
+      int fd,
+      int /*access*/) {
+    const auto held = lock();
+    void* const mapped =
+        mmap(nullptr, offset + size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED) {
+      return nullptr;
+    }
+    auto* const region = made(domain, address, size);
+    if (region == nullptr) {
+      munmap(mapped, offset + size);
+      return nullptr;
+    }
+    FakeFabric::current->regions_[region->lkey].bytes =
+        static_cast<std::byte*>(mapped) + offset;
+    FakeFabric::current->mapped_[region->lkey] = {mapped, offset + size};
+    ++FakeFabric::current->live_["dma-buf"];
     return region;
   }
   static int deregister(ibv_mr* region) {
     const auto held = lock();
     FakeFabric::current->regions_.erase(region->lkey);
+    if (const auto mapping =
+            FakeFabric::current->mapped_.extract(region->lkey)) {
+      munmap(mapping.mapped().first, mapping.mapped().second);
+      --FakeFabric::current->live_["dma-buf"];
+    }
     --FakeFabric::current->live_["mr"];
     delete region;
     return 0;
@@ -308,6 +355,7 @@ const rdma::Verbs& FakeFabric::verbs() {
     calls.allocPd = FakeCalls::allocateDomain;
     calls.deallocPd = FakeCalls::freeDomain;
     calls.regMr = FakeCalls::registerRegion;
+    calls.regDmabufMr = FakeCalls::registerDmaBuf;
     calls.deregMr = FakeCalls::deregister;
     calls.createCompChannel = FakeCalls::makeChannel;
     calls.destroyCompChannel = FakeCalls::destroyChannel;

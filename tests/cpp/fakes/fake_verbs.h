@@ -93,6 +93,10 @@ class FakeFabric {
     uintptr_t address;
     size_t size;
     ibv_pd* domain;
+    std::byte* bytes; // elsewhere, if it is a dma-buf's
+    std::byte* at(uintptr_t where) const {
+      return bytes + (where - address);
+    }
   };
   void progress(Qp& qp);
   void execute(Qp& qp, Request& request, Qp* target);
@@ -114,6 +118,7 @@ class FakeFabric {
   std::set<std::string> removed_;
   std::map<uint32_t, std::unique_ptr<Qp>> qps_;
   std::map<uint32_t, Region> regions_;
+  std::map<uint32_t, std::pair<void*, size_t>> mapped_; // of dma-bufs
   std::map<int, uint64_t> requests_;
   std::map<std::pair<std::string, int>, uint64_t> posted_;
   std::map<std::string, int> slow_;

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "core/memory.h"
+#include "core/status.h"
+#include "core/unique_fd.h"
+
+namespace dlslime {
+
+// A stream of a GPU, by the handle that the GPU's driver has for it.
+struct DeviceStream {
+  int device = MemoryView::kProcessor;
+  void* native = nullptr;
+};
+
+// What the engine asks of the GPUs of this process. It makes no call that waits
+// for a GPU.
+class Accelerator {
+ public:
+  virtual ~Accelerator() = default;
+
+  // --- The caller's streams. Any thread ----------------------------------
+
+  // Tells when a stream has come to a place. It is dropped only once that is
+  // so, or the stream has failed.
+  class Mark {
+   public:
+    virtual ~Mark() = default;
+    virtual bool reached() const = 0;
+    // Not ok: the stream has failed, and never will. Costs a call.
+    virtual Status health() const = 0;
+  };
+  // What the stream copies before it comes there, into pinned memory, which
+  // must stay until then.
+  struct Download {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    size_t size = 0; // 0: nothing
+  };
+  // Behind all that was given to the stream so far. Throws Error:
+  // kInvalidArgument if the stream is being captured into a graph.
+  virtual std::unique_ptr<Mark> mark(
+      const DeviceStream& stream,
+      const Download& before) = 0;
+
+  // Keeps a stream back until release(), which comes exactly once.
+  class Hold {
+   public:
+    virtual ~Hold() = default;
+    virtual void release() = 0;
+  };
+  // Null: here a stream can't be made to wait for a processor. Throws Error.
+  virtual std::unique_ptr<Hold> hold(const DeviceStream& stream) = 0;
+
+  // Memory that processors and that GPU can get at. Any thread. Throws Error.
+  virtual std::shared_ptr<std::byte> pin(int device, size_t size) = 0;
+
+  // --- Copies between pinned memory and a GPU's, by a stream of ours and in
+  // the order of the calls. Under the engine's lock; `done` is called from
+  // poll(), for all of them. Throws nothing --------------------------------
+  struct Copy {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    size_t size = 0;
+  };
+  using Done = std::function<void(const Status&)>;
+  virtual void copy(int device, std::span<const Copy> copies, Done done) = 0;
+  // --- Memory of GPUs and NICs. Any thread; takes its time -----------------
+  struct ForNics {
+    UniqueFd dmaBuf; // -1: by its address, which the kernel must know
+    uint64_t offset = 0; // of the memory in it
+  };
+  // Throws Error: NICs should not get at it, and why.
+  virtual ForNics forNics(const MemoryView& view) = 0;
+
+  // --- Memory of GPUs between processes of one host. Under the engine's lock
+  // --
+  struct Shared {
+    uint64_t id = 0; // of the allocation; never used twice
+    Bytes what; // for the other process's move()
+  };
+  // The allocation that the memory is part of. Nothing: it can't be shared,
+  // which was logged at the first time.
+  virtual std::optional<Shared> share(const MemoryView& view) = 0;
+  // False: it was found to have been freed.
+  virtual bool isShared(uint64_t id) = 0;
+  // What one peer has shared, as this process has mapped it.
+  class PeerMemory {
+   public:
+    virtual ~PeerMemory() = default;
+    // Copies between memory of one of our GPUs and what the peer has shared, as
+    // copy() does. Throws Error: it can't be mapped, or a piece is not there;
+    // then nothing is copied.
+    virtual void move(
+        int device,
+        ByteSpan shared,
+        bool write, // to the peer
+        std::span<const Piece> pieces,
+        Done done) = 0;
+    virtual void forget(uint64_t id) = 0;
+  };
+  virtual std::unique_ptr<PeerMemory> peerMemory() = 0;
+
+  // True if a copy has ended.
+  virtual bool poll() = 0;
+  virtual bool copying() const = 0;
+};
+
+// What an operation on memory of a GPU has besides; under the engine's lock
+// from when it is posted.
+struct OnDevice {
+  DeviceStream stream; // the caller's, when it was posted
+  Accelerator* accelerator = nullptr; // set when it is posted, as the next two
+  std::unique_ptr<Accelerator::Mark> mark; // where the stream may begin it
+  std::shared_ptr<std::byte> staged; // the bytes of a small send, once reached
+  // Copies of ours from or to its memory: it ends when they have.
+  int copies = 0;
+  Status copyFailure;
+  std::optional<Status> ending; // it would have ended with that meanwhile
+};
+
+} // namespace dlslime

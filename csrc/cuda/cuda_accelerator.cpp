@@ -1,0 +1,231 @@
+#include "cuda/cuda_accelerator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "core/log.h"
+#include "cuda/nic_memory.h"
+
+namespace dlslime::cuda {
+
+namespace {
+
+// With one hardware queue for all streams, one that waits for a processor may
+// keep the copies from starting that it waits for.
+bool streamsShareOneQueue() {
+  const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return connections != nullptr && std::string_view(connections) == "1";
+}
+
+DevicePointer pointerTo(const std::byte* memory) {
+  return reinterpret_cast<DevicePointer>(memory);
+}
+
+Stream nativeOf(const DeviceStream& stream) {
+  return static_cast<Stream>(stream.native);
+}
+
+bool isCapturing(const Gpu& gpu, Stream stream) {
+  const Gpu::Scope scope(gpu);
+  auto status = CaptureStatus::kNone;
+  gpu.driver().check(
+      gpu.driver().streamIsCapturing(stream, &status),
+      "asking whether a stream is being captured (cuStreamIsCapturing)");
+  return status != CaptureStatus::kNone;
+}
+
+void refuseCapture(const Gpu& gpu, Stream stream) {
+  if (isCapturing(gpu, stream)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "sends and receives can't be captured in a CUDA graph: their peers "
+        "would wait for them at every replay; call them between the graphs");
+  }
+}
+
+class StreamPlace final : public Accelerator::Mark {
+ public:
+  StreamPlace(const Gpu& gpu, Stream stream, StreamMarks::Mark mark)
+      : gpu_(gpu), stream_(stream), mark_(std::move(mark)) {}
+  bool reached() const override {
+    return mark_.reached();
+  }
+  Status health() const override {
+    try {
+      if (isCapturing(gpu_, stream_)) {
+        return {}; // later work of it: to ask for its state would spoil that
+      }
+      const Gpu::Scope scope(gpu_);
+      const auto result = gpu_.driver().streamQuery(stream_);
+      return result == Result::kNotReady
+          ? Status()
+          : gpu_.driver().status(result, "the work before it in its stream");
+    } catch (const Error& error) {
+      return error.status();
+    }
+  }
+
+ private:
+  const Gpu& gpu_;
+  const Stream stream_;
+  const StreamMarks::Mark mark_;
+};
+
+class StreamHold final : public Accelerator::Hold {
+ public:
+  explicit StreamHold(StreamWords::Word word) : word_(std::move(word)) {}
+  void release() override {
+    word_.set();
+  }
+  void begin(Stream stream) {
+    word_.holdBack(stream);
+  }
+
+ private:
+  const StreamWords::Word word_;
+};
+
+} // namespace
+
+int deviceOf(const std::byte* address) {
+  if (!driverIsLoaded()) {
+    return MemoryView::kProcessor;
+  }
+  try {
+    return allocationOf(loadDriver(), pointerTo(address)).device;
+  } catch (const Error&) {
+    return MemoryView::kProcessor;
+  }
+}
+
+CudaAccelerator::Site::Site(std::shared_ptr<Gpu> which)
+    : gpu(std::move(which)),
+      marks(gpu),
+      words(gpu),
+      pinned(std::make_shared<PinnedPool>(gpu)),
+      copier(gpu) {}
+
+CudaAccelerator::CudaAccelerator()
+    : driver_(loadDriver()), holds_(!streamsShareOneQueue()) {}
+
+CudaAccelerator::Site& CudaAccelerator::site(int device) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  auto& found = sites_[device];
+  if (!found) {
+    found = std::make_unique<Site>(std::make_shared<Gpu>(driver_, device));
+  }
+  return *found;
+}
+
+std::unique_ptr<Accelerator::Mark> CudaAccelerator::mark(
+    const DeviceStream& stream,
+    const Download& before) {
+  auto& here = site(stream.device);
+  const auto native = nativeOf(stream);
+  refuseCapture(*here.gpu, native);
+  if (before.size != 0) {
+    const Gpu::Scope scope(*here.gpu);
+    driver_.check(
+        driver_.memcpyAsync(
+            pointerTo(before.to), pointerTo(before.from), before.size, native),
+        "copying to pinned memory (cuMemcpyAsync)");
+  }
+  try {
+    return std::make_unique<StreamPlace>(
+        *here.gpu, native, here.marks.place(native));
+  } catch (const Error&) {
+    if (before.size != 0) { // nothing else tells when that has ended
+      driver_.streamSynchronize(native);
+    }
+    throw;
+  }
+}
+
+std::unique_ptr<Accelerator::Hold> CudaAccelerator::hold(
+    const DeviceStream& stream) {
+  auto& here = site(stream.device);
+  if (!holds_ || !here.words.supported()) {
+    return nullptr;
+  }
+  auto held = std::make_unique<StreamHold>(here.words.take());
+  held->begin(nativeOf(stream));
+  return held;
+}
+
+std::shared_ptr<std::byte> CudaAccelerator::pin(int device, size_t size) {
+  return site(device).pinned->take(size);
+}
+
+void CudaAccelerator::copy(
+    int device,
+    std::span<const Accelerator::Copy> copies,
+    Done done) {
+  std::vector<cuda::Copy> all;
+  all.reserve(copies.size());
+  for (const auto& copy : copies) {
+    all.push_back({pointerTo(copy.to), pointerTo(copy.from), copy.size});
+  }
+  start(site(device), all, std::move(done));
+}
+
+void CudaAccelerator::start(
+    Site& site,
+    std::span<const cuda::Copy> copies,
+    Done done) {
+  if (std::find(busy_.begin(), busy_.end(), &site) == busy_.end()) {
+    busy_.push_back(&site);
+  }
+  site.copier.start(copies);
+  site.running.push_back(std::move(done));
+}
+
+Accelerator::ForNics CudaAccelerator::forNics(const MemoryView& view) {
+  return cuda::forNics(*site(view.device).gpu, view);
+}
+
+std::optional<Accelerator::Shared> CudaAccelerator::share(
+    const MemoryView& view) {
+  try {
+    const auto exported =
+        exports_.of(*site(view.device).gpu, pointerTo(view.data), view.size);
+    return Shared{exported.id, encode(exported)};
+  } catch (const Error& error) {
+    if (unshared_.insert(error.what()).second) {
+      logWarning(
+          "CUDA tensors go to other processes of this host through pinned "
+          "memory, several times slower than by NVLink, because " +
+          std::string(error.what()));
+    }
+    return std::nullopt;
+  }
+}
+
+std::unique_ptr<Accelerator::PeerMemory> CudaAccelerator::peerMemory() {
+  return std::make_unique<cuda::PeerMemory>(
+      [this](int device) { return site(device).gpu; },
+      [this](int device, std::span<const cuda::Copy> copies, Done done) {
+        start(site(device), copies, std::move(done));
+      });
+}
+
+bool CudaAccelerator::pollOne(Site& site) {
+  auto ended = site.copier.takeEnded(); // in the order of their start
+  for (const auto& [id, status] : ended) {
+    const auto done = std::move(site.running.front());
+    site.running.pop_front();
+    done(status);
+  }
+  return !ended.empty();
+}
+
+bool CudaAccelerator::poll() {
+  bool any = false;
+  for (size_t i = 0; i < busy_.size(); ++i) { // what is told may add some
+    any |= pollOne(*busy_[i]);
+  }
+  std::erase_if(busy_, [](const Site* site) { return site->running.empty(); });
+  return any;
+}
+
+} // namespace dlslime::cuda

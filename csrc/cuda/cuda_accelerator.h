@@ -1,0 +1,69 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/accelerator.h"
+#include "cuda/copier.h"
+#include "cuda/peer_memory.h"
+#include "cuda/pinned_pool.h"
+
+namespace dlslime::cuda {
+
+// The NVIDIA GPUs that this process uses, each from its first use on.
+class CudaAccelerator final : public Accelerator {
+ public:
+  CudaAccelerator(); // throws Error: there is no driver
+
+  std::unique_ptr<Mark> mark(const DeviceStream& stream, const Download& before)
+      override;
+  std::unique_ptr<Hold> hold(const DeviceStream& stream) override;
+  std::shared_ptr<std::byte> pin(int device, size_t size) override;
+  void copy(int device, std::span<const Accelerator::Copy> copies, Done done)
+      override;
+  ForNics forNics(const MemoryView& view) override;
+  std::optional<Shared> share(const MemoryView& view) override;
+  bool isShared(uint64_t id) override {
+    return exports_.live(id);
+  }
+  std::unique_ptr<Accelerator::PeerMemory> peerMemory() override;
+  bool poll() override;
+  bool copying() const override {
+    return !busy_.empty();
+  }
+
+ private:
+  // What we have on one GPU.
+  struct Site {
+    explicit Site(std::shared_ptr<Gpu> which);
+    const std::shared_ptr<Gpu> gpu;
+    StreamMarks marks;
+    StreamWords words; // that streams wait for
+    const std::shared_ptr<PinnedPool> pinned;
+    // Under the engine's lock:
+    Copier copier;
+    std::deque<Done> running; // in the order of their start
+  };
+  Site& site(int device);
+  void start(Site& site, std::span<const cuda::Copy> copies, Done done);
+  bool pollOne(Site& site);
+
+  const Driver& driver_;
+  const bool holds_;
+  Exports exports_;
+  // Under the engine's lock:
+  std::set<std::string> unshared_; // reasons that were logged
+  std::vector<Site*> busy_; // those with copies under way
+  mutable std::mutex mutex_;
+  std::map<int, std::unique_ptr<Site>> sites_; // guarded by mutex_
+};
+
+// The GPU whose memory this address is of, or MemoryView::kProcessor.
+int deviceOf(const std::byte* address);
+
+} // namespace dlslime::cuda

@@ -1,0 +1,239 @@
+#include <algorithm>
+#include <cstring>
+
+#include "core/log.h"
+#include "engine/lender.h"
+
+// What peers read and write in messages, where the route can't.
+
+namespace dlslime {
+
+namespace {
+// What a peer may ask for before it takes any of it: 128 MiB of our memory, at
+// 16 bytes a piece.
+constexpr size_t kMostPieces = size_t{8} << 20;
+
+FramePiece pieceAt(ByteSpan payload, size_t index) {
+  FramePiece piece; // read once: the peer may write the payload any time
+  std::memcpy(&piece, payload.data() + index * sizeof(piece), sizeof(piece));
+  return piece;
+}
+
+bool inside(const Region& region, const FramePiece& piece) {
+  const uint64_t size = region.view().size;
+  return piece.size <= size && piece.offset <= size - piece.size;
+}
+
+// For copies between a GPU and pinned memory: the region is lent meanwhile.
+CopyUser userOf(const RegionPtr& region, std::function<void(bool good)> ended) {
+  return {
+      [region] { ++region->lent; },
+      [region, ended = std::move(ended)](const Status& status) {
+        --region->lent;
+        if (!status.ok()) {
+          logError(
+              region->describe() +
+              " could not serve a peer: " + status.message());
+        }
+        ended(status.ok());
+      }};
+}
+} // namespace
+
+void Lender::onFetch(const MessageHeader& header, ByteSpan payload) {
+  const auto region = lent(header.offset);
+  if (!region) {
+    answer(MessageType::kSettled, header.id, FinishStatus::kUnknownMemory);
+    return;
+  }
+  auto stream =
+      std::find_if(streams_.begin(), streams_.end(), [&](const Stream& entry) {
+        return entry.id == header.id;
+      });
+  if (stream == streams_.end()) {
+    streams_.push_back(begin(header, region));
+    stream = std::prev(streams_.end());
+  }
+  size_t asked = payload.size() / sizeof(FramePiece);
+  for (const auto& entry : streams_) {
+    asked += entry.pieces.size();
+  }
+  const bool tooMany = asked > kMostPieces;
+  for (size_t i = 0; i < payload.size() / sizeof(FramePiece); ++i) {
+    const auto piece = pieceAt(payload, i);
+    if (tooMany || !inside(*stream->region, piece)) {
+      if (stream == streams_.begin()) {
+        frame_.clear();
+      }
+      streams_.erase(stream);
+      answer(MessageType::kSettled, header.id, FinishStatus::kOutOfRange);
+      return;
+    }
+    stream->pieces.push_back(piece);
+  }
+  flush();
+}
+
+Lender::Stream Lender::begin(
+    const MessageHeader& header,
+    const RegionPtr& region) {
+  Stream stream{header.id, region, {}, header.address};
+  if (auto* const gpus = region->accelerator()) {
+    stream.staged = std::make_unique<StagedSource>(
+        *gpus, region->view().device, userOf(region, [](bool) {}));
+  }
+  return stream;
+}
+
+void Lender::onPut(const MessageHeader& header, ByteSpan payload) {
+  const auto region = lent(header.offset);
+  if (!region) {
+    answer(MessageType::kSettled, header.id, FinishStatus::kUnknownMemory);
+    return;
+  }
+  const uint64_t count = header.length;
+  const bool whole = count <= payload.size() / sizeof(FramePiece);
+  const auto bytes =
+      payload.subspan(whole ? count * sizeof(FramePiece) : payload.size());
+  std::vector<std::span<std::byte>> places;
+  size_t size = 0;
+  for (size_t i = 0; whole && i < count; ++i) {
+    const auto piece = pieceAt(payload, i);
+    if (!inside(*region, piece) || piece.size > bytes.size() - size) {
+      break;
+    }
+    places.push_back({region->view().data + piece.offset, piece.size});
+    size += piece.size;
+  }
+  if (!whole || places.size() != count) {
+    answer(MessageType::kSettled, header.id, FinishStatus::kOutOfRange);
+    return;
+  }
+  put(header, region, bytes.first(size), places);
+}
+
+void Lender::put(
+    const MessageHeader& header,
+    const RegionPtr& region,
+    ByteSpan bytes,
+    const std::vector<std::span<std::byte>>& places) {
+  if (region->accelerator() == nullptr) {
+    for (const auto& place : places) {
+      copyBytes(place.data(), bytes.data(), place.size());
+      bytes = bytes.subspan(place.size());
+    }
+    if (header.slot != 0) {
+      answer(MessageType::kSettled, header.id, FinishStatus::kOk);
+    }
+    return;
+  }
+  auto& arriving = arriving_[header.id];
+  if (!arriving) {
+    arriving = std::make_shared<Arriving>();
+  }
+  ++arriving->copies;
+  arriving->last |= header.slot != 0;
+  upload(
+      *region->accelerator(),
+      region->view().device,
+      bytes,
+      places,
+      userOf(region, [arriving](bool good) {
+        --arriving->copies;
+        arriving->failed |= !good;
+      }));
+}
+
+// Says what has arrived. True if anything has.
+bool Lender::answerArrived() {
+  return std::erase_if(arriving_, [this](const auto& entry) {
+           const auto& [id, arriving] = entry;
+           if (arriving->copies > 0 || (arriving->failed && !arriving->last)) {
+             return false;
+           }
+           if (arriving->last) {
+             answer(
+                 MessageType::kSettled,
+                 id,
+                 arriving->failed ? FinishStatus::kFailed : FinishStatus::kOk);
+           }
+           return true;
+         }) != 0;
+}
+
+bool Lender::flush() {
+  bool any = connection_ != nullptr && lendWaiting();
+  any |= connection_ != nullptr && answerArrived();
+  for (int i = 0; i < kPiecesPerFlush && !streams_.empty(); ++i) {
+    if (connection_ == nullptr) {
+      return any;
+    }
+    const bool ready = hasBytes(streams_.front());
+    const bool failed = !ready && streams_.front().staged->failed();
+    if (failed) {
+      answer(MessageType::kSettled, streams_.front().id, FinishStatus::kFailed);
+    } else if (ready && !sendChunk(streams_.front())) {
+      return any;
+    }
+    any |= ready;
+    Stream stream = std::move(streams_.front());
+    streams_.pop_front();
+    if (!failed && !stream.over()) {
+      streams_.push_back(std::move(stream)); // the others in turn
+    }
+  }
+  return any;
+}
+
+// The next bytes of a stream, which are in one piece.
+ByteSpan Lender::take(Stream& stream, size_t most) {
+  auto& piece = stream.pieces.front();
+  const ByteSpan bytes(
+      stream.region->view().data + piece.offset,
+      std::min<size_t>(piece.size, most));
+  piece.offset += bytes.size();
+  piece.size -= bytes.size();
+  if (piece.size == 0) {
+    stream.pieces.pop_front();
+  }
+  return bytes;
+}
+
+// False: a GPU has yet to copy them, or could not.
+bool Lender::hasBytes(Stream& stream) {
+  if (!stream.staged) {
+    return true;
+  }
+  stream.staged->fetchAhead([&](size_t room, auto& next) {
+    while (room > 0 && !stream.pieces.empty()) {
+      next.push_back(take(stream, room));
+      room -= next.back().size();
+    }
+  });
+  return !stream.staged->front(1).empty();
+}
+
+bool Lender::sendChunk(Stream& stream) {
+  const size_t most = std::min(kMostPieceBytes, connection_->maxPayload());
+  while (!stream.staged && !stream.pieces.empty() && frame_.size() < most) {
+    const auto bytes = take(stream, most - frame_.size());
+    frame_.insert(frame_.end(), bytes.begin(), bytes.end());
+  }
+  const auto payload =
+      stream.staged ? stream.staged->front(most) : ByteSpan(frame_);
+  MessageHeader chunk;
+  chunk.type = MessageType::kChunk;
+  chunk.id = stream.id;
+  chunk.offset = stream.position;
+  if (!out_.sendNow(chunk, payload)) {
+    return false;
+  }
+  stream.position += payload.size();
+  if (stream.staged) {
+    stream.staged->pop(payload.size());
+  }
+  frame_.clear();
+  return true;
+}
+
+} // namespace dlslime

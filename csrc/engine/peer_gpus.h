@@ -1,0 +1,42 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+
+#include "core/accelerator.h"
+#include "core/message.h"
+#include "core/transport.h"
+
+namespace dlslime {
+
+// What one peer has shared of its GPUs' memory, and copies between there and
+// ours, past all processors. Under the engine's lock.
+class PeerGpus {
+ public:
+  explicit PeerGpus(const PeerIdentity& peer) : peer_(peer) {}
+
+  // kShare, kUnshare.
+  void onShare(const MessageHeader& header, ByteSpan payload);
+  // Reads or writes pieces of what the peer has named as `there`, from or to
+  // memory of our GPU `device`. False: it can't be; `done` is not called.
+  bool move(
+      Accelerator& gpus,
+      int device,
+      const RemoteBuffer& there,
+      bool write,
+      std::span<const Piece> pieces,
+      Accelerator::Done done);
+  // The peer is gone. Copies that are under way keep what they need.
+  void drop() {
+    shared_.clear();
+    mapped_.reset();
+  }
+
+ private:
+  const PeerIdentity& peer_;
+  std::map<uint64_t, Bytes> shared_; // how to map it, by the peer's id
+  std::unique_ptr<Accelerator::PeerMemory> mapped_; // from the first use on
+};
+
+} // namespace dlslime

@@ -1,0 +1,99 @@
+#include "engine/staging.h"
+
+#include <algorithm>
+
+namespace dlslime {
+
+namespace {
+// Large enough that beginning a copy costs little, and enough of them to keep a
+// copy engine busy while processors move another. Chosen without a GPU.
+constexpr size_t kPieceBytes = 512 * 1024;
+constexpr size_t kAhead = 4;
+} // namespace
+
+void upload(
+    Accelerator& gpus,
+    int device,
+    ByteSpan bytes,
+    std::span<const std::span<std::byte>> places,
+    const CopyUser& user) {
+  user.begins();
+  std::shared_ptr<std::byte> aside;
+  try {
+    aside = gpus.pin(device, bytes.size());
+  } catch (const Error& error) {
+    user.ended(error.status());
+    return;
+  }
+  copyBytes(aside.get(), bytes.data(), bytes.size());
+  std::vector<Accelerator::Copy> copies;
+  copies.reserve(places.size());
+  const auto* from = aside.get();
+  for (const auto& place : places) {
+    copies.push_back({place.data(), from, place.size()});
+    from += place.size();
+  }
+  gpus.copy(device, copies, [aside, ended = user.ended](const Status& status) {
+    ended(status);
+  });
+}
+
+void StagedSource::fetchAhead(const Gather& gather) {
+  while (pieces_.size() < kAhead && !failed() && fetch(gather)) {
+  }
+}
+
+// False: there is nothing more now, or it can't be.
+bool StagedSource::fetch(const Gather& gather) {
+  std::vector<std::span<const std::byte>> next;
+  gather(kPieceBytes, next);
+  Piece piece{0, nullptr, std::make_shared<bool>(false)};
+  for (const auto& range : next) {
+    piece.size += range.size();
+  }
+  if (piece.size == 0) {
+    return false;
+  }
+  user_.begins();
+  try {
+    piece.bytes = gpus_.pin(device_, piece.size);
+  } catch (const Error& error) {
+    *failed_ = true;
+    user_.ended(error.status());
+    return false;
+  }
+  std::vector<Accelerator::Copy> copies;
+  copies.reserve(next.size());
+  auto* to = piece.bytes.get();
+  for (const auto& range : next) {
+    copies.push_back({to, range.data(), range.size()});
+    to += range.size();
+  }
+  gpus_.copy(
+      device_,
+      copies,
+      [piece, failed = failed_, ended = user_.ended](const Status& status) {
+        (status.ok() ? *piece.there : *failed) = true;
+        ended(status);
+      });
+  pieces_.push_back(std::move(piece));
+  return true;
+}
+
+ByteSpan StagedSource::front(size_t most) const {
+  if (pieces_.empty() || !*pieces_.front().there) {
+    return {};
+  }
+  const auto& piece = pieces_.front();
+  return {piece.bytes.get() + taken_, std::min(most, piece.size - taken_)};
+}
+
+void StagedSource::pop(size_t size) {
+  taken_ += size;
+  if (taken_ == pieces_.front().size) {
+    pieces_.pop_front();
+    taken_ = 0;
+  }
+}
+
+} // namespace dlslime

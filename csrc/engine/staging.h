@@ -1,0 +1,76 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/accelerator.h"
+#include "core/operation.h"
+
+namespace dlslime {
+
+// Between memory of GPUs and messages, where a route can't get at it: by pinned
+// memory. Under the engine's lock.
+
+// Who must keep the memory of a GPU while it is copied from or to there.
+struct CopyUser {
+  std::function<void()> begins;
+  std::function<void(const Status&)> ended; // once for each of the above
+};
+
+// Puts the bytes aside, and copies them to these places, in order, which are as
+// many bytes.
+void upload(
+    Accelerator& gpus,
+    int device,
+    ByteSpan bytes,
+    std::span<const std::span<std::byte>> places,
+    const CopyUser& user);
+
+// Bytes of a GPU's memory as they come into pinned memory, one after the other:
+// a few hundred kilobytes are copied ahead.
+class StagedSource {
+ public:
+  StagedSource(Accelerator& gpus, int device, CopyUser user)
+      : gpus_(gpus),
+        device_(device),
+        user_(std::move(user)),
+        failed_(std::make_shared<bool>(false)) {}
+
+  // Where the next bytes are: adds at most `most` of them, fewer only at the
+  // end.
+  using Gather = std::function<
+      void(size_t most, std::vector<std::span<const std::byte>>& next)>;
+  void fetchAhead(const Gather& gather);
+
+  // What is there, `most` bytes at most: nothing, if it is not there yet.
+  ByteSpan front(size_t most) const;
+  void pop(size_t size);
+  // All that was fetched has been popped.
+  bool empty() const {
+    return pieces_.empty();
+  }
+  // What is not there never will be; `ended` was told why.
+  bool failed() const {
+    return *failed_;
+  }
+
+ private:
+  struct Piece {
+    size_t size;
+    std::shared_ptr<std::byte> bytes;
+    std::shared_ptr<bool> there; // shared with the copy, which may end later
+  };
+  bool fetch(const Gather& gather);
+
+  Accelerator& gpus_;
+  const int device_;
+  const CopyUser user_;
+  const std::shared_ptr<bool> failed_; // as `there`
+  std::deque<Piece> pieces_;
+  size_t taken_ = 0; // bytes of the first piece
+};
+
+} // namespace dlslime
