@@ -22,12 +22,13 @@ def register(memory: torch.Tensor | tuple[int, int], name: str = "") -> Region:
     """Make memory of this process readable and writable for those who get its handle.
 
     Args:
-        memory: a contiguous CPU tensor of any shape and dtype, whose storage is kept until
-            `Region.deregister`; or (address, bytes) of memory that the caller keeps until then.
+        memory: a contiguous tensor of any shape and dtype, on a CPU or a CUDA GPU, whose storage is
+            kept until `Region.deregister`; or (address, bytes) of memory that the caller keeps
+            until then.
         name: for the texts of errors.
 
     Raises:
-        ValueError: the tensor is not contiguous, or not on the CPU; or the address can't be.
+        ValueError: the tensor is not contiguous, or on another device; or the address can't be.
     """
     core = extension().Region
     if isinstance(memory, torch.Tensor):
@@ -73,6 +74,21 @@ class Region(_Memory):
         """Return what a peer's `import_region` takes. Who has it may read and write the memory."""
         exported: bytes = self._core.export()
         return exported
+
+    @property
+    def device(self) -> torch.device:
+        """Whose memory it is: of processors, or of which GPU."""
+        device: torch.device = self._core.device
+        return device
+
+    def bytes_at(self, offset: int, nbytes: int) -> torch.Tensor:
+        """Return a part of it as a uint8 tensor [nbytes], which is good until `deregister`.
+
+        Raises:
+            ValueError: that is not inside of it.
+        """
+        view: torch.Tensor = self._core.bytes_at(offset, nbytes)
+        return view
 
     def deregister(self, timeout: float = 10.0) -> None:
         """Take the memory back: when this returns, nobody touches it any more.

@@ -1,6 +1,6 @@
 """One-sided transfers: read and write the memory of another process, without its help.
 
-    region = dlslime_backend.register(cache, name="kv")         # both ends: a CPU tensor
+    region = dlslime_backend.register(cache, name="kv")         # both ends: a tensor
     blob = region.export()                                      # to the peer, by any means
 
     remote = dlslime_backend.import_region(blob)                # at the peer
@@ -11,6 +11,10 @@
 
 Transfers go by the pair's connection: shared memory within a host, RDMA between hosts, and in
 messages where nothing faster exists. They are repeated by another connection when theirs is lost.
+
+Memory may be a GPU's: then a transfer begins when the current stream has come to it, at this end;
+what the peer's streams do with its memory is for the program to order. Between two GPUs of one
+host the bytes go by CUDA IPC.
 """
 
 from __future__ import annotations
@@ -121,7 +125,7 @@ class Peer:
         return Transfer(core, lambda core: struct.unpack("<I", core.content)[0])
 
     def send(self, tensor: torch.Tensor, tag: int = 0) -> Transfer:
-        """Begin to send a contiguous CPU tensor; it must not change before this is done."""
+        """Begin to send a contiguous CPU or CUDA tensor; it must not change before this is done."""
         return Transfer(self._link.send(tensor, _checked_tag(tag)))
 
     def recv(self, tensor: torch.Tensor, tag: int = 0) -> Transfer:

@@ -126,6 +126,15 @@ class Transfer:
         self._core.wait(timeout)
         return None if self._result is None else self._result(self._core)
 
+    def block_current_stream(self) -> None:
+        """Let the current CUDA stream wait until it is over, instead of the host.
+
+        What is queued on the stream from now on finds the bytes there. If the transfer fails, the
+        stream is let go and an error is logged, which `wait` raises. Blocks the host where streams
+        can't be made to wait (docs/cuda.md).
+        """
+        self._core.hold_current_stream()
+
     def add_done_callback(self, callback: Callable[[Transfer], object]) -> None:
         """Call `callback(transfer)` once it is over, well or badly: its `wait` tells, and returns.
 

@@ -132,7 +132,7 @@ DlslimeBackend::WorkPtr DlslimeBackend::post(
       " with tag ",
       tag,
       ": tags must not be negative");
-  const auto& tensor = checkedTensor(what, tensors);
+  const auto& tensor = checkedMessage(what, tensors);
   handle_->requireUsable();
   auto operation = std::make_shared<TensorOperation>(
       kind, peer, static_cast<uint32_t>(tag), tensor);

@@ -80,6 +80,7 @@ py::dict toDict(const PeerReport& report) {
   dict["received_bytes"] = report.counters.receivedBytes;
   dict["eager_messages"] = report.counters.eagerMessages;
   dict["pushed_messages"] = report.counters.pushedMessages;
+  dict["cuda_ipc_messages"] = report.counters.cudaIpcMessages;
   dict["rendezvous_messages"] = report.counters.rendezvousMessages;
   dict["read_bytes"] = report.counters.readBytes;
   dict["written_bytes"] = report.counters.writtenBytes;

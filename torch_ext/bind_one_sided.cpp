@@ -1,78 +1,12 @@
-#include <torch/csrc/utils/pybind.h>
-
 #include "torch_ext/backend.h"
-#include "torch_ext/gil.h"
+#include "torch_ext/binding.h"
 #include "torch_ext/hub_link.h"
 #include "torch_ext/part_spec.h"
 #include "torch_ext/peer_link.h"
-#include "torch_ext/tensor_view.h"
 
 namespace dlslime {
 
-namespace py = pybind11;
-
 namespace {
-
-// Without the GIL; what it throws becomes a Python exception.
-template <typename Body>
-auto released(const Body& body) {
-  Status problem;
-  try {
-    const py::gil_scoped_release release;
-    return body();
-  } catch (const Error& error) {
-    problem = error.status();
-  }
-  raise(problem);
-}
-
-ByteSpan spanOf(const py::bytes& bytes) {
-  const auto view = static_cast<std::string_view>(bytes);
-  return std::as_bytes(std::span(view.data(), view.size()));
-}
-
-py::bytes toPython(ByteSpan bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-std::shared_ptr<Bytes> copied(const py::bytes& bytes) {
-  const auto span = spanOf(bytes);
-  return std::make_shared<Bytes>(span.begin(), span.end());
-}
-
-PyRegion registerTensor(const at::Tensor& tensor, const std::string& name) {
-  checkedTensor("registration", {tensor});
-  const auto view = bytesOf(tensor);
-  return released([&] {
-    auto engine = acquireEngine();
-    auto region = engine->registerMemory(
-        view, name, std::make_shared<c10::Storage>(tensor.storage()));
-    return PyRegion{std::move(engine), std::move(region)};
-  });
-}
-
-PyRegion registerRaw(uint64_t address, uint64_t size, const std::string& name) {
-  if (address == 0 || address + size < address) {
-    raise(
-        {ErrorCode::kInvalidArgument,
-         "memory of " + std::to_string(size) + " bytes at address " +
-             std::to_string(address) + " can't be"});
-  }
-  return released([&] {
-    auto engine = acquireEngine();
-    const MemoryView view{reinterpret_cast<std::byte*>(address), size};
-    auto region = engine->registerMemory(view, name, nullptr);
-    return PyRegion{std::move(engine), std::move(region)};
-  });
-}
-
-PyRemote importRegion(const py::bytes& bytes) {
-  try {
-    return {std::make_shared<const RegionHandle>(decodeRegion(spanOf(bytes)))};
-  } catch (const Error& error) {
-    raise({ErrorCode::kInvalidArgument, error.what()});
-  }
-}
 
 using PartTuple = std::tuple<PyRegion, PyRemote, py::object>;
 
@@ -98,7 +32,13 @@ Pending startTransfer(
   });
 }
 
-// The same with one part, which costs less to take apart.
+// Of one part, which costs less to take apart.
+std::shared_ptr<Transfer::Parts> partsOf(bool write, const PartSpec& spec) {
+  auto built = std::make_shared<Transfer::Parts>();
+  spec.build(write, *built);
+  return built;
+}
+
 Pending startOne(
     const PeerLink& link,
     bool write,
@@ -106,11 +46,8 @@ Pending startOne(
     const PyRemote& remote,
     const py::object& pieces) {
   const PartSpec spec(local, remote.handle, pieces);
-  return released([&] {
-    auto built = std::make_shared<Transfer::Parts>();
-    spec.build(write, *built);
-    return link.transfer(write, std::move(built), 0, nullptr);
-  });
+  return released(
+      [&] { return link.transfer(write, partsOf(write, spec), 0, nullptr); });
 }
 
 // Pieces that were taken apart and checked, to be transferred any number of
@@ -132,18 +69,7 @@ Prepared prepare(
     const PyRemote& remote,
     const py::object& pieces) {
   const PartSpec spec(local, remote.handle, pieces);
-  return released([&] {
-    auto built = std::make_shared<Transfer::Parts>();
-    spec.build(write, *built);
-    return Prepared{link, write, std::move(built)};
-  });
-}
-
-// Of any number: not a number is no time at all.
-milliseconds timeOf(double seconds) {
-  constexpr double kMost = 1e9;
-  return milliseconds(
-      seconds > 0 ? static_cast<int64_t>(std::min(seconds, kMost) * 1000) : 0);
+  return released([&] { return Prepared{link, write, partsOf(write, spec)}; });
 }
 
 milliseconds limitOf(const Pending& pending, std::optional<double> seconds) {
@@ -158,56 +84,6 @@ void waitFor(const Pending& pending, std::optional<double> seconds) {
   }
 }
 
-void bindRegions(py::module& module) {
-  py::class_<PyRegion>(module, "Region")
-      .def_static(
-          "of_tensor", &registerTensor, py::arg("tensor"), py::arg("name"))
-      .def_static(
-          "of_memory",
-          &registerRaw,
-          py::arg("address"),
-          py::arg("nbytes"),
-          py::arg("name"))
-      .def(
-          "export",
-          [](const PyRegion& region) {
-            return toPython(encode(region.region->handle()));
-          })
-      .def_property_readonly(
-          "address",
-          [](const PyRegion& region) {
-            return region.region->handle().address;
-          })
-      .def_property_readonly(
-          "nbytes",
-          [](const PyRegion& region) { return region.region->handle().size; })
-      .def_property_readonly(
-          "name",
-          [](const PyRegion& region) { return region.region->handle().name; })
-      .def(
-          "deregister",
-          [](const PyRegion& region, double timeout) {
-            const auto limit = timeOf(timeout);
-            released([&] {
-              region.engine->deregister(region.region, deadlineAfter(limit));
-            });
-          },
-          py::arg("timeout") = 10.0);
-  py::class_<PyRemote>(module, "RemoteRegion")
-      .def(py::init(&importRegion), py::arg("exported"))
-      .def_property_readonly(
-          "address",
-          [](const PyRemote& remote) { return remote.handle->address; })
-      .def_property_readonly(
-          "nbytes", [](const PyRemote& remote) { return remote.handle->size; })
-      .def_property_readonly(
-          "name", [](const PyRemote& remote) { return remote.handle->name; })
-      .def_property_readonly(
-          "pid", [](const PyRemote& remote) { return remote.handle->pid; })
-      .def_property_readonly(
-          "host", [](const PyRemote& remote) { return remote.handle->host; });
-}
-
 void bindPending(py::module& module) {
   py::class_<Notifier, std::shared_ptr<Notifier>>(module, "Notifier")
       .def(py::init<>())
@@ -220,6 +96,11 @@ void bindPending(py::module& module) {
             return released([&] { return pending.done(); });
           })
       .def("wait", &waitFor, py::arg("timeout") = std::nullopt)
+      .def(
+          "hold_current_stream",
+          [](const Pending& pending) {
+            released([&] { pending.holdCurrentStream(); });
+          })
       .def(
           "cancel",
           [](const Pending& pending) { released([&] { pending.cancel(); }); })
@@ -370,7 +251,6 @@ void bindLinks(py::module& module) {
 } // namespace
 
 void bindOneSided(py::module& module) {
-  bindRegions(module);
   bindPending(module);
   bindLinks(module);
   bindHubs(module); // after PeerLink

@@ -6,6 +6,7 @@
 namespace dlslime {
 void bindOptions(pybind11::module& module);
 void bindBackend(pybind11::module& module);
+void bindRegions(pybind11::module& module);
 void bindOneSided(pybind11::module& module);
 } // namespace dlslime
 
@@ -13,6 +14,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.attr("torch_version") = DLSLIME_TORCH_VERSION;
   dlslime::bindOptions(module);
   dlslime::bindBackend(module);
+  dlslime::bindRegions(module);
   dlslime::bindOneSided(module);
   module.def(
       "shutdown_all",

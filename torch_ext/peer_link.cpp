@@ -5,6 +5,29 @@
 
 namespace dlslime {
 
+namespace {
+// The one GPU whose memory here is read or written, or kProcessor.
+int deviceOf(const Transfer::Parts& parts) {
+  int found = MemoryView::kProcessor;
+  for (const auto& part : parts) {
+    const auto view = part.local->view();
+    if (!view.onDevice() || view.device == found) {
+      continue;
+    }
+    if (found != MemoryView::kProcessor) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "one transfer can't be with local memory of two GPUs: the " +
+              part.local->describe() + " is on GPU " +
+              std::to_string(view.device) + ", another part on GPU " +
+              std::to_string(found) + "; begin two transfers");
+    }
+    found = view.device;
+  }
+  return found;
+}
+} // namespace
+
 // `shared` is handle(): asked for first, since endpoints know their peer from
 // then on.
 Pending PeerLink::post(
@@ -25,10 +48,16 @@ Pending PeerLink::transfer(
     uint32_t noteTag,
     const std::shared_ptr<Bytes>& note) const {
   const auto shared = usable();
+  const int device = deviceOf(*parts);
   const auto transfer = std::make_shared<Transfer>(
       write ? Operation::Kind::kWrite : Operation::Kind::kRead,
       peer(),
       std::move(parts));
+  if (device != MemoryView::kProcessor) {
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    transfer->onDevice = std::make_unique<OnDevice>();
+    transfer->onDevice->stream = currentStream({c10::DeviceType::CUDA, index});
+  }
   if (note) {
     transfer->note = std::make_shared<NoteOperation>(
         Operation::Kind::kSend, peer(), kFirstNoteTag + noteTag, note);
@@ -42,7 +71,10 @@ Pending PeerLink::send(const at::Tensor& tensor, uint32_t tag) const {
   return post(
       shared,
       std::make_shared<TensorOperation>(
-          Operation::Kind::kSend, peer(), tag, checkedTensor("send", {tensor})),
+          Operation::Kind::kSend,
+          peer(),
+          tag,
+          checkedMessage("send", {tensor})),
       nullptr);
 }
 
@@ -54,7 +86,7 @@ Pending PeerLink::receive(const at::Tensor& tensor, uint32_t tag) const {
           Operation::Kind::kReceive,
           peer(),
           tag,
-          checkedTensor("recv", {tensor})),
+          checkedMessage("recv", {tensor})),
       nullptr);
 }
 

@@ -5,6 +5,8 @@
 
 #include <cerrno>
 
+#include "torch_ext/device_stream.h"
+
 namespace dlslime {
 
 Notifier::Notifier() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -39,6 +41,11 @@ bool Pending::done() const {
     handle_->engine->poke();
   }
   return operation_->done();
+}
+
+void Pending::holdCurrentStream() const {
+  const auto stream = currentStream(c10::Device(c10::DeviceType::CUDA));
+  waitByStream(handle_, operation_, stream, usualLimit());
 }
 
 void Pending::cancel() const {

@@ -47,6 +47,9 @@ class Pending {
   void wait(milliseconds limit) const {
     waitOrTakeBack(*handle_, operation_, limit);
   }
+  // Keeps the calling thread's current stream back until it is over; as wait(),
+  // but for the host.
+  void holdCurrentStream() const;
   milliseconds usualLimit() const {
     return handle_->timeout.load();
   }

@@ -16,7 +16,7 @@ std::string shapeText(const at::Tensor& tensor) {
 
 } // namespace
 
-const at::Tensor& checkedTensor(
+const at::Tensor& checkedMessage(
     const char* what,
     const std::vector<at::Tensor>& tensors) {
   TORCH_CHECK_VALUE(
@@ -34,13 +34,12 @@ const at::Tensor& checkedTensor(
       tensor.layout(),
       " is not supported; send its dense parts (indices and values) instead");
   TORCH_CHECK_VALUE(
-      tensor.device().is_cpu(),
+      tensor.device().is_cpu() || tensor.device().is_cuda(),
       "dlslime: ",
       what,
       " of a tensor on ",
       tensor.device(),
-      " is not supported by this version, which moves CPU memory; use "
-      "backend=\"cpu:dlslime,cuda:nccl\" or .cpu() first");
+      " is not supported, only on CPUs and CUDA GPUs; call .cpu() first");
   TORCH_CHECK_VALUE(
       tensor.is_contiguous(),
       "dlslime: ",
@@ -49,6 +48,21 @@ const at::Tensor& checkedTensor(
       shapeText(tensor),
       "); call .contiguous() first",
       *what == 'r' ? " and copy the result back" : "");
+  return tensor;
+}
+
+const at::Tensor& checkedTensor(
+    const char* what,
+    const std::vector<at::Tensor>& tensors) {
+  const auto& tensor = checkedMessage(what, tensors);
+  TORCH_CHECK_VALUE(
+      tensor.device().is_cpu(),
+      "dlslime: ",
+      what,
+      " of a tensor on ",
+      tensor.device(),
+      " is not supported by this version: only messages and one-sided "
+      "transfers take memory of GPUs; call .cpu() first");
   return tensor;
 }
 
@@ -61,7 +75,12 @@ MemoryView bytesOf(const at::Tensor& tensor, MemoryOwner* owner) {
                                                  .mutable_get());
   const auto offset =
       static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
-  return {base + offset, tensor.nbytes(), owner};
+  const bool onGpu = tensor.is_cuda() && tensor.nbytes() != 0;
+  return {
+      base + offset,
+      tensor.nbytes(),
+      owner,
+      onGpu ? tensor.device().index() : MemoryView::kProcessor};
 }
 
 MemoryView TensorOperation::allocation() const {

@@ -1,6 +1,7 @@
 #include "torch_ext/waiting.h"
 
 #include "core/log.h"
+#include "torch_ext/overdue.h"
 
 namespace dlslime {
 
@@ -10,6 +11,8 @@ namespace {
 // waiting for that: a peer answers in microseconds unless it is stuck.
 constexpr milliseconds kGrace{1000};
 constexpr size_t kPendingShown = 16;
+
+} // namespace
 
 void takeBack(
     GroupHandle& handle,
@@ -28,12 +31,32 @@ void takeBack(
   if (!engine.wait(*operation, kGrace)) {
     engine.abandon(group, operation, why);
   }
-  if (!operation->status().ok()) {
+  if (!operation->status().ok() && !operation->ofDevice()) {
     logError(operation->status().message());
   }
 }
 
-} // namespace
+void waitByStream(
+    const std::shared_ptr<GroupHandle>& handle,
+    const OperationPtr& operation,
+    const DeviceStream& stream,
+    milliseconds limit) {
+  if (operation->done()) {
+    return;
+  }
+  refuseInForkedChild();
+  if (!handle->engine->holdStream(stream, *operation)) {
+    waitOrTakeBack(*handle, operation, limit);
+    return;
+  }
+  // Whoever reads what the stream computed then may not ask the work.
+  operation->onDone([ended = operation.get()] {
+    if (!ended->status().ok()) {
+      logError("a stream was let go, since " + ended->status().message());
+    }
+  });
+  Overdue::instance().watch(handle, operation, limit);
+}
 
 void GroupHandle::requireUsable() const {
   refuseInForkedChild();

@@ -31,6 +31,21 @@ class NoteOperation final : public Operation {
   const std::shared_ptr<Bytes> bytes_;
 };
 
+// The operation was not done in time: it ends, with all that is known of why.
+void takeBack(
+    GroupHandle& handle,
+    const OperationPtr& operation,
+    milliseconds limit);
+
+// The current stream of the operation's GPU goes on once it is over, well or
+// badly; after `limit` it is taken back. Returns at once, but where streams
+// can't wait for processors: then as waitOrTakeBack().
+void waitByStream(
+    const std::shared_ptr<GroupHandle>& handle,
+    const OperationPtr& operation,
+    const DeviceStream& stream,
+    milliseconds limit);
+
 // Returns once the operation is done. After `limit` it is taken back: it ends,
 // and its memory is the caller's again.
 void waitOrTakeBack(

@@ -32,7 +32,7 @@ auto checkedCall(const Body& body) {
 }
 
 // The tensor's storage is kept until the last transfer with it is over. Nobody
-// else gets it, so it is in no table.
+// else gets it, so it is in no table; windows are of processors' memory.
 RegionPtr sourceOf(const at::Tensor& tensor) {
   const auto view = bytesOf(tensor);
   RegionHandle handle;
@@ -40,7 +40,10 @@ RegionPtr sourceOf(const at::Tensor& tensor) {
   handle.size = view.size;
   handle.name = "a tensor that is put";
   return std::make_shared<Region>(
-      handle, view, std::make_shared<c10::Storage>(tensor.storage()));
+      handle,
+      view,
+      std::make_shared<c10::Storage>(tensor.storage()),
+      nullptr);
 }
 
 } // namespace
@@ -79,6 +82,13 @@ void Window::post(const OperationPtr& operation) const {
   operation->kind() == Operation::Kind::kReceive
       ? engine.receive(group, operation)
       : engine.send(group, operation);
+}
+
+OperationPtr Window::postSignal(Operation::Kind kind, int rank) const {
+  auto operation = std::make_shared<NoteOperation>(
+      kind, rank, kSignalTag + number_, std::make_shared<Bytes>(1));
+  post(operation);
+  return operation;
 }
 
 Window::WorkPtr Window::finish(
@@ -238,13 +248,7 @@ Window::WorkPtr Window::signal(
         throw Error(put->status());
       }
     }
-    auto operation = std::make_shared<NoteOperation>(
-        Operation::Kind::kSend,
-        rank,
-        kSignalTag + number_,
-        std::make_shared<Bytes>(1));
-    post(operation);
-    return operation;
+    return postSignal(Operation::Kind::kSend, rank);
   });
   return finish(send, {}, asyncOp, limit);
 }
@@ -254,15 +258,8 @@ Window::WorkPtr Window::wait_signal(
     bool asyncOp,
     const c10d::WaitSignalOptions& opts) {
   const int rank = checked(peerRank);
-  const auto receive = checkedCall([&] {
-    auto operation = std::make_shared<NoteOperation>(
-        Operation::Kind::kReceive,
-        rank,
-        kSignalTag + number_,
-        std::make_shared<Bytes>(1));
-    post(operation);
-    return operation;
-  });
+  const auto receive =
+      checkedCall([&] { return postSignal(Operation::Kind::kReceive, rank); });
   return finish(receive, {}, asyncOp, limitOf(opts.timeout));
 }
 

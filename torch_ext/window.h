@@ -59,6 +59,7 @@ class Window final : public c10d::Window {
   // Gives each other rank these bytes, and returns theirs, by rank.
   std::vector<Bytes> exchange(const Bytes& mine) const;
   void post(const OperationPtr& operation) const;
+  OperationPtr postSignal(Operation::Kind kind, int rank) const;
   WorkPtr finish(
       const OperationPtr& operation,
       std::vector<at::Tensor> tensors,

@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "torch_ext/device_stream.h"
+
 namespace dlslime {
 
 namespace {
@@ -69,12 +71,16 @@ int P2PWork::sourceRank() const {
   TORCH_CHECK(
       operation_->kind() == Operation::Kind::kReceive,
       "dlslime: only a receive has a source rank");
+  if (operation_->ofDevice() && operation_->peer() == Operation::kAnySource) {
+    // Nobody has waited for it yet but a stream.
+    waitOrTakeBack(*handle_, operation_, handle_->timeout.load());
+  }
   return operation_->done() ? operation_->source() : operation_->peer();
 }
 
 std::vector<at::Tensor> P2PWork::result() {
   TORCH_CHECK(
-      isCompleted(),
+      operation_->ofDevice() || isCompleted(),
       "dlslime: the result of an operation that has not completed; wait() "
       "first");
   return operation_->kind() == Operation::Kind::kReceive
@@ -84,15 +90,26 @@ std::vector<at::Tensor> P2PWork::result() {
 
 bool P2PWork::wait(std::chrono::milliseconds timeout) {
   const auto limit = timeout == kNoTimeout ? handle_->timeout.load() : timeout;
-  waitOrTakeBack(*handle_, operation_, limit);
+  if (operation_->ofDevice()) {
+    waitByStream(
+        handle_, operation_, currentStream(tensors_[0].device()), limit);
+  } else {
+    waitOrTakeBack(*handle_, operation_, limit);
+  }
   if (c10d::allow_inflight_collective_as_graph_input()) {
     c10d::unregister_work(
         c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));
   }
-  if (!operation_->status().ok()) {
+  if (operation_->done() && !operation_->status().ok()) {
     throwStatus(operation_->status());
   }
   return true;
+}
+
+void P2PWork::synchronize() {
+  if (operation_->ofDevice()) {
+    wait(kNoTimeout);
+  }
 }
 
 void P2PWork::abort() {
@@ -108,7 +125,9 @@ c10::intrusive_ptr<c10::ivalue::Future> P2PWork::getFuture() {
   const std::lock_guard<std::mutex> guard(futureMutex_);
   if (!future_) {
     future_ = c10::make_intrusive<c10::ivalue::Future>(
-        c10::ListType::create(c10::TensorType::get()));
+        c10::ListType::create(c10::TensorType::get()),
+        operation_->ofDevice() ? std::vector{tensors_[0].device()}
+                               : std::vector<c10::Device>());
     auto* const operation = operation_.get(); // alive while it calls back
     operation_->onDone([future = future_, operation, tensors = tensors_] {
       if (operation->status().ok()) {

@@ -23,15 +23,18 @@ class P2PWork final : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
+  // From any source, of CUDA tensors: blocks until it is known.
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
-  void synchronize() override {}
+  // Of CUDA tensors as wait(); CPU tensors have no stream.
+  void synchronize() override;
   void blockCurrentStream() override {
-    wait(kNoTimeout); // CPU tensors have no stream
+    wait(kNoTimeout);
   }
   // kNoTimeout means the group's time-out. A wait that times out takes the
   // operation back: when it throws, the memory is the caller's again, and the
-  // pair works on.
+  // pair works on. Of CUDA tensors the current stream waits, and not the
+  // caller: what goes wrong later is logged, and raised when it is asked again.
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;

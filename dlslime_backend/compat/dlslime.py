@@ -8,13 +8,13 @@
 
 Differences that help: both endpoint classes take whatever route is best for the pair (the device's
 name is a hint that is not needed: see DLSLIME_NICS), futures raise when a transfer has failed, and
-can be awaited.
+can be awaited. Transfers of GPU memory begin when the current stream has come to them; `stream` is
+not looked at.
 """
 
 from __future__ import annotations
 
 import base64
-import ctypes
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -105,7 +105,8 @@ class _Endpoint:
     def register_memory_region(self, mr_key: Key, addr: int, offset: int, length: int) -> int:
         """Let the peer read and write `length` bytes at address `addr` + `offset` (bytes).
 
-        The memory must stay until `shutdown`. A key that was registered before is replaced.
+        The memory, of processors or of a GPU, must stay until `shutdown`. A key that was registered
+        before is replaced.
 
         Returns:
             How many were registered before it.
@@ -182,16 +183,10 @@ class _Endpoint:
             self._regions.popitem()[1].deregister()
 
     def _memory(self, key: Key, offset: int, length: int) -> torch.Tensor:
-        region = _known(self._regions, key, "local")
-        if offset < 0 or length < 0 or offset + length > region.nbytes:
-            raise ValueError(
-                f"dlslime: offset {offset} and length {length} are outside of region {key!r} "
-                f"({region.nbytes} bytes)"
-            )
-        if length == 0:
-            return torch.empty(0, dtype=torch.uint8)
-        array = (ctypes.c_char * length).from_address(region.address + offset)
-        return torch.frombuffer(array, dtype=torch.uint8)
+        region: memory.Region = _known(self._regions, key, "local")
+        if offset < 0 or length < 0:
+            raise ValueError(f"dlslime: offset {offset} and length {length} of region {key!r}")
+        return region.bytes_at(offset, length)
 
     def _parts(
         self, assign: Iterable[Sequence[Any]]

@@ -171,7 +171,7 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
     """One end of a pair: see torch.distributed._transport.Transport.
 
     Args:
-        device: "cpu", or None.
+        device: "cpu", "cuda", or None: any memory is taken by all of them.
         timeout: of operations, and of reaching the peer, in seconds.
 
     Raises:
@@ -180,8 +180,8 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
 
     def __init__(self, device: torch.device | str | None = None, timeout: float = 300.0) -> None:
         super().__init__(device)
-        if self.device is not None and self.device.type != "cpu":
-            raise ValueError(f"dlslime transfers memory of CPUs, and not of {self.device}")
+        if self.device is not None and self.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"dlslime transfers memory of CPUs and GPUs, and not of {self.device}")
         self._endpoint = one_sided.Endpoint("transport", timeout)
         self._regions: list[memory.Region] = []
         self._peer = b""
@@ -212,7 +212,7 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
     def register_memory(
         self, tensor: torch.Tensor, *, timeout: float | None = None
     ) -> DlslimeMemory:
-        """Make a contiguous CPU tensor readable and writable for the peer.
+        """Make a contiguous CPU or CUDA tensor readable and writable for the peer.
 
         Raises:
             ValueError: it is something else.

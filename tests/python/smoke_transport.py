@@ -20,15 +20,9 @@ from torch.distributed._transport import (  # type: ignore[import-not-found,unus
     wait_all,
 )
 
+from refusal import refused
+
 COUNT = 100_000
-
-
-def raises(kind: type[Exception], call: Any) -> None:
-    try:
-        call()
-    except kind:
-        return
-    raise AssertionError(f"{kind.__name__} is expected")
 
 
 def exchange(mine: bytes) -> bytes:
@@ -63,19 +57,20 @@ def transfers(rank: int, transport: Any) -> None:
     dist.barrier()
     assert torch.equal(target, torch.arange(COUNT) * (peer + 1))
     asyncio.run(asynchronously(transport, into, remote))
-    raises(ValueError, lambda: transport.read(into.to_mutable_view(0, 8), remote))
-    raises(ValueError, lambda: transport.read(into.to_view(), remote))
-    raises(ValueError, lambda: into.to_view(8 * COUNT, 1))
-    raises(ValueError, lambda: kind.deserialize(b"[]"))
+    short, fixed = into.to_mutable_view(0, 8), into.to_view()
+    refused(ValueError, "8 bytes here and 800000 bytes", lambda: transport.read(short, remote))
+    refused(ValueError, "needs a mutable view", lambda: transport.read(fixed, remote))
+    refused(ValueError, "of memory of 800000", lambda: into.to_view(8 * COUNT, 1))
+    refused(ValueError, "no remote buffer", lambda: kind.deserialize(b"[]"))
     dist.barrier()
     transport.unregister_memory(into)
     dist.barrier()
-    raises(Exception, lambda: transport.write(out.to_view(), window))
+    refused(ValueError, "is not registered", lambda: transport.write(out.to_view(), window))
 
 
 def main() -> None:
     assert "dlslime" in available_transports()
-    raises(RuntimeError, lambda: new_transport("dlslime", "cuda"))
+    refused(RuntimeError, "not of mps", lambda: new_transport("dlslime", "mps"))
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     transport = new_transport_rank("dlslime", "cpu", peer_rank=1 - rank)

@@ -5,7 +5,6 @@ torchrun --standalone --nproc-per-node 3 tests/python/smoke_window.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,16 +12,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from refusal import refused
+
 COUNT = 200_000
 ROUNDS = 100
-
-
-def raises(kind: type[Exception], call: Callable[[], Any]) -> None:
-    try:
-        call()
-    except kind:
-        return
-    raise AssertionError(f"{kind.__name__} is expected")
 
 
 def everybody_puts(window: Any, mine: torch.Tensor, rank: int, size: int) -> None:
@@ -53,14 +46,17 @@ def signals_follow_puts(window: Any, mine: torch.Tensor, rank: int, size: int) -
 
 def bad_calls(window: Any, mine: torch.Tensor, rank: int, size: int) -> None:
     one = torch.ones(1, dtype=torch.int64)
-    raises(ValueError, lambda: window.put(one, size, 0, False))
-    raises(ValueError, lambda: window.put(one, 0, COUNT, False))
-    raises(ValueError, lambda: window.put(one, 0, -1, False))
-    raises(ValueError, lambda: window.put(one, 0, 2**62, False))
-    raises(ValueError, lambda: window.put(mine.view(2, -1).t(), 0, 0, False))
-    raises(ValueError, lambda: window.wait_signal(-1, False))
-    raises(ValueError, lambda: window.tensor_register(mine))
-    raises(NotImplementedError, lambda: window.map_remote_tensor((rank + 1) % size))
+    outside = "is outside of"
+    refused(ValueError, "a window has ranks", lambda: window.put(one, size, 0, False))
+    refused(ValueError, outside, lambda: window.put(one, 0, COUNT, False))
+    refused(ValueError, outside, lambda: window.put(one, 0, -1, False))
+    refused(ValueError, outside, lambda: window.put(one, 0, 2**62, False))
+    strided, next_rank = mine.view(2, -1).t(), (rank + 1) % size
+    refused(ValueError, "non-contiguous", lambda: window.put(strided, 0, 0, False))
+    refused(ValueError, "a window has ranks", lambda: window.wait_signal(-1, False))
+    refused(ValueError, "has a tensor already", lambda: window.tensor_register(mine))
+    other = "can't be mapped into this process"
+    refused(NotImplementedError, other, lambda: window.map_remote_tensor(next_rank))
     assert window.map_remote_tensor(rank).data_ptr() == mine.data_ptr()
     window.put(torch.empty(0, dtype=torch.int64), 0, 0, False)
 
@@ -68,7 +64,7 @@ def bad_calls(window: Any, mine: torch.Tensor, rank: int, size: int) -> None:
 def windows(rank: int, size: int) -> None:
     mine, other = torch.zeros(COUNT, dtype=torch.int64), torch.zeros(10, dtype=torch.int64)
     window, second = c10d._new_window(mine), c10d._new_window()
-    raises(ValueError, lambda: second.put(other, 0, 0, False))
+    refused(ValueError, "has no tensor", lambda: second.put(other, 0, 0, False))
     second.tensor_register(other)
     for check in (everybody_puts, signals_follow_puts, bad_calls):
         dist.barrier()
@@ -78,7 +74,7 @@ def windows(rank: int, size: int) -> None:
     dist.barrier()
     assert other.tolist() == [0, 0, 0, (rank - 1) % size + 1, 0, 0, 0, 0, 0, 0]
     second.tensor_deregister()
-    raises(ValueError, second.tensor_deregister)
+    refused(ValueError, "has no tensor", second.tensor_deregister)
     second.tensor_register(other)
     window.tensor_deregister()
     dist.barrier()  # and `second` is dropped as it is

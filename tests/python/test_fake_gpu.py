@@ -1,4 +1,4 @@
-"""The GPU that tests of CUDA tensors will have: that it is one, and is refused by dlslime yet."""
+"""The GPU that tests of CUDA tensors have: that it is one, and what of it dlslime refuses yet."""
 
 import subprocess
 import sys

@@ -182,7 +182,9 @@ def test_an_agent_that_starts_again_replaces_itself() -> None:
 
 def test_what_dlslime_does_not_do_is_refused() -> None:
     one, _, mine, theirs = _pair()
-    with pytest.raises(b.nixlNotSupportedError, match="not VRAM_SEG"):
+    with pytest.raises(b.nixlNotSupportedError, match="not FILE_SEG"):
+        one.register_memory([(mine.data_ptr(), 10, 0, "")], "FILE")
+    with pytest.raises(b.nixlInvalidParamError, match="not VRAM_SEG, but memory of cpu"):
         one.register_memory([(mine.data_ptr(), 10, 0, "")], "VRAM")
     with pytest.raises(b.nixlNotSupportedError, match="add_remote_agent"):
         nixl_agent("c", nixl_agent_config(enable_listen_thread=True))

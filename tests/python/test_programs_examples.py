@@ -13,6 +13,7 @@ from harness import BACKEND, dlslime_only
 from nodes import free_port
 from programs.torchrun import torchrun
 
+PROGRAMS = Path(__file__).parent / "programs"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -47,16 +48,12 @@ def test_pipeline_trains_as_one_process(tmp_path: Path, schedule: str) -> None:
 
 
 @dlslime_only
-def test_transfer_reads_and_writes_in_every_way() -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_transfer_reads_and_writes_in_every_way(device: str) -> None:
     target_at = f"localhost:{free_port()}"
-    command = [
-        sys.executable,
-        str(EXAMPLES / "transfer.py"),
-        "all",
-        "--target",
-        target_at,
-        "--role",
-    ]
+    runner = [] if device == "cpu" else [str(PROGRAMS / "on_fake_gpus.py")]
+    program = [str(EXAMPLES / "transfer.py"), "all", "--target", target_at, "--device", device]
+    command = [sys.executable, *runner, *program, "--role"]
     with subprocess.Popen([*command, "target"], stdout=subprocess.PIPE, text=True) as target:
         initiator = subprocess.run(
             [*command, "initiator"], capture_output=True, text=True, timeout=120, check=True

@@ -5,7 +5,8 @@ find this, unless NIXL is installed; for SGLang there is `dlslime_backend.integr
 behaves in another way than NIXL 1.5.1:
 
 * every name of a backend ("UCX", ...) means dlslime, which chooses the way to a peer itself;
-* memory is DRAM; other kinds raise `nixlNotSupportedError`;
+* memory is DRAM or VRAM; other kinds raise `nixlNotSupportedError`. Transfers with VRAM begin when
+  the current stream has come to them;
 * metadata goes by the program's own means: there is no listener thread and no metadata server;
 * two descriptors of a transfer that overlap where they are written are refused;
 * an error's text says what failed, with both sides' objects and numbers.

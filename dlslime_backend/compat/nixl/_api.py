@@ -13,7 +13,7 @@ from dlslime_backend.compat.nixl import _backends
 from dlslime_backend.compat.nixl import _bindings as b
 from dlslime_backend.compat.nixl._bindings import DEFAULT_COMM_PORT as DEFAULT_COMM_PORT
 from dlslime_backend.compat.nixl._bindings import nixl_thread_sync_t as nixl_thread_sync_t
-from dlslime_backend.compat.nixl._descs import Descriptors, require_dram, unrolled
+from dlslime_backend.compat.nixl._descs import Descriptors, require_kind, require_memory, unrolled
 from dlslime_backend.compat.nixl._handles import (
     nixl_prepped_dlist_handle as nixl_prepped_dlist_handle,
 )
@@ -88,24 +88,26 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         """Make memory readable and writable for agents that get this one's metadata.
 
         Args:
-            reg_list: contiguous CPU tensor or list of them; [(address, bytes, device, text)]; or
-                uint64 [N, 3]. Addresses must stay until `deregister_memory`.
-            mem_type: "DRAM" (or "cpu"); needed unless tensors are given.
+            reg_list: contiguous tensor or list of them, on CPUs or GPUs; [(address, bytes, device,
+                text)]; or uint64 [N, 3]. Addresses must stay until `deregister_memory`.
+            mem_type: "DRAM" (or "cpu") or "VRAM" (or "cuda"); needed unless tensors are given.
             backends: names given to `create_backend`.
 
         Raises:
             nixlNotSupportedError: other kinds of memory.
-            nixlInvalidParamError: the address can't be, or nothing of the above is given.
+            nixlInvalidParamError: the address can't be, or is of the other kind of memory, or
+                nothing of the above is given.
         """
         self._check(backends)
         descs = self.get_reg_descs(reg_list, mem_type)
         if descs is None:
             raise b.nixlInvalidParamError(f"memory is not described by {type(reg_list).__name__}")
-        require_dram(descs)
+        require_memory(descs)
         made = []
         try:
             for address, nbytes, *_ in descs:
                 made.append(memory.register((address, nbytes), f"{self.name} {address:#x}"))
+                require_kind(made[-1], descs)
         except ValueError as error:
             for region in made:
                 region.deregister()
@@ -241,7 +243,7 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
                 own name the remote side of a transfer within itself.
             xfer_list: as of `get_xfer_descs`; or uint64 [N, 5] of (address, bytes, device, stride,
                 count), for `count` blocks each.
-            mem_type: "DRAM".
+            mem_type: "DRAM" or "VRAM".
             backends: names given to `create_backend`.
 
         Raises:
@@ -256,7 +258,7 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         descs = self.get_xfer_descs(xfer_list, mem_type)
         if descs is None:
             raise TypeError("no list of descriptors")
-        require_dram(descs)
+        require_memory(descs)
         name = text(agent_name)
         if name in ("", "NIXL_INIT_AGENT"):
             located = locate(self._regions, descs.table, self.name)

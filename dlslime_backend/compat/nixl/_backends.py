@@ -28,7 +28,7 @@ class Backends:
 
     def get_plugin_mem_types(self, backend: str) -> list[str]:
         """Return the kinds of memory it can register."""
-        return ["DRAM_SEG"] if backend in NAMES else []
+        return ["DRAM_SEG", "VRAM_SEG"] if backend in NAMES else []
 
     def get_plugin_params(self, backend: str) -> dict[str, str]:
         """Return no parameters: dlslime's are environment variables."""
@@ -36,7 +36,7 @@ class Backends:
 
     def get_backend_mem_types(self, backend: str) -> list[str]:
         """Return the kinds of memory that the backend can register."""
-        return ["DRAM_SEG"] if backend in self.backends else []
+        return ["DRAM_SEG", "VRAM_SEG"] if backend in self.backends else []
 
     def get_backend_params(self, backend: str) -> dict[str, str]:
         """Return no parameters: dlslime's are environment variables."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from dlslime_backend.compat.nixl import _bindings as b
+from dlslime_backend.memory import Region
 
 MEMORY = {
     "DRAM": b.DRAM_SEG,
@@ -19,6 +20,7 @@ MEMORY = {
     "cpu": b.DRAM_SEG,
     "cuda": b.VRAM_SEG,
 }
+KINDS = {b.DRAM_SEG: "cpu", b.VRAM_SEG: "cuda"}  # that are transferred, as torch calls them
 _logger = logging.getLogger("dlslime.nixl")
 _List = TypeVar("_List", b.nixlXferDList, b.nixlRegDList)
 
@@ -90,11 +92,20 @@ def _of_tensors(kind: type[_List], tensors: Any) -> _List | None:
     )
 
 
-def require_dram(descs: b.nixlXferDList | b.nixlRegDList) -> None:
-    """Refuse what is not in the memory of this host's CPUs."""
-    if descs.getType() != b.DRAM_SEG:
+def require_memory(descs: b.nixlXferDList | b.nixlRegDList) -> None:
+    """Refuse what is neither in the memory of this host's CPUs nor in that of its GPUs."""
+    if descs.getType() not in KINDS:
         raise b.nixlNotSupportedError(
-            f"dlslime's NIXL module transfers DRAM, and not {descs.getType().name}"
+            f"dlslime's NIXL module transfers DRAM and VRAM, and not {descs.getType().name}"
+        )
+
+
+def require_kind(region: Region, descs: b.nixlXferDList | b.nixlRegDList) -> None:
+    """Refuse memory that is not of the kind that its descriptors say."""
+    if region.device.type != KINDS[descs.getType()]:
+        raise ValueError(
+            f"dlslime: {region.nbytes} bytes at {region.address:#x} are not "
+            f"{descs.getType().name}, but memory of {region.device}"
         )
 
 

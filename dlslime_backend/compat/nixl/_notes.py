@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ NO_EXCHANGE = (
 )
 
 
-class Notes(Backends):
+class Notes(Backends, ABC):
     """Notifications: each arrives after the bytes it is about, in the order of one sender."""
 
     _mailbox: Mailbox
@@ -24,8 +25,9 @@ class Notes(Backends):
         super().__init__(wanted)
         self.notifs: dict[str, list[bytes]] = {}
 
+    @abstractmethod
     def _remote(self, agent: str | bytes) -> Remote:
-        raise NotImplementedError
+        """Find the agent that was added under this name."""
 
     def get_new_notifs(self, backends: Sequence[str] = ()) -> dict[str, list[bytes]]:
         """Return what other agents have told since the last call, by their names."""

@@ -72,6 +72,23 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const Stream& stream) const override {
     return idle(stream.device_index(), nativeOf(stream));
   }
+  void record(
+      void** event,
+      const Stream& stream,
+      DeviceIndex /*index*/,
+      c10::EventFlag /*flag*/) const override {
+    fake_gpu::record(event, stream.device_index(), nativeOf(stream));
+  }
+  void block(void* event, const Stream& stream) const override {
+    fake_gpu::block(event, stream.device_index(), nativeOf(stream));
+  }
+  bool queryEvent(void* event) const override {
+    return event == nullptr || reached(event);
+  }
+  void destroyEvent(void* event, DeviceIndex /*index*/)
+      const noexcept override {
+    destroy(event);
+  }
   void synchronizeStream(const Stream& stream) const override {
     synchronize(stream.device_index(), nativeOf(stream));
   }

@@ -187,7 +187,8 @@ c10::DeviceIndex& currentDevice() {
 
 cuda::Stream& currentStream(c10::DeviceIndex device) {
   thread_local std::array<cuda::Stream, kDevices> streams{};
-  return streams.at(static_cast<size_t>(device));
+  // torch's own takes -1 for the current device, too.
+  return streams.at(static_cast<size_t>(device < 0 ? currentDevice() : device));
 }
 
 cuda::Stream newStream(c10::DeviceIndex device) {
@@ -198,6 +199,38 @@ cuda::Stream newStream(c10::DeviceIndex device) {
           "cuStreamCreateWithPriority")(&stream, cuda::kStreamNonBlocking, 0),
       "cuStreamCreateWithPriority");
   return stream;
+}
+
+void record(void** event, c10::DeviceIndex device, cuda::Stream stream) {
+  const Inside inside(device);
+  if (*event == nullptr) {
+    check(
+        find<cuda::Result(void**, unsigned)>("cuEventCreate")(
+            event, cuda::kEventDisableTiming),
+        "cuEventCreate");
+  }
+  check(
+      find<cuda::Result(void*, cuda::Stream)>("cuEventRecord")(*event, stream),
+      "cuEventRecord");
+}
+
+void block(void* event, c10::DeviceIndex device, cuda::Stream stream) {
+  const Inside inside(device);
+  check(
+      find<cuda::Result(cuda::Stream, void*, unsigned)>("cuStreamWaitEvent")(
+          stream, event, 0),
+      "cuStreamWaitEvent");
+}
+
+bool reached(void* event) {
+  return find<cuda::Result(void*)>("cuEventQuery")(event) ==
+      cuda::Result::kSuccess;
+}
+
+void destroy(void* event) noexcept {
+  if (event != nullptr) {
+    find<cuda::Result(void*)>("cuEventDestroy_v2")(event);
+  }
 }
 
 bool idle(c10::DeviceIndex device, cuda::Stream stream) {

@@ -15,6 +15,11 @@ cuda::Stream& currentStream(c10::DeviceIndex device);
 cuda::Stream newStream(c10::DeviceIndex device);
 bool idle(c10::DeviceIndex device, cuda::Stream stream);
 void synchronize(c10::DeviceIndex device, cuda::Stream stream);
+// Made at its first use.
+void record(void** event, c10::DeviceIndex device, cuda::Stream stream);
+void block(void* event, c10::DeviceIndex device, cuda::Stream stream);
+bool reached(void* event);
+void destroy(void* event) noexcept;
 // By the device's current stream; returns before it is made.
 void copyAsync(
     c10::DeviceIndex device,

@@ -83,7 +83,7 @@ def finish(agent: Any, handle: Any) -> str:
     """Waits for a transfer."""
     until = time.monotonic() + 30
     while agent.check_xfer_state(handle) == "PROC" and time.monotonic() < until:
-        pass
+        time.sleep(0.0001)
     return str(agent.check_xfer_state(handle))
 
 

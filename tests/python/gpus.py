@@ -1,0 +1,60 @@
+"""The GPUs of tests: this machine's if DLSLIME_TEST_GPUS is "real", else some that are none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+REAL = os.environ.get("DLSLIME_TEST_GPUS") == "real"
+
+
+def use(rank: int | None = None) -> None:
+    """Give this process its GPU, as its current one: of `rank`, or of torchrun's LOCAL_RANK."""
+    if not REAL:
+        import fake_gpu
+
+        fake_gpu.use()
+        return
+    number = int(os.environ.get("LOCAL_RANK", "0")) if rank is None else rank
+    torch.cuda.set_device(number % torch.cuda.device_count())
+
+
+def stream() -> torch.Stream:
+    """Make a stream of the current GPU."""
+    return torch.cuda.Stream() if REAL else torch.Stream(device="cuda:0")
+
+
+def on(stream: torch.Stream) -> AbstractContextManager[object]:
+    """Make it the current one for a while."""
+    if REAL:
+        manager: AbstractContextManager[object] = torch.cuda.stream(stream)  # type: ignore[arg-type]
+        return manager
+    import fake_gpu
+
+    return fake_gpu.on(stream)
+
+
+def settle() -> None:
+    """Wait for the current stream."""
+    if REAL:
+        torch.cuda.current_stream().synchronize()
+    else:
+        torch.empty(1, device="cuda").cpu()
+
+
+def run(parts: list[Callable[[int, int], None]]) -> None:
+    """Call each part in both ranks of a torchrun job of two, as part(rank, peer)."""
+    use()
+    dist.init_process_group("dlslime", timeout=timedelta(seconds=60))
+    rank = dist.get_rank()
+    for part in parts:
+        part(rank, 1 - rank)
+        dist.barrier()
+    dist.destroy_process_group()
+    if rank == 0:
+        print("all right")

@@ -1,0 +1,37 @@
+"""CUDA tensors between processes, on GPUs that are none (fake_gpu)."""
+
+from pathlib import Path
+
+import pytest
+
+from harness import dlslime_only
+from programs.torchrun import torchrun
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+pytestmark = dlslime_only
+
+# How the ranks reach each other, and what their driver can do. Streams of the last two can't wait
+# for processors.
+WAYS = {
+    "shm": {},
+    "gloo": {"DLSLIME_ROUTE": "gloo", "DLSLIME_FALLBACK": "allow"},
+    "late streams": {"FAKE_CUDA_DELAY_US": "2000"},
+    "old driver": {"FAKE_CUDA_VERSION": "11040"},
+    "one queue": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_messages(way: str, tmp_path: Path) -> None:
+    arguments = ["--host-waits"] if way in ("old driver", "one queue") else []
+    status, output = torchrun(PROGRAMS / "cuda_messages.py", arguments, 2, tmp_path, env=WAYS[way])
+    assert status == 0, output
+    assert output.splitlines()[-1] == "all right"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_transfers(way: str, tmp_path: Path) -> None:
+    status, output = torchrun(PROGRAMS / "cuda_transfers.py", [], 2, tmp_path, env=WAYS[way])
+    assert status == 0, output
+    assert output.splitlines()[-1] == "all right"

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+
+#include "core/clock.h"
+#include "torch_ext/gil.h"
+#include "torch_ext/part_spec.h"
+
+namespace dlslime {
+
+// What the bindings of one-sided transfers have in common.
+
+namespace py = pybind11;
+
+// Without the GIL; what it throws becomes a Python exception.
+template <typename Body>
+auto released(const Body& body) {
+  Status problem;
+  try {
+    const py::gil_scoped_release release;
+    return body();
+  } catch (const Error& error) {
+    problem = error.status();
+  }
+  raise(problem);
+}
+
+inline ByteSpan spanOf(const py::bytes& bytes) {
+  const auto view = static_cast<std::string_view>(bytes);
+  return std::as_bytes(std::span(view.data(), view.size()));
+}
+
+inline py::bytes toPython(ByteSpan bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+inline std::shared_ptr<Bytes> copied(const py::bytes& bytes) {
+  const auto span = spanOf(bytes);
+  return std::make_shared<Bytes>(span.begin(), span.end());
+}
+
+// Of any number: not a number is no time at all.
+inline milliseconds timeOf(double seconds) {
+  constexpr double kMost = 1e9;
+  return milliseconds(
+      seconds > 0 ? static_cast<int64_t>(std::min(seconds, kMost) * 1000) : 0);
+}
+
+} // namespace dlslime

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <queue>
+#include <vector>
+
+#include "torch_ext/waiting.h"
+
+namespace dlslime {
+
+// Takes back what streams wait for and what has not ended in time: no thread
+// waits for it, so that nobody else would. One for the process, with a thread
+// of its own from its first use on.
+class Overdue {
+ public:
+  static Overdue& instance();
+
+  void watch(
+      const std::shared_ptr<GroupHandle>& handle,
+      const OperationPtr& operation,
+      milliseconds limit);
+
+ private:
+  // Holds nothing: an operation that is over costs its place in the queue, and
+  // that until those before it are over.
+  struct Entry {
+    TimePoint deadline;
+    milliseconds limit;
+    std::weak_ptr<GroupHandle> handle;
+    std::weak_ptr<Operation> operation;
+    bool operator<(const Entry& other) const {
+      return deadline > other.deadline; // the earliest on top
+    }
+    bool over() const;
+  };
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::priority_queue<Entry> entries_; // guarded by mutex_
+  bool started_ = false; // guarded by mutex_
+};
+
+} // namespace dlslime
