@@ -7,6 +7,11 @@ or on two hosts: the target as above, and then
 
     python examples/transfer.py read --role initiator --target HOST:29600
 
+or between the memory of two GPUs of one host, by NVLink where it joins them (CUDA IPC):
+
+    python examples/transfer.py read --role target --device cuda:1 &
+    python examples/transfer.py read --role initiator --device cuda:0
+
 The first argument is what to do: read (and wait), async (ask from time to time), coroutine (await
 many at once), write, write_with_imm (the target is told), send (both take part), or all. Which way
 it goes (shared memory, RDMA, ...) is chosen by what the two can do, and printed.
@@ -59,11 +64,12 @@ def meet(role: str, target: str) -> Line:
 class Pair:
     """This process's memory, and what it knows of the other's."""
 
-    def __init__(self, role: str, exchange: Line) -> None:
+    def __init__(self, role: str, device: str, exchange: Line) -> None:
         self.exchange = exchange
+        self.device = device
         self.initiator = role == "initiator"
         self.mine = 1 if self.initiator else 2
-        self.cache = torch.full((PAGES, PAGE), self.mine, dtype=torch.uint8)
+        self.cache = torch.full((PAGES, PAGE), self.mine, dtype=torch.uint8, device=device)
         self.local = dlslime.register(self.cache, name=f"cache of the {role}")
         self.endpoint = dlslime.Endpoint(role)
         hello = {"address": self.endpoint.address.hex(), "cache": self.local.export().hex()}
@@ -84,7 +90,7 @@ class Pair:
         assert bool((self.cache[pages] == value).all())
         others = torch.ones(PAGES, dtype=torch.bool)
         others[pages] = False
-        assert bool((self.cache[others] == self.mine).all())
+        assert bool((self.cache[others.nonzero().flatten()] == self.mine).all())
 
 
 def report(what: str, seconds: float, nbytes: int) -> None:
@@ -163,11 +169,11 @@ def write_with_imm(pair: Pair) -> None:
 
 def send(pair: Pair) -> None:
     """Both take part, as with torch.distributed."""
-    message = torch.arange(1000.0)
+    message = torch.arange(1000.0, device=pair.device)
     if pair.initiator:
         pair.endpoint.send(message, tag=5).wait()
     else:
-        received = torch.empty(1000)
+        received = torch.empty(1000, device=pair.device)
         pair.endpoint.recv(received, tag=5).wait()
         assert torch.equal(received, message)
         print("send             4,000 bytes have arrived")
@@ -191,8 +197,9 @@ def main() -> None:
     parser.add_argument("what", choices=[*WHAT, "all"])
     parser.add_argument("--role", choices=["initiator", "target"], required=True)
     parser.add_argument("--target", default=f"localhost:{PORT}", metavar="HOST:PORT")
+    parser.add_argument("--device", default="cpu", help="whose memory: cpu, or a GPU as cuda:0")
     options = parser.parse_args()
-    pair = Pair(options.role, meet(options.role, options.target))
+    pair = Pair(options.role, options.device, meet(options.role, options.target))
     if pair.initiator:
         print(f"the target is reached by {pair.endpoint.route()}")
     for name in WHAT if options.what == "all" else [options.what]:
