@@ -18,6 +18,7 @@ _COUNTERS = (
     "eager_messages",
     "pushed_messages",
     "cuda_ipc_messages",
+    "gpudirect_messages",
     "rendezvous_messages",
     "read_bytes",
     "written_bytes",

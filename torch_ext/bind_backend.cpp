@@ -81,6 +81,7 @@ py::dict toDict(const PeerReport& report) {
   dict["eager_messages"] = report.counters.eagerMessages;
   dict["pushed_messages"] = report.counters.pushedMessages;
   dict["cuda_ipc_messages"] = report.counters.cudaIpcMessages;
+  dict["gpudirect_messages"] = report.counters.gpuDirectMessages;
   dict["rendezvous_messages"] = report.counters.rendezvousMessages;
   dict["read_bytes"] = report.counters.readBytes;
   dict["written_bytes"] = report.counters.writtenBytes;

@@ -40,10 +40,7 @@ RegionPtr sourceOf(const at::Tensor& tensor) {
   handle.size = view.size;
   handle.name = "a tensor that is put";
   return std::make_shared<Region>(
-      handle,
-      view,
-      std::make_shared<c10::Storage>(tensor.storage()),
-      nullptr);
+      handle, view, std::make_shared<c10::Storage>(tensor.storage()));
 }
 
 } // namespace

@@ -70,12 +70,19 @@ class Accelerator {
   };
   using Done = std::function<void(const Status&)>;
   virtual void copy(int device, std::span<const Copy> copies, Done done) = 0;
-  // --- Memory of GPUs and NICs. Any thread; takes its time -----------------
+
+  // --- Memory of GPUs and NICs. Any thread --------------------------------
+  struct Allocation {
+    uint64_t id = 0; // of no other one, be it at the same address
+    MemoryView whole;
+  };
+  // The one that the memory is in. Throws Error: it is in none, or in several.
+  virtual Allocation allocationOf(const MemoryView& view) = 0;
   struct ForNics {
     UniqueFd dmaBuf; // -1: by its address, which the kernel must know
     uint64_t offset = 0; // of the memory in it
   };
-  // Throws Error: NICs should not get at it, and why.
+  // Takes its time. Throws Error: NICs should not get at it, and why.
   virtual ForNics forNics(const MemoryView& view) = 0;
 
   // --- Memory of GPUs between processes of one host. Under the engine's lock

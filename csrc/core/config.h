@@ -29,8 +29,9 @@ struct RdmaConfig {
   // "^mlx5_bond" excludes instead. Empty: every active port.
   std::string nics;
   // DLSLIME_NEAR: the PCI address of the GPU whose memory is sent
-  // ("0000:18:00.0"): only the NICs nearest to it are used. Empty: those on the
-  // NUMA nodes where the process may run come first.
+  // ("0000:18:00.0"): only the NICs nearest to it are used. Empty: the one GPU
+  // that the process uses; without one, or with several, the NICs on the NUMA
+  // nodes where the process may run come first.
   std::string near;
   std::string sysfs = "/sys"; // for tests
   int gidIndex = -1; // DLSLIME_GID_INDEX; -1: the best one

@@ -13,6 +13,7 @@ namespace dlslime {
 using Bytes = std::vector<std::byte>;
 using ByteSpan = std::span<const std::byte>;
 
+class Accelerator;
 struct MemoryView;
 
 // The one who keeps memory alive, for those who want to remember something
@@ -38,6 +39,8 @@ struct MemoryView {
   MemoryOwner* owner = nullptr; // null: nothing may be remembered about it
   // The GPU that it is on: then processors can't get at it.
   int device = kProcessor;
+  // What serves that GPU, once the engine has the memory.
+  Accelerator* accelerator = nullptr;
 
   bool onDevice() const {
     return device != kProcessor;

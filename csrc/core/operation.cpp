@@ -2,6 +2,16 @@
 
 namespace dlslime {
 
+MemoryView Operation::view() const {
+  auto view = view_;
+  if (onDevice && onDevice->staged) {
+    view = {onDevice->staged.get(), view_.size};
+  } else if (onDevice) {
+    view.accelerator = onDevice->accelerator;
+  }
+  return view;
+}
+
 void Operation::settle(Status status) {
   status_ = std::move(status);
   done_.store(true, std::memory_order_release);

@@ -69,11 +69,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
     return view_.onDevice();
   }
   // Where its bytes are for those who move them, until it ends.
-  MemoryView view() const {
-    return onDevice && onDevice->staged
-        ? MemoryView{onDevice->staged.get(), view_.size}
-        : view_;
-  }
+  MemoryView view() const;
 
   // Any thread. Once true, a receive's bytes are visible to the caller and a
   // send's memory may be overwritten.

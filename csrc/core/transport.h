@@ -92,10 +92,8 @@ class MemoryRegistrar {
   // it, or it can't be done, which shows when the memory is used.
   virtual std::shared_ptr<const void> prepare(MemoryView view) = 0;
   // For one-sided transfers: exactly this memory, which its owner keeps for as
-  // long as somebody has the result. `gpus`: of memory of a GPU. Throws Error.
-  virtual std::shared_ptr<const void> enroll(
-      MemoryView view,
-      Accelerator* gpus) = 0;
+  // long as somebody has the result. Throws Error.
+  virtual std::shared_ptr<const void> enroll(MemoryView view) = 0;
   // Idle: users' memory that stays locked for its next use. Any thread, not
   // under the engine's lock.
   virtual MemoryUse memoryUse() {
@@ -128,6 +126,11 @@ class Connection {
   virtual size_t maxPayload() const = 0; // bytes per message
   // Another process of this host, to which GPUs' memory may be shown.
   virtual bool onThisHost() const {
+    return false;
+  }
+  // Bulk copies may be from and to memory of GPUs. False: it is never given to
+  // expose(), canPull(), pull(), offer() or push().
+  virtual bool takesGpus() const {
     return false;
   }
 

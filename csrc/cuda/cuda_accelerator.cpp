@@ -180,6 +180,20 @@ void CudaAccelerator::start(
   site.running.push_back(std::move(done));
 }
 
+Accelerator::Allocation CudaAccelerator::allocationOf(const MemoryView& view) {
+  const auto found = cuda::allocationOf(driver_, pointerTo(view.data));
+  if (!found.holds(pointerTo(view.data), view.size)) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        std::to_string(view.size) + " bytes of " +
+            site(view.device).gpu->describe() + " are of several allocations");
+  }
+  auto whole = view;
+  whole.data = reinterpret_cast<std::byte*>(found.base);
+  whole.size = found.size;
+  return {found.bufferId, whole};
+}
+
 Accelerator::ForNics CudaAccelerator::forNics(const MemoryView& view) {
   return cuda::forNics(*site(view.device).gpu, view);
 }

@@ -26,6 +26,7 @@ class CudaAccelerator final : public Accelerator {
   std::shared_ptr<std::byte> pin(int device, size_t size) override;
   void copy(int device, std::span<const Accelerator::Copy> copies, Done done)
       override;
+  Accelerator::Allocation allocationOf(const MemoryView& view) override;
   ForNics forNics(const MemoryView& view) override;
   std::optional<Shared> share(const MemoryView& view) override;
   bool isShared(uint64_t id) override {

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdio>
 
+#include "core/log.h"
+
 namespace dlslime::cuda {
 
 namespace {
@@ -31,7 +33,34 @@ std::string pciAddressOf(const Driver& driver, Device device) {
   return text.data();
 }
 
+bool hasContext(const Driver& driver, Device device) {
+  unsigned flags = 0;
+  int active = 0;
+  driver.check(
+      driver.primaryContextGetState(device, &flags, &active),
+      "asking for a GPU's state");
+  return active != 0;
+}
+
 } // namespace
+
+std::vector<std::string> gpusInUse() {
+  std::vector<std::string> found;
+  if (!driverIsLoaded()) { // by the program: it uses none
+    return found;
+  }
+  try {
+    const auto& driver = loadDriver();
+    for (Device device = 0; device < driver.devices; ++device) {
+      if (hasContext(driver, device)) {
+        found.push_back(pciAddressOf(driver, device));
+      }
+    }
+  } catch (const Error& error) {
+    logDebug(error.what());
+  }
+  return found;
+}
 
 Gpu::Gpu(const Driver& driver, Device ordinal)
     : driver_(driver), ordinal_(ordinal) {
@@ -41,12 +70,7 @@ Gpu::Gpu(const Driver& driver, Device ordinal)
         "there is no GPU " + std::to_string(ordinal) + ": this process sees " +
             std::to_string(driver.devices) + " (CUDA_VISIBLE_DEVICES)");
   }
-  unsigned flags = 0;
-  int active = 0;
-  driver.check(
-      driver.primaryContextGetState(ordinal, &flags, &active),
-      "asking for a GPU's state");
-  if (active == 0) {
+  if (!hasContext(driver, ordinal)) {
     throw Error(
         ErrorCode::kInvalidArgument,
         "GPU " + std::to_string(ordinal) +

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/memory.h"
 #include "cuda/driver.h"
@@ -56,5 +57,8 @@ class Gpu {
   Uuid uuid_{};
   std::string name_, pciAddress_;
 };
+
+// The PCI addresses of those that this process has a context on.
+std::vector<std::string> gpusInUse();
 
 } // namespace dlslime::cuda

@@ -136,7 +136,6 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
 void Engine::prepare(Group& group, Operation& operation) {
   if (operation.ofDevice()) {
     meetStream(operation);
-    return;
   }
   const auto view = operation.view();
   if (view.size <= kLeastPrepared) {

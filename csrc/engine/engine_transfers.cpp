@@ -23,9 +23,11 @@ RegionPtr Engine::registerMemory(
     std::string name,
     std::shared_ptr<void> keeper) {
   refuseInForkedChild();
-  auto* const gpus = view.onDevice() ? &state_.needAccelerator() : nullptr;
+  if (view.onDevice()) {
+    view.accelerator = &state_.needAccelerator();
+  }
   const Section section(state_);
-  return state_.regions.add(view, std::move(name), std::move(keeper), gpus);
+  return state_.regions.add(view, std::move(name), std::move(keeper));
 }
 
 // Under the lock: nobody gets it from now on, and who has it is asked for it.
@@ -126,8 +128,7 @@ void Engine::enrollHere(Group& group, const Transfer& transfer) {
   }
   for (const auto& region : missing) {
     try {
-      const auto result =
-          registrar->enroll(region->view(), region->accelerator());
+      const auto result = registrar->enroll(region->view());
       const Section section(state_);
       region->keepEnrolled(registrar, result);
     } catch (const Error& error) {

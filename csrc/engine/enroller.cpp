@@ -58,7 +58,7 @@ void Enroller::enroll(const RegionTable::Wanted& wanted) {
   std::shared_ptr<const void> result;
   Status status;
   try {
-    result = registrar->enroll(region->view(), region->accelerator());
+    result = registrar->enroll(region->view());
   } catch (const Error& error) {
     status = error.status();
     logRefused(*region, error);

@@ -251,9 +251,7 @@ void Inbound::startPull(
   receive->half = this;
   if (arrival.length == 0 || !pulls_.find(pullId)->waiting) {
     fetch(pullId, arrival.remote);
-    if (const auto* const begun = pulls_.find(pullId); begun && begun->byGpu) {
-      ++group.link(arrival.source).counters.cudaIpcMessages;
-    }
+    countOnGpu(group, pullId);
   }
 }
 
@@ -271,7 +269,8 @@ void Inbound::fetch(uint64_t pullId, RemoteBuffer source) {
   if (pullByGpu(pullId, source, destination)) {
     return;
   }
-  pull.framed = source.slot >= RemoteBuffer::kOnGpu || destination.onDevice() ||
+  pull.framed = source.slot >= RemoteBuffer::kOnGpu ||
+      (destination.onDevice() && !connection_->takesGpus()) ||
       !connection_->canPull(source, destination);
   if (pull.framed) {
     MessageHeader request;

@@ -99,6 +99,7 @@ class Inbound {
   void startPull(Group& group, OperationPtr receive, const Arrival& arrival);
   void fetch(uint64_t pullId, RemoteBuffer source);
   bool pullByGpu(uint64_t pullId, RemoteBuffer source, MemoryView to);
+  void countOnGpu(Group& group, uint64_t pullId);
   void endPull(uint64_t pullId, Status status);
   void
   refuseTooLong(Group& group, OperationPtr receive, const Arrival& arrival);

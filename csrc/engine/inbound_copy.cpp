@@ -1,4 +1,5 @@
 #include "core/stream_copy.h"
+#include "engine/group.h"
 #include "engine/inbound.h"
 
 // How what has come by messages gets into the memory of receives.
@@ -44,7 +45,7 @@ void Inbound::upload(
   const auto view = receive->view();
   const std::span<std::byte> place(view.data + offset, payload.size());
   dlslime::upload(
-      *receive->onDevice->accelerator,
+      *view.accelerator,
       view.device,
       payload,
       {&place, 1},
@@ -68,13 +69,22 @@ bool Inbound::pullByGpu(uint64_t pullId, RemoteBuffer source, MemoryView to) {
   auto& pull = *pulls_.find(pullId);
   const Piece whole{to.data, source.address, to.size};
   pull.byGpu = gpus_.move(
-      *pull.receive->onDevice->accelerator,
+      *to.accelerator,
       to.device,
       source,
       false,
       {&whole, 1},
       [this, pullId](const Status& end) { endPull(pullId, end); });
   return pull.byGpu;
+}
+
+// What comes into memory of a GPU without being copied by us.
+void Inbound::countOnGpu(Group& group, uint64_t pullId) {
+  const auto* const pull = pulls_.find(pullId);
+  if (pull != nullptr && pull->receive->ofDevice() && !pull->framed) {
+    auto& counters = group.link(pull->source).counters;
+    ++(pull->byGpu ? counters.cudaIpcMessages : counters.gpuDirectMessages);
+  }
 }
 
 } // namespace dlslime

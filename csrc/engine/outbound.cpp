@@ -39,8 +39,8 @@ bool Outbound::hasCredit(uint64_t length) const {
 bool Outbound::announce(Queued& entry) {
   RemoteBuffer memory;
   const auto view = entry.eager->view();
-  const bool onGpu = view.onDevice();
-  if (onGpu && !show(*entry.eager->onDevice->accelerator, view, memory)) {
+  const bool shown = view.onDevice() && connection_->onThisHost();
+  if (shown && !show(*view.accelerator, view, memory)) {
     return false;
   }
   auto operation = std::move(entry.eager);
@@ -48,7 +48,7 @@ bool Outbound::announce(Queued& entry) {
   auto& header = entry.header;
   header.type = MessageType::kAnnounce;
   header.id = exposures_.insert({});
-  setRemote(header, onGpu ? memory : expose(header.id, *operation));
+  setRemote(header, shown ? memory : expose(header.id, *operation));
   operation->transferId = header.id;
   operation->stage = Operation::Stage::kAnnounced;
   *exposures_.find(header.id) = {std::move(operation), header};
@@ -93,7 +93,8 @@ Connection::Push Outbound::tryPush(Queued& entry) {
   const auto view = operation->view();
   const auto range = connection_->pushRange();
   auto result = Connection::Push::kNever;
-  if (!view.onDevice() && view.size >= range.least && view.size <= range.most &&
+  const bool possible = !view.onDevice() || connection_->takesGpus();
+  if (possible && view.size >= range.least && view.size <= range.most &&
       view.size <= target->capacity) {
     const auto id = pushes_.insert({operation, entry.header});
     result = connection_->push(id, target->memory, view, nextSequence_);
@@ -265,7 +266,7 @@ void Outbound::onRequest(const MessageHeader& header) {
     const auto begin = std::min<uint64_t>(header.length, send->size());
     if (const auto view = send->view(); view.onDevice()) {
       exposure->staged = std::make_unique<StagedSource>(
-          *send->onDevice->accelerator, view.device, completions_.userOf(send));
+          *view.accelerator, view.device, completions_.userOf(send));
       exposure->fetched = begin;
     }
     streams_.push_back({header.id, header.offset, begin});

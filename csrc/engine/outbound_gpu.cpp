@@ -8,7 +8,7 @@ namespace dlslime {
 
 RemoteBuffer Outbound::expose(uint64_t id, const Operation& operation) {
   const auto view = operation.view();
-  if (view.onDevice()) {
+  if (view.onDevice() && !connection_->takesGpus()) {
     return {0, {}, RemoteBuffer::kUnreachable};
   }
   return connection_->expose(id, view);

@@ -11,6 +11,8 @@ void ReadyReceives::offer(
     void* half) {
   const auto range = connection_->pushRange();
   const auto view = receive->view();
+  // Not a GPU's: what has come when its receive had given up would have to be
+  // read back from there, for the next one.
   if (receive->half != nullptr || view.onDevice() || view.size < range.least ||
       view.size > range.most) {
     return;

@@ -54,8 +54,7 @@ std::string Region::describe() const {
 RegionPtr RegionTable::add(
     MemoryView view,
     std::string name,
-    std::shared_ptr<void> keeper,
-    Accelerator* accelerator) {
+    std::shared_ptr<void> keeper) {
   RegionHandle handle;
   handle.instance = self_.instance;
   handle.pid = self_.pid;
@@ -70,7 +69,7 @@ RegionPtr RegionTable::add(
   handle.name = std::move(name);
   const auto id = handle.id;
   return regions_[id] = std::make_shared<Region>(
-             std::move(handle), view, std::move(keeper), accelerator);
+             std::move(handle), view, std::move(keeper));
 }
 
 RegionPtr RegionTable::find(uint64_t id, uint64_t secret) const {

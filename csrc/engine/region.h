@@ -41,15 +41,8 @@ RegionHandle decodeRegion(ByteSpan bytes);
 // table. What is not const is guarded by the engine's lock.
 class Region {
  public:
-  Region(
-      RegionHandle handle,
-      MemoryView view,
-      std::shared_ptr<void> keeper,
-      Accelerator* accelerator)
-      : handle_(std::move(handle)),
-        view_(view),
-        keeper_(std::move(keeper)),
-        accelerator_(accelerator) {}
+  Region(RegionHandle handle, MemoryView view, std::shared_ptr<void> keeper)
+      : handle_(std::move(handle)), view_(view), keeper_(std::move(keeper)) {}
 
   const RegionHandle& handle() const {
     return handle_;
@@ -59,7 +52,7 @@ class Region {
   }
   // Of the GPU that it is on; null: it is not.
   Accelerator* accelerator() const {
-    return accelerator_;
+    return view_.accelerator;
   }
   // "region "kv" (4096 bytes)"
   std::string describe() const;
@@ -82,7 +75,7 @@ class Region {
     return refused_.contains(registrar);
   }
   void noteRefused(MemoryRegistrar* registrar) {
-    if (accelerator_ != nullptr) {
+    if (accelerator() != nullptr) {
       refused_.insert(registrar);
     }
   }
@@ -107,7 +100,6 @@ class Region {
   const RegionHandle handle_;
   const MemoryView view_;
   std::shared_ptr<void> keeper_;
-  Accelerator* const accelerator_;
   std::map<MemoryRegistrar*, std::shared_ptr<const void>> enrolled_;
   std::set<MemoryRegistrar*> refused_;
 };
@@ -119,11 +111,8 @@ class RegionTable {
   RegionTable(const PeerIdentity& self, std::function<void()> wake)
       : self_(self), wake_(std::move(wake)) {}
 
-  RegionPtr add(
-      MemoryView view,
-      std::string name,
-      std::shared_ptr<void> keeper,
-      Accelerator* accelerator = nullptr);
+  RegionPtr
+  add(MemoryView view, std::string name, std::shared_ptr<void> keeper);
   void remove(const Region& region) {
     regions_.erase(region.handle().id);
   }

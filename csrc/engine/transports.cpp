@@ -1,6 +1,7 @@
 #include "engine/transports.h"
 
 #include "cuda/cuda_accelerator.h"
+#include "cuda/gpu.h"
 #include "gloo/gloo_transport.h"
 #include "loopback/loopback_connection.h"
 #include "shm/shm_transport.h"
@@ -16,7 +17,7 @@ namespace {
 
 std::unique_ptr<Transport> makeRdma([[maybe_unused]] const Config& config) {
 #if DLSLIME_HAVE_VERBS
-  return std::make_unique<rdma::RdmaTransport>(config.rdma);
+  return std::make_unique<rdma::RdmaTransport>(config.rdma, cuda::gpusInUse);
 #else
   throw Error(
       ErrorCode::kUnavailable,

@@ -98,6 +98,7 @@ class MemoryRegion {
   const ProtectionDomainPtr domain_;
   ibv_mr* const region_;
 };
+using MemoryRegionPtr = std::shared_ptr<const MemoryRegion>;
 
 class CompletionChannel {
  public:

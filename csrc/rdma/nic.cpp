@@ -129,6 +129,7 @@ Nic::Nic(ProtectionDomainPtr domain, uint8_t port, const RdmaConfig& config)
           RegistrationCache::Limits{
               config.cacheBytes,
               config.cacheBytes > 0 ? kMostRegistrations : 0})),
+      gpuMemory_(std::make_unique<GpuRegistrations>(domain_)),
       port_(port),
       wantedGid_(config.gidIndex),
       name_(domain_->context()->name() + ":" + std::to_string(port)) {
@@ -226,7 +227,7 @@ std::string Nic::describe() const {
   return name_ + ", " + (ethernet_ ? "Ethernet" : "InfiniBand") + ", GID " +
       std::to_string(gid_.index) + " (" + gidText(gid_.value) + "), " +
       std::to_string(bitsPerSecond_ / 1'000'000'000) + " Gb/s, MTU " +
-      std::to_string(mtuBytes(mtu_)) + ", " + distanceText(distance_);
+      std::to_string(mtuBytes(mtu_)) + ", " + distanceText(distance());
 }
 
 namespace {

@@ -7,6 +7,7 @@
 
 #include "core/config.h"
 #include "rdma/gid.h"
+#include "rdma/gpu_registrations.h"
 #include "rdma/handles.h"
 #include "rdma/registration_cache.h"
 #include "rdma/topology.h"
@@ -54,6 +55,9 @@ class Nic {
   RegistrationCache& memory() const {
     return *memory_;
   }
+  GpuRegistrations& gpuMemory() const {
+    return *gpuMemory_;
+  }
   const ContextPtr& context() const {
     return domain_->context();
   }
@@ -75,12 +79,12 @@ class Nic {
   const Gid& gid() const {
     return gid_;
   }
-  // From the memory that is sent: see RdmaConfig::near.
+  // From the memory that is sent: see RdmaConfig::near. Any thread.
   Distance distance() const {
-    return distance_;
+    return distance_.load(std::memory_order_relaxed);
   }
   void setDistance(Distance distance) {
-    distance_ = distance;
+    distance_.store(distance, std::memory_order_relaxed);
   }
   uint64_t bitsPerSecond() const {
     return bitsPerSecond_;
@@ -97,6 +101,7 @@ class Nic {
 
   const ProtectionDomainPtr domain_;
   const std::shared_ptr<RegistrationCache> memory_;
+  const std::unique_ptr<GpuRegistrations> gpuMemory_;
   const uint8_t port_;
   const int wantedGid_; // index; -1: the best
   const std::string name_;
@@ -106,7 +111,7 @@ class Nic {
   uint16_t lid_ = 0;
   ibv_mtu mtu_ = IBV_MTU_1024;
   Gid gid_;
-  Distance distance_ = Distance::kNode;
+  std::atomic<Distance> distance_{Distance::kNode};
   uint64_t bitsPerSecond_ = 0;
   std::atomic<const char*> whyLost_{""};
   std::atomic<uint32_t> losses_{0};

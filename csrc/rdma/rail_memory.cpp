@@ -6,6 +6,20 @@
 
 namespace dlslime::rdma {
 
+namespace {
+
+MemoryRegionPtr acquireWith(const Nic& nic, MemoryView view) {
+  return view.onDevice() ? nic.gpuMemory().acquire(view)
+                         : nic.memory().acquire(view);
+}
+
+std::shared_ptr<const void> prepareWith(const Nic& nic, MemoryView view) {
+  return view.onDevice() ? nic.gpuMemory().acquire(view)
+                         : nic.memory().prepare(view);
+}
+
+} // namespace
+
 void RailMemory::use(const std::vector<std::unique_ptr<Rail>>& rails) {
   nics_.clear();
   for (const auto& rail : rails) {
@@ -21,10 +35,10 @@ void RailMemory::use(const std::vector<std::unique_ptr<Rail>>& rails) {
 
 RailMemory::Regions RailMemory::acquire(MemoryView view) const {
   Regions regions;
-  regions[nics_.front().number] = nics_.front().nic->memory().acquire(view);
+  regions[nics_.front().number] = acquireWith(*nics_.front().nic, view);
   for (size_t i = 1; i < nics_.size() && view.size >= kLeastStriped; ++i) {
     try {
-      regions[nics_[i].number] = nics_[i].nic->memory().acquire(view);
+      regions[nics_[i].number] = acquireWith(*nics_[i].nic, view);
     } catch (const Error& error) {
       logWarning(
           std::string(error.what()) + "; the transfer goes by other NICs");
@@ -34,11 +48,12 @@ RailMemory::Regions RailMemory::acquire(MemoryView view) const {
 }
 
 MemoryRegionPtr RailMemory::findFirst(MemoryView view) const {
-  return nics_.front().nic->memory().find(view);
+  const auto& nic = *nics_.front().nic;
+  return view.onDevice() ? nic.gpuMemory().find(view) : nic.memory().find(view);
 }
 
 RailMemory::Regions RailMemory::worthwhile(MemoryView view) const {
-  if (view.size > RegistrationCache::kMostCopied) {
+  if (view.onDevice() || view.size > RegistrationCache::kMostCopied) {
     return acquire(view);
   }
   Regions regions;
@@ -69,16 +84,14 @@ RailMemory::Regions RailMemory::of(const EnrolledMemory& memory) const {
 }
 
 // One NIC that can't take it leaves the others.
-std::shared_ptr<const void> RailRegistrar::enroll(
-    MemoryView view,
-    Accelerator* gpus) {
+std::shared_ptr<const void> RailRegistrar::enroll(MemoryView view) {
   auto enrolled = std::make_shared<EnrolledMemory>();
-  const auto gpu =
-      gpus != nullptr ? gpus->forNics(view) : Accelerator::ForNics{};
+  const auto gpu = view.onDevice() ? view.accelerator->forNics(view)
+                                   : Accelerator::ForNics{};
   Status problem;
   for (const auto& nic : nics_) {
     try {
-      enrolled->regions[nic.get()] = gpus != nullptr
+      enrolled->regions[nic.get()] = view.onDevice()
           ? std::make_shared<MemoryRegion>(nic->domain(), view, gpu)
           : std::make_shared<MemoryRegion>(nic->domain(), view.data, view.size);
     } catch (const Error& error) {
@@ -105,17 +118,18 @@ MemoryUse RailRegistrar::memoryUse() {
 void RailRegistrar::trim() {
   for (const auto& nic : nics_) {
     nic->memory().trim();
+    nic->gpuMemory().trim();
   }
 }
 
 std::shared_ptr<const void> RailRegistrar::prepare(MemoryView view) {
   const size_t count = view.size >= kLeastStriped ? nics_.size() : 1;
   if (count == 1) {
-    return nics_.front()->memory().prepare(view);
+    return prepareWith(*nics_.front(), view);
   }
   auto prepared = std::make_shared<std::vector<std::shared_ptr<const void>>>();
   for (const auto& nic : nics_) {
-    prepared->push_back(nic->memory().prepare(view));
+    prepared->push_back(prepareWith(*nic, view));
   }
   return prepared;
 }

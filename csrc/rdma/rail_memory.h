@@ -27,7 +27,8 @@ class RailMemory {
 
   // The NICs of these rails, of which the first one matters most.
   void use(const std::vector<std::unique_ptr<Rail>>& rails);
-  // Registered with the first NIC at least. Throws Error.
+  // Registered with the first NIC at least; of a GPU only where that can be.
+  // Throws Error.
   Regions acquire(MemoryView view) const;
   // The same, but memory which is so small that copying it costs less than
   // registering it only if it is registered by chance; else all are null.
@@ -53,8 +54,7 @@ class RailRegistrar final : public MemoryRegistrar {
  public:
   explicit RailRegistrar(std::vector<NicPtr> nics) : nics_(std::move(nics)) {}
   std::shared_ptr<const void> prepare(MemoryView view) override;
-  std::shared_ptr<const void> enroll(MemoryView view, Accelerator* gpus)
-      override;
+  std::shared_ptr<const void> enroll(MemoryView view) override;
   MemoryUse memoryUse() override;
   void trim() override;
   const std::vector<NicPtr>& nics() const {

@@ -184,9 +184,14 @@ void RdmaConnection::unexpose(uint64_t id) {
 
 bool RdmaConnection::canPull(RemoteBuffer source, MemoryView destination)
     const {
-  return source.keys[first().peerNicNumber] != 0 &&
-      (destination.size > RegistrationCache::kMostCopied ||
-       regions_.findFirst(destination) != nullptr);
+  if (source.keys[first().peerNicNumber] == 0) {
+    return false;
+  }
+  if (destination.onDevice()) {
+    return regions_.first(regions_.acquire(destination)) != nullptr;
+  }
+  return destination.size > RegistrationCache::kMostCopied ||
+      regions_.findFirst(destination) != nullptr;
 }
 
 void RdmaConnection::pull(

@@ -61,6 +61,9 @@ class RdmaConnection final : public Connection {
   }
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
   void unexpose(uint64_t id) override;
+  bool takesGpus() const override {
+    return true;
+  }
   bool canPull(RemoteBuffer source, MemoryView destination) const override;
   void pull(
       uint64_t pullId,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <iterator>
 
 #include "core/log.h"
 #include "rdma/rdma_transport.h"
@@ -29,8 +28,8 @@ void RdmaTransport::openDevices() {
     // Before the first registration. An error: nothing to do about it.
     verbs.forkInit();
     auto found = openNics(verbs, config_);
-    measure(found);
     watch(found);
+    checkNear();
     devices_ = std::move(found);
   } catch (const Error& error) {
     unusable_ = error.status();
@@ -57,9 +56,14 @@ void RdmaTransport::watch(const NicList& found) {
 // Throws Error: there is none.
 std::vector<NicPtr> RdmaTransport::usableNics() {
   openDevices();
+  const bool byGpu = measure();
   std::vector<std::string> reasons;
   auto nics = devices_->usable(reasons);
-  if (!config_.near.empty()) {
+  std::stable_sort(
+      nics.begin(), nics.end(), [](const NicPtr& one, const NicPtr& other) {
+        return one->distance() < other->distance();
+      });
+  if (byGpu) {
     // Through the CPU, or another one, GPU memory is several times slower.
     std::erase_if(
         nics,
@@ -87,34 +91,39 @@ std::string RdmaTransport::describe() {
   return text;
 }
 
-// Puts the nearest first, and leaves the others in their order.
-void RdmaTransport::measure(NicList& found) const {
-  const Topology topology(config_.sysfs);
-  const auto gpu = topology.ofPciDevice(config_.near);
-  if (!config_.near.empty() && gpu.path.empty()) {
+void RdmaTransport::checkNear() const {
+  const auto& near = config_.near;
+  if (!near.empty() && Topology(config_.sysfs).ofPciDevice(near).path.empty()) {
     logWarning(
-        "DLSLIME_NEAR=" + config_.near +
+        "DLSLIME_NEAR=" + near +
         " is not the address of a PCI device here (as in /sys/bus/pci/devices, "
-        "\"0000:18:00.0\"): all RDMA devices count as equally far");
+        "\"0000:18:00.0\"): the RDMA devices nearest to the process's "
+        "processors come first");
   }
+}
+
+// The GPU whose memory is sent, if that is one.
+Place RdmaTransport::placeOfGpu(const Topology& topology) const {
+  if (!config_.near.empty()) {
+    return topology.ofPciDevice(config_.near);
+  }
+  const auto gpus = gpusInUse_();
+  return gpus.size() == 1 ? topology.ofPciDevice(gpus[0]) : Place();
+}
+
+// False: no GPU is known, and the NICs' distances are from the processors. It
+// may be one later: programs talk before they use their GPUs.
+bool RdmaTransport::measure() const {
+  const Topology topology(config_.sysfs);
+  const auto gpu = placeOfGpu(topology);
   const auto nodes = topology.nodesOf(allowedCpus());
-  for (const auto& nic : found.nics) {
+  for (const auto& nic : devices_->nics) {
     const auto place = topology.ofRdmaDevice(nic->context()->name());
     nic->setDistance(
-        config_.near.empty() ? Topology::between(place, nodes)
-                             : Topology::between(place, gpu));
+        gpu.path.empty() ? Topology::between(place, nodes)
+                         : Topology::between(place, gpu));
   }
-  std::vector<NicPtr> sorted;
-  for (auto far = 0; far <= static_cast<int>(kFarthest); ++far) {
-    std::copy_if(
-        found.nics.begin(),
-        found.nics.end(),
-        std::back_inserter(sorted),
-        [far](const NicPtr& nic) {
-          return static_cast<int>(nic->distance()) == far;
-        });
-  }
-  found.nics = std::move(sorted);
+  return !gpu.path.empty();
 }
 
 std::vector<int> RdmaTransport::deviceFds() const {

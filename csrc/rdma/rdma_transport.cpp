@@ -12,8 +12,10 @@
 
 namespace dlslime::rdma {
 
-RdmaTransport::RdmaTransport(const RdmaConfig& config)
-    : config_(config), events_(epoll_create1(EPOLL_CLOEXEC)) {
+RdmaTransport::RdmaTransport(const RdmaConfig& config, GpusInUse gpusInUse)
+    : config_(config),
+      gpusInUse_(std::move(gpusInUse)),
+      events_(epoll_create1(EPOLL_CLOEXEC)) {
   if (!config_.enabled) {
     throw Error(
         ErrorCode::kUnavailable,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,9 +21,16 @@ namespace dlslime::rdma {
 // milliseconds, which a job on one host need not spend.
 class RdmaTransport final : public Transport {
  public:
+  // The PCI addresses of the GPUs that this process uses so far.
+  using GpusInUse = std::function<std::vector<std::string>()>;
+  static std::vector<std::string> noGpus() {
+    return {};
+  }
   // Throws Error{kUnavailable}: switched off, or this machine has no RDMA
   // devices.
-  explicit RdmaTransport(const RdmaConfig& config);
+  explicit RdmaTransport(
+      const RdmaConfig& config,
+      GpusInUse gpusInUse = noGpus);
   ~RdmaTransport() override;
 
   std::string_view name() const override {
@@ -66,7 +74,9 @@ class RdmaTransport final : public Transport {
       const rdma::Context::Event& event,
       DeviceNews& news);
   bool othersWork(const Nic& nic) const;
-  void measure(NicList& found) const;
+  Place placeOfGpu(const Topology& topology) const;
+  void checkNear() const;
+  bool measure() const;
 
   static std::vector<Berth> matchRails(
       const EndAddress& peer,
@@ -78,6 +88,7 @@ class RdmaTransport final : public Transport {
   MemoryRegistrar* registrarFor(const std::vector<NicPtr>& nics);
 
   const RdmaConfig config_;
+  const GpusInUse gpusInUse_;
   UniqueFd events_; // an epoll set of all completion channels
   // Of the wire-up thread alone:
   std::optional<NicList> devices_;

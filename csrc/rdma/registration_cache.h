@@ -12,8 +12,6 @@
 
 namespace dlslime::rdma {
 
-using MemoryRegionPtr = std::shared_ptr<const MemoryRegion>;
-
 // The memory that is registered with one device. Registering takes as long as
 // sending tens of kilobytes, so registrations are kept for the next use of
 // the same memory: until it is freed, which its MemoryOwner tells beforehand,

@@ -2,56 +2,17 @@
 // every route that this machine has.
 #include <gtest/gtest.h>
 
-#include "fakes/cluster.h"
-#include "fakes/gpu_memory.h"
-#include "fakes/log_capture.h"
-#include "fakes/memory_carriers.h"
-#include "fakes/rdma_hosts.h"
+#include "fakes/gpu_world.h"
 
 namespace dlslime::testing {
 namespace {
 
 constexpr milliseconds kMoment{30};
 
-struct Way {
-  const char* name;
-  RoutePolicy policy = RoutePolicy::kAuto;
-  bool apart = false; // on hosts of their own
-};
-void PrintTo(const Way& way, std::ostream* out) {
-  *out << way.name;
-}
+class EngineGpu : public GpuWorld {};
 
-class EngineGpu : public ::testing::TestWithParam<Way> {
- protected:
-  EngineGpu() {
-    const auto& way = GetParam();
-    world.emplace(
-        2,
-        [&](int rank) { return way.apart ? rdmaHost(rank) : Config{}; },
-        [&](GroupOptions& options) {
-          options.route = way.policy;
-          options.carrierSource = carriers;
-          options.fallback = FallbackPolicy::kAllow;
-        });
-  }
-  Node& node(int rank) {
-    return (*world)[rank];
-  }
-  bool ends(const Operation& operation) {
-    return eventually([&] { return operation.done(); });
-  }
-  bool endsWell(const Operation& operation) {
-    return ends(operation) && operation.status().ok();
-  }
-
-  LogCapture log;
-  AuditedFabric fabric{std::vector<FakeDevice>{nicOf(0), nicOf(1)}};
-  std::shared_ptr<MemoryCarriers> carriers = std::make_shared<MemoryCarriers>();
-  FakeGpu fake;
-  GpuSide one{fake, 0}, other{fake, 1};
-  std::optional<Cluster> world;
-};
+// Where copies are made for what a processor gets.
+class StagedGpu : public GpuWorld {};
 
 const size_t kSizes[] = {1, 4096, 65536, 65537, 3'000'001};
 
@@ -309,7 +270,7 @@ TEST_P(EngineGpu, ALongMessageFailsAtBothEndsWithBothSizes) {
   }
 }
 
-TEST_P(EngineGpu, WhatAGpuCantCopyFailsAtBothEnds) {
+TEST_P(StagedGpu, WhatAGpuCantCopyFailsAtBothEnds) {
   const size_t size = 3'000'000;
   const auto source = one.filled(pattern(size));
   const auto receive = node(1).receive(0, 5, size);
@@ -372,18 +333,16 @@ TEST_P(EngineGpu, ThousandsInFlight) {
   EXPECT_EQ(other.content(there), pattern(kMany * 16));
 }
 
-std::string nameOf(const ::testing::TestParamInfo<Way>& info) {
-  return info.param.name;
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Ways,
     EngineGpu,
-    ::testing::Values(
-        Way{"Shm"},
-        Way{"Gloo", RoutePolicy::kGloo},
-        Way{"Rdma", RoutePolicy::kAuto, true}),
-    nameOf);
+    ::testing::ValuesIn(kGpuWays),
+    nameOfWay);
+INSTANTIATE_TEST_SUITE_P(
+    Ways,
+    StagedGpu,
+    ::testing::ValuesIn(kGpuWays, std::end(kGpuWays) - 1),
+    nameOfWay);
 
 } // namespace
 } // namespace dlslime::testing

@@ -2,11 +2,8 @@
 // by every route that this machine has.
 #include <gtest/gtest.h>
 
-#include "fakes/cluster.h"
 #include "fakes/gpu_region.h"
-#include "fakes/log_capture.h"
-#include "fakes/memory_carriers.h"
-#include "fakes/rdma_hosts.h"
+#include "fakes/gpu_world.h"
 
 namespace dlslime::testing {
 namespace {
@@ -14,54 +11,13 @@ namespace {
 constexpr size_t kSize = 4 << 20;
 constexpr milliseconds kMoment{30};
 
-struct Way {
-  const char* name;
-  RoutePolicy policy = RoutePolicy::kAuto;
-  bool apart = false; // on hosts of their own
-  bool staged = false; // NICs can't get at GPUs
-};
-void PrintTo(const Way& way, std::ostream* out) {
-  *out << way.name;
-}
-
-class EngineGpuTransfer : public ::testing::TestWithParam<Way> {
+class EngineGpuTransfer : public GpuWorld {
  protected:
-  EngineGpuTransfer() {
-    const auto& way = GetParam();
-    setenv("FAKE_CUDA_DMA_BUF", way.staged ? "0" : "1", 1);
-    world.emplace(
-        2,
-        [&](int rank) { return way.apart ? rdmaHost(rank) : Config{}; },
-        [&](GroupOptions& options) {
-          options.route = way.policy;
-          options.carrierSource = carriers;
-          options.fallback = FallbackPolicy::kAllow;
-        });
-  }
-  Node& node(int rank) {
-    return (*world)[rank];
-  }
   // Memory of rank 0 on the GPU `one`, of rank 1 on `other`, or of processors.
   GpuRegion region(int rank, bool onGpu, unsigned seed) {
     auto* const gpu = rank == 0 ? &one : &other;
     return {node(rank), onGpu ? gpu : nullptr, pattern(kSize, seed)};
   }
-  bool ends(const Operation& operation) {
-    return eventually([&] { return operation.done(); });
-  }
-  ::testing::AssertionResult endsWell(const Operation& operation) {
-    if (ends(operation) && operation.status().ok()) {
-      return ::testing::AssertionSuccess();
-    }
-    return ::testing::AssertionFailure() << operation.status().message();
-  }
-
-  LogCapture log;
-  AuditedFabric fabric{std::vector<FakeDevice>{nicOf(0), nicOf(1)}};
-  std::shared_ptr<MemoryCarriers> carriers = std::make_shared<MemoryCarriers>();
-  FakeGpu fake;
-  GpuSide one{fake, 0}, other{fake, 1};
-  std::optional<Cluster> world;
 };
 
 // Where copies are made for it.
@@ -329,30 +285,21 @@ TEST_P(GpuDirectTransfer, ARefusedDmaBufIsStagedAndSaid) {
   expectStaged(log, "refused as well");
 }
 
-const Way kWays[] = {
-    {"Shm"},
-    {"Gloo", RoutePolicy::kGloo},
-    {"RdmaStaged", RoutePolicy::kAuto, true, true},
-    {"Rdma", RoutePolicy::kAuto, true}};
-std::string nameOf(const ::testing::TestParamInfo<Way>& instance) {
-  return instance.param.name;
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Ways,
     EngineGpuTransfer,
-    ::testing::ValuesIn(kWays),
-    nameOf);
+    ::testing::ValuesIn(kGpuWays),
+    nameOfWay);
 INSTANTIATE_TEST_SUITE_P(
     Ways,
     StagedGpuTransfer,
-    ::testing::ValuesIn(kWays, kWays + 3),
-    nameOf);
+    ::testing::ValuesIn(kGpuWays, std::end(kGpuWays) - 1),
+    nameOfWay);
 INSTANTIATE_TEST_SUITE_P(
     Ways,
     GpuDirectTransfer,
-    ::testing::Values(kWays[3]),
-    nameOf);
+    ::testing::Values(kRdmaWay),
+    nameOfWay);
 
 } // namespace
 } // namespace dlslime::testing

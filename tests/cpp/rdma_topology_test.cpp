@@ -2,91 +2,29 @@
 #include "rdma/topology.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <sstream>
 
 #include "fakes/log_capture.h"
-#include "fakes/rdma_hosts.h"
 #include "fakes/recorded_machines.h"
+#include "fakes/sysfs.h"
 #include "rdma/rdma_transport.h"
 
 namespace dlslime::testing {
 namespace {
 
-namespace fs = std::filesystem;
 using rdma::Distance;
 using rdma::Topology;
 
-// What the kernel would show of a recorded machine.
-class Sysfs {
- public:
-  explicit Sysfs(const char* machine) {
-    std::string name = fs::temp_directory_path() / "sysfs.XXXXXX";
-    root_ = mkdtemp(name.data());
-    std::istringstream lines(machine);
-    for (std::string line; std::getline(lines, line);) {
-      std::istringstream words(line);
-      std::string path, node, more;
-      words >> path >> node >> more;
-      if (path == "node") {
-        put("devices/system/node/node" + node + "/cpulist", more);
-      } else if (!path.empty()) {
-        addDevice("devices/" + path, node, more);
-      }
-    }
-  }
-  ~Sysfs() {
-    fs::remove_all(root_);
-  }
-  Sysfs(const Sysfs&) = delete;
-  Sysfs& operator=(const Sysfs&) = delete;
-
-  void put(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text << "\n";
-  }
-  const fs::path& root() const {
-    return root_;
-  }
-  const std::vector<FakeDevice>& nics() const {
-    return nics_;
-  }
-
- private:
-  void addDevice(
-      const std::string& path,
-      const std::string& node,
-      const std::string& nic) {
-    put(path + "/numa_node", node);
-    link("bus/pci/devices/" + fs::path(path).filename().string(), path);
-    if (!nic.empty()) {
-      const auto own = path + "/infiniband/" + nic;
-      fs::create_directories(root_ / own);
-      link(own + "/device", path);
-      link("class/infiniband/" + nic, own);
-      FakeDevice device;
-      device.name = nic;
-      nics_.push_back(device);
-    }
-  }
-  void link(const std::string& from, const std::string& to) {
-    fs::create_directories((root_ / from).parent_path());
-    fs::create_symlink(
-        fs::relative(root_ / to, (root_ / from).parent_path()), root_ / from);
-  }
-
-  fs::path root_;
-  std::vector<FakeDevice> nics_;
-};
-
 // The NICs that a transport would use, in their order.
-std::string chosen(const Sysfs& sysfs, const std::string& gpu) {
+std::string chosen(
+    const Sysfs& sysfs,
+    const std::string& near,
+    const std::vector<std::string>& inUse = {}) {
   RdmaConfig config;
   config.sysfs = sysfs.root();
-  config.near = gpu;
-  rdma::RdmaTransport transport(config);
+  config.near = near;
+  rdma::RdmaTransport transport(config, [&] { return inUse; });
   std::istringstream parts(transport.describe());
   std::string names;
   for (std::string part; std::getline(parts, part, ';');) {
@@ -164,6 +102,30 @@ TEST(RdmaTopology, NicsOfTheProcesssNodeComeFirst) {
   EXPECT_EQ(chosen(sysfs, ""), "mlx5_3 mlx5_0 mlx5_1 mlx5_2");
   sysfs.put("devices/system/node/node0/cpulist", "0-16383");
   EXPECT_EQ(chosen(sysfs, ""), "mlx5_0 mlx5_1 mlx5_2 mlx5_3");
+}
+
+TEST(RdmaTopology, TheOneGpuThatIsUsedIsMeant) {
+  const Sysfs sysfs(kHgxH200);
+  const FakeFabric fabric(sysfs.nics());
+  EXPECT_EQ(chosen(sysfs, "", {"0000:2a:00.0"}), "mlx5_1");
+  EXPECT_EQ(chosen(sysfs, "0000:18:00.0", {"0000:2a:00.0"}), "mlx5_0");
+  const auto all = chosen(sysfs, "");
+  EXPECT_EQ(chosen(sysfs, "", {"0000:18:00.0", "0000:2a:00.0"}), all);
+  EXPECT_EQ(chosen(sysfs, "", {"0000:99:00.0"}), all) << "not in this sysfs";
+}
+
+TEST(RdmaTopology, AGpuThatIsUsedLaterIsMeantFromThenOn) {
+  const Sysfs sysfs(kHgxH200);
+  const FakeFabric fabric(sysfs.nics());
+  RdmaConfig config;
+  config.sysfs = sysfs.root();
+  std::vector<std::string> inUse;
+  rdma::RdmaTransport transport(config, [&] { return inUse; });
+  EXPECT_NE(transport.describe().find("mlx5_3"), std::string::npos);
+  inUse = {"0000:2a:00.0"};
+  const auto near = transport.describe();
+  EXPECT_NE(near.find("mlx5_1:1"), std::string::npos) << near;
+  EXPECT_EQ(near.find("mlx5_3"), std::string::npos) << near;
 }
 
 TEST(RdmaTopology, AddressThatIsNoneIsSaid) {

@@ -1,0 +1,121 @@
+#include "rdma/gpu_registrations.h"
+
+#include "core/log.h"
+
+namespace dlslime::rdma {
+
+namespace {
+
+bool stillThere(const Accelerator::Allocation& allocation) {
+  try {
+    const auto& whole = allocation.whole;
+    return whole.accelerator->allocationOf(whole).id == allocation.id;
+  } catch (const Error&) {
+    return false; // nothing is there, or something smaller
+  }
+}
+
+} // namespace
+
+const GpuRegistrations::Entry* GpuRegistrations::lookUp(
+    const Accelerator::Allocation& allocation) const {
+  const auto found = entries_.find(allocation.whole.data);
+  return found != entries_.end() && found->second.allocation.id == allocation.id
+      ? &found->second
+      : nullptr;
+}
+
+MemoryRegionPtr GpuRegistrations::find(MemoryView view) {
+  if (view.accelerator == nullptr) {
+    return nullptr;
+  }
+  try {
+    const auto allocation = view.accelerator->allocationOf(view);
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto* const known = lookUp(allocation);
+    return known != nullptr ? known->region : nullptr;
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+MemoryRegionPtr GpuRegistrations::make(const MemoryView& whole) {
+  try {
+    return std::make_shared<MemoryRegion>(
+        domain_, whole, whole.accelerator->forNics(whole));
+  } catch (const Error& error) {
+    sayOnce(error);
+    return nullptr;
+  }
+}
+
+MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
+  if (view.accelerator == nullptr) {
+    return nullptr;
+  }
+  Accelerator::Allocation allocation;
+  try {
+    allocation = view.accelerator->allocationOf(view);
+  } catch (const Error& error) {
+    sayOnce(error);
+    return nullptr;
+  }
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (const auto* const known = lookUp(allocation)) {
+      return known->region;
+    }
+  }
+  auto region = make(allocation.whole);
+  Dropped dropped; // freed after unlocking
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (const auto* const known = lookUp(allocation)) { // by another thread
+    dropped.push_back(std::move(region));
+    return known->region;
+  }
+  dropFreed(dropped);
+  entries_[allocation.whole.data] = {allocation, region};
+  return region;
+}
+
+void GpuRegistrations::dropFreed(Dropped& dropped) {
+  std::erase_if(entries_, [&](auto& entry) {
+    const bool freed = !stillThere(entry.second.allocation);
+    if (freed) {
+      dropped.push_back(std::move(entry.second.region));
+    }
+    return freed;
+  });
+}
+
+void GpuRegistrations::trim() {
+  Dropped dropped; // freed after unlocking
+  const std::lock_guard<std::mutex> guard(mutex_);
+  std::erase_if(entries_, [&](auto& entry) {
+    const bool idle = entry.second.region.use_count() <= 1;
+    if (idle) {
+      dropped.push_back(std::move(entry.second.region));
+    }
+    return idle;
+  });
+}
+
+size_t GpuRegistrations::entries() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return entries_.size();
+}
+
+void GpuRegistrations::sayOnce(const Error& error) {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (!said_.insert(error.what()).second) {
+      return;
+    }
+  }
+  logWarning(
+      "CUDA tensors go to other hosts through pinned memory, and not by "
+      "GPUDirect, because " +
+      std::string(error.what()));
+}
+
+} // namespace dlslime::rdma

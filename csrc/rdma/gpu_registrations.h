@@ -1,0 +1,52 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/accelerator.h"
+#include "rdma/handles.h"
+
+namespace dlslime::rdma {
+
+// The memory of GPUs that is registered with one device: whole allocations,
+// since programs cut their tensors out of few large ones. Kept until an
+// allocation is found to have been freed; a GPU gets its memory back no sooner,
+// which is looked for when another one is registered. Any thread.
+class GpuRegistrations {
+ public:
+  explicit GpuRegistrations(ProtectionDomainPtr domain)
+      : domain_(std::move(domain)) {}
+
+  // Null: it can't be, which is logged, each reason once.
+  MemoryRegionPtr acquire(MemoryView view);
+  // Null: it is not registered.
+  MemoryRegionPtr find(MemoryView view);
+
+  size_t entries();
+  // Drops what is not in use.
+  void trim();
+
+ private:
+  struct Entry {
+    Accelerator::Allocation allocation;
+    MemoryRegionPtr region; // null: it can't be registered
+  };
+  using Dropped = std::vector<MemoryRegionPtr>;
+
+  MemoryRegionPtr make(const MemoryView& whole);
+  const Entry* lookUp(const Accelerator::Allocation& allocation) const;
+  void dropFreed(Dropped& dropped);
+  void sayOnce(const Error& error);
+
+  const ProtectionDomainPtr domain_;
+  std::mutex mutex_;
+  // Guarded by mutex_, and no region is freed while it is held:
+  std::map<const std::byte*, Entry> entries_; // by address
+  std::set<std::string> said_;
+};
+
+} // namespace dlslime::rdma
