@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-_FORMAT = "dlslime vllm 1"
+_FORMAT = "dlslime vllm 2"
 _MOST = 16 << 20  # bytes of a description
 Addresses = npt.NDArray[np.uint64]
 
@@ -45,7 +45,8 @@ class Cache:
     num_blocks: int
     block_size: int  # tokens
     layers: list[Layer]
-    expired: int  # the address of its list of requests given up
+    device: int  # the GPU that they are on, by its number there; -1: they are on CPUs
+    expired: int  # the address of its list of requests given up, in the memory of CPUs
 
     def encode(self) -> str:
         """Return it as text, for `kv_transfer_params`."""
@@ -100,8 +101,8 @@ def layers_of(caches: Mapping[str, torch.Tensor], config: Any) -> list[Layer]:
         config: a KVCacheConfig of one group.
 
     Raises:
-        ValueError: a tensor is missing or not on the CPU, or it can't be told which dimension is
-            that of blocks.
+        ValueError: a tensor is missing or neither on a CPU nor on a CUDA GPU, or it can't be told
+            which dimension is that of blocks.
     """
     strides = {
         name: placed.block_stride for placed in config.kv_cache_tensors for name in placed.layers
@@ -111,10 +112,10 @@ def layers_of(caches: Mapping[str, torch.Tensor], config: Any) -> list[Layer]:
         if name not in caches:
             raise ValueError(f"dlslime: there is no KV cache of the layer {name}")
         cache = caches[name]
-        if cache.device.type != "cpu":
+        if cache.device.type not in ("cpu", "cuda"):
             raise ValueError(
-                f"dlslime: the KV cache of {name} is on {cache.device}: only CPU tensors can be "
-                "transferred"
+                f"dlslime: the KV cache of {name} is on {cache.device}: only tensors on CPUs and "
+                "CUDA GPUs can be transferred"
             )
         layers.append(_layer(name, cache, config.num_blocks, strides.get(name)))
     return layers
@@ -153,6 +154,19 @@ def _layer(name: str, cache: torch.Tensor, num_blocks: int, stride: int | None) 
     order = [(other, count) for _, count, other in rest]
     form = f"{cache.dtype}, {nbytes} bytes together, (dimension, size) from the innermost {order}"
     return Layer(name, cache.data_ptr(), strides[dim] * parts, nbytes, offsets, form)
+
+
+def device_of(caches: Mapping[str, torch.Tensor]) -> int:
+    """Return the number of the GPU that all these tensors are on, or -1: they are on CPUs.
+
+    Raises:
+        ValueError: they are on several devices.
+    """
+    devices = {entry.device for entry in caches.values()}
+    if len(devices) > 1:
+        text = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"dlslime: the KV caches of one worker are on several devices: {text}")
+    return max((device.index or 0 for device in devices if device.type == "cuda"), default=-1)
 
 
 def storages(caches: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:

@@ -21,7 +21,13 @@ import torch.distributed as dist
 
 from dlslime_backend.compat.nixl import _bindings as nixl
 from dlslime_backend.compat.nixl import nixl_agent, nixl_xfer_handle
-from dlslime_backend.integrations._vllm_layout import Addresses, Cache, layers_of, storages
+from dlslime_backend.integrations._vllm_layout import (
+    Addresses,
+    Cache,
+    device_of,
+    layers_of,
+    storages,
+)
 from dlslime_backend.integrations._vllm_scheduler import Load, Plan
 
 # Of the list of requests given up. One is missed if as many more are given up, within the time that
@@ -40,6 +46,8 @@ _FAILED = (
     nixl.nixlRemoteDisconnectError,
 )
 _LOST = (dist.DistBackendError, nixl.nixlRemoteDisconnectError)
+# One side of a transfer: addresses with the bytes at each, and the GPU that they are on, or -1.
+_Side = tuple[Sequence[tuple[Addresses, int]], int]
 _logger = logging.getLogger("dlslime.vllm")
 
 
@@ -94,13 +102,14 @@ class Worker:
         """Make the KV cache readable for other engines; see `layers_of` for what is refused."""
         if self._caches:
             raise ValueError("dlslime: the KV caches are registered already")
-        layers = layers_of(caches, config)
+        layers, device = layers_of(caches, config), device_of(caches)
         self._caches = dict(caches)  # dlslime is given addresses: the memory must stay
         for address, nbytes in storages(caches):
-            self.agent.register_memory([(address, nbytes, 0, "")], "DRAM")
+            self.agent.register_memory([(address, nbytes, max(device, 0), "")], _kind(device))
         expired = self._register(self._expired)
         metadata = self.agent.get_agent_metadata()
-        self.cache = Cache(metadata, config.num_blocks, self._block_size, layers, expired)
+        blocks = config.num_blocks
+        self.cache = Cache(metadata, blocks, self._block_size, layers, device, expired)
 
     def start(self, plan: Plan) -> None:
         """Begin what the scheduler has planned."""
@@ -191,15 +200,13 @@ class Worker:
             raise ValueError(f"dlslime: blocks {load.there} of a KV cache of {count} blocks")
         here = [(layer.addresses(load.here), layer.nbytes) for layer in self.cache.layers]
         there = [(layer.addresses(load.there), layer.nbytes) for layer in peer.cache.layers]
-        return self._post(peer, here, there)
+        return self._post(peer, (here, self.cache.device), (there, peer.cache.device))
 
-    def _post(
-        self,
-        peer: _Peer,
-        here: Sequence[tuple[Addresses, int]],
-        there: Sequence[tuple[Addresses, int]],
-    ) -> nixl_xfer_handle:
-        ours, theirs = (self.agent.get_xfer_descs(_table(side), "DRAM") for side in (here, there))
+    def _post(self, peer: _Peer, here: _Side, there: _Side) -> nixl_xfer_handle:
+        ours, theirs = (
+            self.agent.get_xfer_descs(_table(parts, device), _kind(device))
+            for parts, device in (here, there)
+        )
         assert ours is not None
         assert theirs is not None
         handle = self.agent.initialize_xfer("READ", ours, theirs, peer.agent)
@@ -223,7 +230,7 @@ class Worker:
                 mine = np.array([peer.expired.ctypes.data], dtype=np.uint64)
                 theirs = np.array([peer.cache.expired], dtype=np.uint64)
                 nbytes = peer.expired.nbytes
-                peer.check = self._post(peer, [(mine, nbytes)], [(theirs, nbytes)])
+                peer.check = self._post(peer, ([(mine, nbytes)], -1), ([(theirs, nbytes)], -1))
         except _FAILED as error:
             for request, load in peer.checking.items():
                 self._fail(request, load, error, peer)
@@ -271,10 +278,14 @@ class Worker:
         return address
 
 
-def _table(side: Sequence[tuple[Addresses, int]]) -> Addresses:
+def _kind(device: int) -> str:
+    return "DRAM" if device < 0 else "VRAM"
+
+
+def _table(parts: Sequence[tuple[Addresses, int]], device: int) -> Addresses:
     rows = []
-    for addresses, nbytes in side:
+    for addresses, nbytes in parts:
         table = np.zeros((len(addresses), 3), dtype=np.uint64)
-        table[:, 0], table[:, 1] = addresses, nbytes
+        table[:, 0], table[:, 1], table[:, 2] = addresses, nbytes, max(device, 0)
         rows.append(table)
     return np.concatenate(rows)

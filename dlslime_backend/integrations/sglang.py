@@ -1,12 +1,13 @@
-"""SGLang's prefill and decode servers on CPUs, with KV caches that move over dlslime.
+"""SGLang's prefill and decode servers, with KV caches that move over dlslime.
 
 For SGLang 0.5.23; other versions get a warning, or an error where they lack what this needs. Where
 both packages are installed, SGLang finds `plugin` itself, and there is nothing to do but
 
-    sglang serve --device cpu --disaggregation-transfer-backend dlslime --disaggregation-mode ...
+    sglang serve --disaggregation-transfer-backend dlslime --disaggregation-mode ...
 
-on both sides. Programs that SGLang finds no plugins for (SGLANG_PLUGINS names others, or the
-package is on PYTHONPATH only) call `install()` in each process, before they make ServerArgs.
+on both sides, on CUDA GPUs or with --device cpu. Programs that SGLang finds no plugins for
+(SGLANG_PLUGINS names others, or the package is on PYTHONPATH only) call `install()` in each
+process, before they make ServerArgs.
 
 SGLang's NIXL backend does the work, as it is: its bootstrap server, manager, senders and receivers,
 over `dlslime_backend.compat.nixl`, also where NIXL itself is installed: only that backend's manager
@@ -14,8 +15,7 @@ gets ours. `--disaggregation-transfer-backend nixl` with SGLANG_DISAGGREGATION_N
 is the same, which is what the name turns into; where SGLang starts processes that do not inherit
 the environment (Ray's), set the variable there. What is added to the NIXL API here:
 
-* SGLang calls all memory of its device VRAM: on the device "cpu", which is the only one that this
-  takes, that is DRAM;
+* SGLang calls all memory of its device VRAM: on the device "cpu" that is DRAM;
 * a transfer that has failed is reported as over, since it touches no memory any more: so the
   request fails at both servers at once, and not at decode's time-out;
 * an agent that can't be reached is forgotten, so that SGLang makes the next connection.
@@ -108,11 +108,11 @@ def _warn_of_version() -> None:
             _logger.warning(text, ", ".join(VERSIONS), version)
 
 
-def _require_cpu(device: str) -> None:
-    if device != "cpu":
+def _require_device(device: str) -> None:
+    if device not in ("cpu", "cuda"):
         raise ValueError(
-            f"dlslime moves KV caches in the memory of CPUs, and SGLang's device is {device!r}: "
-            "use --device cpu, or another --disaggregation-transfer-backend"
+            f"dlslime moves KV caches on CPUs and CUDA GPUs, and SGLang's device is {device!r}: "
+            "use another --disaggregation-transfer-backend"
         )
 
 
@@ -122,7 +122,7 @@ def _resolve(server_args: Any) -> None:
     if view.disaggregation_transfer_backend != NAME:
         return
     if view.device is not None:
-        _require_cpu(view.device)
+        _require_device(view.device)
     os.environ[_VARIABLE] = _BACKEND  # for the processes that SGLang starts, too
     declare = _part("sglang.srt.arg_groups.overrides", "declare_resolution")
     declare(server_args, NAME, disaggregation_transfer_backend="nixl")
@@ -146,20 +146,21 @@ def _manager(base: Any) -> Any:
         """SGLang's manager of the NIXL backend, with an agent of dlslime's."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            _require_cpu(_part("sglang.srt.runtime_context", "get_device")().device)
-            with _provided():
+            device = _part("sglang.srt.runtime_context", "get_device")().device
+            _require_device(device)
+            with _provided(CpuAgent if device == "cpu" else Agent):
                 super().__init__(*args, **kwargs)
 
     return DlslimeKVManager
 
 
 @contextlib.contextmanager
-def _provided() -> Iterator[None]:
-    """Makes `from nixl._api import` find ours, whatever is installed."""
+def _provided(agent: type[Agent]) -> Iterator[None]:
+    """Makes `from nixl._api import` find ours, with this agent, whatever is installed."""
     name = "nixl._api"
     module = types.ModuleType(name, _api.__doc__)
     vars(module).update((key, value) for key, value in vars(_api).items() if key[:2] != "__")
-    module.nixl_agent = Agent  # type: ignore[attr-defined]
+    module.nixl_agent = agent  # type: ignore[attr-defined]
     before = sys.modules.get(name)
     sys.modules[name] = module
     try:
@@ -177,14 +178,6 @@ class Agent(_api.nixl_agent):
     def __init__(self, agent_name: str, nixl_conf: _api.nixl_agent_config | None = None) -> None:
         super().__init__(agent_name, nixl_conf)
         self._reported: weakref.WeakSet[_api.nixl_xfer_handle] = weakref.WeakSet()
-
-    def get_xfer_descs(self, descs: Any, mem_type: str | None = None) -> b.nixlXferDList | None:
-        """See `nixl_agent.get_xfer_descs`; "VRAM" is DRAM."""
-        return super().get_xfer_descs(descs, "DRAM" if mem_type == "VRAM" else mem_type)
-
-    def get_reg_descs(self, descs: Any, mem_type: str | None = None) -> b.nixlRegDList | None:
-        """See `nixl_agent.get_reg_descs`; "VRAM" is DRAM."""
-        return super().get_reg_descs(descs, "DRAM" if mem_type == "VRAM" else mem_type)
 
     def check_xfer_state(self, handle: _api.nixl_xfer_handle) -> str:
         """Tell whether a transfer goes on ("PROC"), is over ("DONE") or has failed ("ERR").
@@ -205,3 +198,15 @@ class Agent(_api.nixl_agent):
             if unreachable and self._remotes.get(remote.name) is remote:
                 self.remove_remote_agent(remote.name)
             return "ERR"
+
+
+class CpuAgent(Agent):
+    """The same where SGLang's device is "cpu"."""
+
+    def get_xfer_descs(self, descs: Any, mem_type: str | None = None) -> b.nixlXferDList | None:
+        """See `nixl_agent.get_xfer_descs`; "VRAM" is DRAM."""
+        return super().get_xfer_descs(descs, "DRAM" if mem_type == "VRAM" else mem_type)
+
+    def get_reg_descs(self, descs: Any, mem_type: str | None = None) -> b.nixlRegDList | None:
+        """See `nixl_agent.get_reg_descs`; "VRAM" is DRAM."""
+        return super().get_reg_descs(descs, "DRAM" if mem_type == "VRAM" else mem_type)

@@ -9,9 +9,9 @@ been tried. Any of vLLM's proxies for prefill and decode does, which hands the `
 of prefill's answer to decode: they have all that is needed, and no port has to be chosen. Who has
 them may read and write prefill's KV cache while it runs.
 
-What it wants: CPU tensors; equal tensor-parallel sizes, models and KV cache layouts on both sides,
-without pipeline or context parallelism; one KV cache group of full attention. It starts no thread
-and blocks no step.
+What it wants: KV caches on CPUs or CUDA GPUs, each worker's on one device; equal tensor-parallel
+sizes, models and KV cache layouts on both sides, without pipeline or context parallelism; one KV
+cache group of full attention. It starts no thread and blocks no step.
 
 `kv_connector_extra_config`: "lease_seconds" (480), after which prefill frees blocks that nobody has
 fetched. A load that fails, by any cause, is reported to vLLM: with `"kv_load_failure_policy":
@@ -127,8 +127,8 @@ class DlslimeConnector(KVConnectorBase_V1):
         """Make the KV caches readable for decode, or writable for loads.
 
         Raises:
-            ValueError: a tensor is not on the CPU, or it can't be told where its blocks are; or
-                they are registered already.
+            ValueError: a tensor is on another device than CPUs and CUDA GPUs, or they are on
+                several; it can't be told where its blocks are; they are registered already.
         """
         self._of_worker.register(kv_caches, self._kv_cache_config)
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import gpus
 from patterns import expect, pattern
 from wheels import FOLDER as WHEELS
 
@@ -111,13 +112,16 @@ def server_args(mode: str, port: int, backend: str = "dlslime", device: str = "c
 class Cache:
     """The memory of one server: pages of keys and values, rows of states, and aux data."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, device: str) -> None:
         from sglang.srt.disaggregation.utils import MetadataBuffers
 
-        pages = PAGES[name]
         self.name = name
-        self.kv = [torch.empty(pages, PAGE_BYTES, dtype=torch.uint8) for _ in range(2 * LAYERS)]
-        self.state = [torch.empty(pages, STATE_BYTES, dtype=torch.uint8) for _ in range(4)]
+
+        def rows(nbytes: int) -> torch.Tensor:
+            return torch.empty(PAGES[name], nbytes, dtype=torch.uint8, device=device)
+
+        self.kv = [rows(PAGE_BYTES) for _ in range(2 * LAYERS)]
+        self.state = [rows(STATE_BYTES) for _ in range(4)]
         self.metadata = MetadataBuffers(AUX_ROWS, 96, torch.bfloat16, 0)
         own = [entry for entry in vars(self.metadata).values() if isinstance(entry, torch.Tensor)]
         self.aux = [entry.view(torch.uint8) for entry in own]
@@ -165,7 +169,7 @@ class Cache:
                     expected[here] = theirs[there]
                 else:
                     expected[aux_here] = theirs[aux_there]
-            expect(tensor, expected, f"{self.name}'s tensor {number}")
+            expect(tensor.cpu(), expected, f"{self.name}'s tensor {number}")
 
 
 def _described(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[int], list[int]]:
@@ -185,13 +189,17 @@ class Server:
     """What a scheduler of SGLang has for disaggregation."""
 
     def __init__(
-        self, name: str, port: int, load: Callable[[], None] = load_plugins_by_entry_point
+        self,
+        name: str,
+        port: int,
+        load: Callable[[], None] = load_plugins_by_entry_point,
+        device: str = "cpu",
     ) -> None:
         find_sglang()
         load()
         self.mode = name.split()[0]
         self.address = f"127.0.0.1:{port}"
-        args = server_args(self.mode, port)
+        args = server_args(self.mode, port, device=device)
         from sglang.srt.disaggregation.utils import DisaggregationMode, KVClassType
         from sglang.srt.managers.disagg_service import start_disagg_service
         from sglang.srt.runtime_context import get_context, get_parallel
@@ -199,8 +207,11 @@ class Server:
         get_context().set_server_args(args)
         ranks = ["attn_tp_rank", "attn_cp_rank", "attn_dcp_rank", "attn_dp_rank"]
         get_parallel().override_permanently(**dict.fromkeys(ranks, 0), pp_group=None)
+        if device == "cuda":
+            gpus.use(0)  # not before: SGLang's platform for CUDA asks it for more than it has
+            torch.cuda.set_device = lambda device: None
         self.bootstrap = start_disagg_service()
-        self.cache = Cache(name)
+        self.cache = Cache(name, device)
         mode = DisaggregationMode(self.mode)
         self.manager = _kv_class(KVClassType.MANAGER)(self.cache.arguments(), mode, args, False)
         self._sender = _kv_class(KVClassType.SENDER)

@@ -93,10 +93,10 @@ def send(sender: Any, pages: Pages, aux: int) -> list[str]:
     return seen
 
 
-def _move(rank: int, size: int, port: int) -> None:
+def _move(rank: int, size: int, port: int, device: str) -> None:
     name = ["prefill", "decode"][rank]
     other = sys.modules["nixl._api"] = types.ModuleType("nixl._api")  # as if NIXL were installed
-    server = Server(name, port)
+    server = Server(name, port, device=device)
     assert sys.modules["nixl._api"] is other
     kind = type(server.manager)
     assert kind.__module__ == "dlslime_backend.integrations.sglang"
@@ -127,9 +127,10 @@ def _move(rank: int, size: int, port: int) -> None:
     sync("moved")
 
 
-def test_pages_states_and_aux_data_of_many_rooms_arrive() -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_pages_states_and_aux_data_of_many_rooms_arrive(device: str) -> None:
     """16 tensors of pages, 4 of states, and SGLang's metadata; ten requests at a time."""
-    run_world(_move, 2, free_port(), env=ENV, init=False, fresh=True)
+    run_world(_move, 2, free_port(), device, env=ENV, init=False, fresh=True)
 
 
 def _broken(rank: int, size: int, port: int) -> None:
@@ -277,12 +278,13 @@ def _choices(rank: int, size: int) -> None:
     server_args("decode", 1, backend="nixl")
     manager = get_kv_class(TransferBackend.NIXL, KVClassType.MANAGER)
     assert manager.__module__ == "sglang.srt.disaggregation.nixl.conn"
-    with pytest.raises(ValueError, match="SGLang's device is 'cuda': use --device cpu"):
-        server_args("decode", 1, device="cuda")
+    refused = "on CPUs and CUDA GPUs, and SGLang's device is 'xpu'"
+    with pytest.raises(ValueError, match=refused):
+        server_args("decode", 1, device="xpu")
     os.environ["SGLANG_DISAGGREGATION_NIXL_BACKEND"] = "DLSLIME"
-    get_context().set_server_args(server_args("decode", 1, backend="nixl", device="cuda"))
+    get_context().set_server_args(server_args("decode", 1, backend="nixl", device="xpu"))
     assert issubclass(chosen := get_kv_class(TransferBackend.NIXL, KVClassType.MANAGER), manager)
-    with pytest.raises(ValueError, match="SGLang's device is 'cuda': use --device cpu"):
+    with pytest.raises(ValueError, match=refused):
         chosen()
     choices.remove("dlslime")
     del pd_disaggregation_hook.handle_pd_disaggregation

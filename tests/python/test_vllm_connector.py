@@ -23,6 +23,7 @@ from unittest import mock
 import pytest
 import torch
 
+import gpus
 from harness import Died, await_death, await_key, dlslime_only, run_world, sync, tell
 from vllm_engine import BLOCK, Engine, cache_config
 from vllm_files import unpack
@@ -61,8 +62,10 @@ def answers() -> list[dict[str, Any]]:
     return json.loads(await_key("answers"))
 
 
-def _moved(rank: int, size: int, layout: str, ranks: int, kernel_block: int) -> None:
-    options = {"layout": layout, "ranks": ranks, "kernel_block": kernel_block}
+def _moved(rank: int, size: int, devices: list[str], options: dict[str, Any]) -> None:
+    options["device"] = devices[rank]
+    if devices[rank] == "cuda":
+        gpus.use(rank)
     if rank == 0:
         engine = prefill(LENGTHS, **options)
         assert len(engine.scheduler.requests) == len(LENGTHS)  # kept until they are read
@@ -96,7 +99,7 @@ def _nothing_else(engine: Engine, requests: list[Any]) -> None:
         for cache in caches.values():
             parts = cache.unflatten(0, (engine.cache_config.num_blocks, -1))
             others = [block for block in range(len(parts)) if block not in used]
-            assert torch.count_nonzero(parts[others]) == 0
+            assert torch.count_nonzero(parts.cpu()[others]) == 0
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,13 @@ def _nothing_else(engine: Engine, requests: list[Any]) -> None:
 def test_blocks_of_all_layers_go_to_other_places(
     layout: str, ranks: int, kernel_block: int
 ) -> None:
-    run_world(_moved, 2, layout, ranks, kernel_block, init=False, env=OWN)
+    options = {"layout": layout, "ranks": ranks, "kernel_block": kernel_block}
+    run_world(_moved, 2, ["cpu", "cpu"], options, init=False, env=OWN)
+
+
+@pytest.mark.parametrize("devices", [["cuda", "cuda"], ["cuda", "cpu"], ["cpu", "cuda"]])
+def test_blocks_go_from_gpu_to_gpu_and_to_cpus_and_back(devices: list[str]) -> None:
+    run_world(_moved, 2, devices, {"layout": "BLNHC", "ranks": 2}, init=False, env=OWN)
 
 
 def _cached(rank: int, size: int) -> None:
@@ -278,7 +287,7 @@ def _not_supported(rank: int, size: int) -> None:
 
     config = engine.cache_config
     meta = {name: cache.to("meta") for name, cache in engine.caches[0].items()}
-    with pytest.raises(ValueError, match="is on meta: only CPU tensors"):
+    with pytest.raises(ValueError, match="is on meta: only tensors on CPUs and CUDA GPUs"):
         layout.layers_of(meta, config)
     with pytest.raises(ValueError, match="registered already"):
         engine.workers[0].register_kv_caches(engine.caches[0])

@@ -11,6 +11,7 @@ from unittest import mock
 
 import torch
 
+import gpus
 from vllm_files import find_vllm
 
 LAYERS = 3
@@ -31,6 +32,7 @@ class Engine:
         kernel_block: int = BLOCK,
         lease: float = 60,
         caching: bool = False,
+        device: str = "cpu",
     ) -> None:
         find_vllm()
         from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
@@ -43,11 +45,13 @@ class Engine:
         self.invalid: set[int] = set()
         self.answers: dict[str, Any] = {}
         self.caching = caching
+        self.device = device
         self.cache_config = cache_config(blocks, KVCacheLayout[layout])
         config = vllm_config(name, role, blocks, ranks, lease, caching)
         self.scheduler = Scheduler(config, self.cache_config, mock.Mock(), BLOCK)
         self.caches = [
-            views(self.cache_config, KVCacheLayout[layout], kernel_block) for _ in range(ranks)
+            views(self.cache_config, KVCacheLayout[layout], kernel_block, device)
+            for _ in range(ranks)
         ]
         self.workers = [self._worker(config, rank) for rank in range(ranks)]
         shakes = {(0, r): w.get_handshake_metadata() for r, w in enumerate(self.workers)}
@@ -137,7 +141,9 @@ class Engine:
             for at in range(first, last):
                 for number, row in enumerate(self._rows(rank, blocks[at // BLOCK], at % BLOCK)):
                     expected = content(request.all_token_ids[at], number, salt + rank)
-                    assert torch.equal(row, expected), f"rank {rank} layer {number} token {at}"
+                    assert torch.equal(row.cpu(), expected), (
+                        f"rank {rank} layer {number} token {at}"
+                    )
 
     def _work(self, rank: int, planned: Any) -> Any:
         from vllm.v1.outputs import KVConnectorOutput
@@ -171,6 +177,8 @@ class Engine:
         return rows
 
     def _sample(self, planned: Any, names: list[str]) -> list[list[int]]:
+        if self.device == "cuda":
+            gpus.settle()  # tokens have come from the GPU
         sampled = []
         for name in names:
             request = self.scheduler.requests[name]
@@ -200,12 +208,12 @@ def cache_config(blocks: int, layout: Any) -> Any:
     return kv.KVCacheConfig(blocks, [placed], groups, kv_cache_layout=layout.name)
 
 
-def views(config: Any, layout: Any, kernel_block: int) -> dict[str, torch.Tensor]:
+def views(config: Any, layout: Any, kernel_block: int, device: str) -> dict[str, torch.Tensor]:
     """The layers' tensors, as vLLM lays them out."""
     from vllm.v1.kv_cache_interface import create_kv_cache_views
 
     (placed,) = config.kv_cache_tensors
-    raw = torch.zeros(placed.size, dtype=torch.int8)
+    raw = torch.zeros(placed.size, dtype=torch.int8, device=device)
     spec = config.kv_cache_groups[0].kv_cache_spec
     made = create_kv_cache_views(raw, spec, config.num_blocks, layout, placed, kernel_block)
     return dict(zip(placed.layers, made))
