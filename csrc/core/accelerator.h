@@ -59,6 +59,9 @@ class Accelerator {
 
   // Memory that processors and that GPU can get at. Any thread. Throws Error.
   virtual std::shared_ptr<std::byte> pin(int device, size_t size) = 0;
+  // Of all such memory, part of which is kept for its next use. Any thread.
+  virtual MemoryUse memoryUse() = 0;
+  virtual void trim() = 0;
 
   // --- Copies between pinned memory and a GPU's, by a stream of ours and in
   // the order of the calls. Under the engine's lock; `done` is called from

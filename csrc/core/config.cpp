@@ -108,6 +108,7 @@ RdmaConfig readRdma() {
   const Words<bool> disabled{{"0", true}, {"1", false}};
   readWord("NCCL_IB_DISABLE", disabled, rdma.enabled);
   readWord("DLSLIME_RDMA", switchWords(), rdma.enabled);
+  readWord("DLSLIME_GPUDIRECT", switchWords(), rdma.gpuDirect);
   rdma.near = textOf("DLSLIME_NEAR");
   rdma.nics = textOf(whichOf("DLSLIME_NICS", "NCCL_IB_HCA"));
   const char* const index = whichOf("DLSLIME_GID_INDEX", "NCCL_IB_GID_INDEX");

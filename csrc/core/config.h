@@ -34,6 +34,8 @@ struct RdmaConfig {
   // nodes where the process may run come first.
   std::string near;
   std::string sysfs = "/sys"; // for tests
+  // DLSLIME_GPUDIRECT=auto|off: whether NICs get at memory of GPUs.
+  bool gpuDirect = true;
   int gidIndex = -1; // DLSLIME_GID_INDEX; -1: the best one
   int serviceLevel = 0; // DLSLIME_IB_SL
   int trafficClass = 0; // DLSLIME_IB_TC: DSCP and ECN bits of RoCE v2

@@ -68,6 +68,17 @@ struct Piece {
   size_t size = 0;
 };
 
+// What is held beside the memory of its users, in bytes.
+struct MemoryUse {
+  uint64_t idle = 0; // trim() gives it back
+  uint64_t lasting = 0; // for as long as the connection lasts, or is in use
+  MemoryUse& operator+=(const MemoryUse& other) {
+    idle += other.idle;
+    lasting += other.lasting;
+    return *this;
+  }
+};
+
 // memcpy that permits null pointers when there is nothing to copy: empty
 // spans and the tensors of torch without elements have them.
 inline void copyBytes(void* destination, const void* source, size_t size) {

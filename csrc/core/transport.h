@@ -72,17 +72,6 @@ struct CopyJob {
 // Messages taken in one poll, so that a flood can't keep the lock for long.
 constexpr int kMessagesPerPoll = 64;
 
-// What a route holds beside the memory of its users, in bytes.
-struct MemoryUse {
-  uint64_t idle = 0; // trim() gives it back
-  uint64_t lasting = 0; // for as long as the connection lasts
-  MemoryUse& operator+=(const MemoryUse& other) {
-    idle += other.idle;
-    lasting += other.lasting;
-    return *this;
-  }
-};
-
 // What a route can do about memory before it is used.
 class MemoryRegistrar {
  public:

@@ -157,6 +157,29 @@ std::shared_ptr<std::byte> CudaAccelerator::pin(int device, size_t size) {
   return site(device).pinned->take(size);
 }
 
+std::vector<std::shared_ptr<PinnedPool>> CudaAccelerator::pools() {
+  std::vector<std::shared_ptr<PinnedPool>> found;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& [device, site] : sites_) {
+    found.push_back(site->pinned);
+  }
+  return found;
+}
+
+MemoryUse CudaAccelerator::memoryUse() {
+  MemoryUse use;
+  for (const auto& pool : pools()) {
+    use += pool->memoryUse();
+  }
+  return use;
+}
+
+void CudaAccelerator::trim() {
+  for (const auto& pool : pools()) {
+    pool->trim();
+  }
+}
+
 void CudaAccelerator::copy(
     int device,
     std::span<const Accelerator::Copy> copies,

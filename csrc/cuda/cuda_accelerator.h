@@ -24,6 +24,8 @@ class CudaAccelerator final : public Accelerator {
       override;
   std::unique_ptr<Hold> hold(const DeviceStream& stream) override;
   std::shared_ptr<std::byte> pin(int device, size_t size) override;
+  MemoryUse memoryUse() override;
+  void trim() override;
   void copy(int device, std::span<const Accelerator::Copy> copies, Done done)
       override;
   Accelerator::Allocation allocationOf(const MemoryView& view) override;
@@ -53,6 +55,7 @@ class CudaAccelerator final : public Accelerator {
   Site& site(int device);
   void start(Site& site, std::span<const cuda::Copy> copies, Done done);
   bool pollOne(Site& site);
+  std::vector<std::shared_ptr<PinnedPool>> pools();
 
   const Driver& driver_;
   const bool holds_;

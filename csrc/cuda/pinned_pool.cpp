@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "core/log.h"
 
@@ -14,9 +15,17 @@ constexpr size_t kSlabBytes = 1024 * 1024;
 } // namespace
 
 PinnedPool::~PinnedPool() {
+  std::vector<std::byte*> slabs;
+  for (const auto& [address, slab] : slabs_) {
+    slabs.push_back(const_cast<std::byte*>(address));
+  }
+  freeAll(slabs);
+}
+
+void PinnedPool::freeAll(const std::vector<std::byte*>& slabs) noexcept {
   try {
     const Gpu::Scope scope(*gpu_);
-    for (void* const slab : slabs_) {
+    for (auto* const slab : slabs) {
       gpu_->driver().hostFree(slab);
     }
   } catch (const Error& error) { // the context is gone, and its memory with it
@@ -37,7 +46,7 @@ void PinnedPool::addSlab(size_t sizeClass) {
          " bytes of pinned memory, through which memory of a GPU is sent")
             .c_str()));
   }
-  slabs_.push_back(slab);
+  slabs_[static_cast<std::byte*>(slab)] = {size, sizeClass};
   for (size_t at = 0; at < size; at += piece) {
     free_.at(sizeClass).push_back(static_cast<std::byte*>(slab) + at);
   }
@@ -53,10 +62,49 @@ std::shared_ptr<std::byte> PinnedPool::take(size_t size) {
   }
   auto* const piece = free.back();
   free.pop_back();
-  return {piece, [pool = shared_from_this(), sizeClass](std::byte* back) {
-            const std::lock_guard<std::mutex> lock(pool->mutex_);
-            pool->free_.at(sizeClass).push_back(back);
+  ++slabOf(piece).taken;
+  return {piece, [pool = shared_from_this()](std::byte* back) {
+            pool->giveBack(back);
           }};
+}
+
+// Under mutex_.
+PinnedPool::Slab& PinnedPool::slabOf(const std::byte* piece) {
+  return std::prev(slabs_.upper_bound(piece))->second;
+}
+
+void PinnedPool::giveBack(std::byte* piece) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  auto& slab = slabOf(piece);
+  --slab.taken;
+  free_.at(slab.sizeClass).push_back(piece);
+}
+
+MemoryUse PinnedPool::memoryUse() {
+  MemoryUse use;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& [address, slab] : slabs_) {
+    (slab.taken == 0 ? use.idle : use.lasting) += slab.size;
+  }
+  return use;
+}
+
+void PinnedPool::trim() {
+  std::vector<std::byte*> idle; // freed after unlocking: it may take its time
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (auto& pieces : free_) {
+      std::erase_if(
+          pieces, [&](const auto* piece) { return slabOf(piece).taken == 0; });
+    }
+    std::erase_if(slabs_, [&](const auto& entry) {
+      if (entry.second.taken == 0) {
+        idle.push_back(const_cast<std::byte*>(entry.first));
+      }
+      return entry.second.taken == 0;
+    });
+  }
+  freeAll(idle);
 }
 
 } // namespace dlslime::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -20,15 +21,27 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
 
   // Comes back by itself. Throws Error: there is none.
   std::shared_ptr<std::byte> take(size_t size);
+  // Idle: what trim() frees.
+  MemoryUse memoryUse();
+  void trim();
 
  private:
   static constexpr size_t kClasses = 40; // the largest: 2 PiB
+  // What pieces are cut from.
+  struct Slab {
+    size_t size = 0;
+    size_t sizeClass = 0;
+    size_t taken = 0; // pieces
+  };
   void addSlab(size_t sizeClass);
+  Slab& slabOf(const std::byte* piece);
+  void giveBack(std::byte* piece);
+  void freeAll(const std::vector<std::byte*>& slabs) noexcept;
 
   const std::shared_ptr<Gpu> gpu_;
   std::mutex mutex_;
   // Guarded by mutex_:
-  std::vector<void*> slabs_;
+  std::map<const std::byte*, Slab> slabs_; // by address
   std::array<std::vector<std::byte*>, kClasses> free_;
 };
 

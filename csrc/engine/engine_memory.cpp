@@ -33,6 +33,9 @@ MemoryUse Engine::memoryUse(Group& group) {
   for (auto* const registrar : registrars) {
     use += registrar->memoryUse();
   }
+  if (auto* const gpus = state_.accelerator()) {
+    use += gpus->memoryUse();
+  }
   return use;
 }
 
@@ -53,6 +56,9 @@ void Engine::trim(Group& group) {
   }
   for (auto* const registrar : registrars) {
     registrar->trim();
+  }
+  if (auto* const gpus = state_.accelerator()) {
+    gpus->trim();
   }
 }
 

@@ -39,10 +39,17 @@ MemoryRegionPtr GpuRegistrations::find(MemoryView view) {
   }
 }
 
-MemoryRegionPtr GpuRegistrations::make(const MemoryView& whole) {
+MemoryRegionPtr GpuRegistrations::make(const MemoryView& view) {
+  if (!enabled_) {
+    throw Error(ErrorCode::kUnavailable, "DLSLIME_GPUDIRECT=off is set");
+  }
+  return std::make_shared<MemoryRegion>(
+      domain_, view, view.accelerator->forNics(view));
+}
+
+MemoryRegionPtr GpuRegistrations::tryToMake(const MemoryView& whole) {
   try {
-    return std::make_shared<MemoryRegion>(
-        domain_, whole, whole.accelerator->forNics(whole));
+    return make(whole);
   } catch (const Error& error) {
     sayOnce(error);
     return nullptr;
@@ -66,7 +73,7 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
       return known->region;
     }
   }
-  auto region = make(allocation.whole);
+  auto region = tryToMake(allocation.whole);
   Dropped dropped; // freed after unlocking
   const std::lock_guard<std::mutex> guard(mutex_);
   if (const auto* const known = lookUp(allocation)) { // by another thread

@@ -18,8 +18,13 @@ namespace dlslime::rdma {
 // which is looked for when another one is registered. Any thread.
 class GpuRegistrations {
  public:
-  explicit GpuRegistrations(ProtectionDomainPtr domain)
-      : domain_(std::move(domain)) {}
+  // Not `enabled`: nothing can be registered.
+  GpuRegistrations(ProtectionDomainPtr domain, bool enabled)
+      : domain_(std::move(domain)), enabled_(enabled) {}
+
+  // Exactly this memory, for whoever has the result; others don't find it.
+  // Throws Error: it can't be, and why.
+  MemoryRegionPtr make(const MemoryView& view);
 
   // Null: it can't be, which is logged, each reason once.
   MemoryRegionPtr acquire(MemoryView view);
@@ -37,12 +42,13 @@ class GpuRegistrations {
   };
   using Dropped = std::vector<MemoryRegionPtr>;
 
-  MemoryRegionPtr make(const MemoryView& whole);
+  MemoryRegionPtr tryToMake(const MemoryView& whole);
   const Entry* lookUp(const Accelerator::Allocation& allocation) const;
   void dropFreed(Dropped& dropped);
   void sayOnce(const Error& error);
 
   const ProtectionDomainPtr domain_;
+  const bool enabled_;
   std::mutex mutex_;
   // Guarded by mutex_, and no region is freed while it is held:
   std::map<const std::byte*, Entry> entries_; // by address

@@ -129,7 +129,7 @@ Nic::Nic(ProtectionDomainPtr domain, uint8_t port, const RdmaConfig& config)
           RegistrationCache::Limits{
               config.cacheBytes,
               config.cacheBytes > 0 ? kMostRegistrations : 0})),
-      gpuMemory_(std::make_unique<GpuRegistrations>(domain_)),
+      gpuMemory_(std::make_unique<GpuRegistrations>(domain_, config.gpuDirect)),
       port_(port),
       wantedGid_(config.gidIndex),
       name_(domain_->context()->name() + ":" + std::to_string(port)) {

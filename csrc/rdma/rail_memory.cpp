@@ -86,13 +86,11 @@ RailMemory::Regions RailMemory::of(const EnrolledMemory& memory) const {
 // One NIC that can't take it leaves the others.
 std::shared_ptr<const void> RailRegistrar::enroll(MemoryView view) {
   auto enrolled = std::make_shared<EnrolledMemory>();
-  const auto gpu = view.onDevice() ? view.accelerator->forNics(view)
-                                   : Accelerator::ForNics{};
   Status problem;
   for (const auto& nic : nics_) {
     try {
       enrolled->regions[nic.get()] = view.onDevice()
-          ? std::make_shared<MemoryRegion>(nic->domain(), view, gpu)
+          ? nic->gpuMemory().make(view)
           : std::make_shared<MemoryRegion>(nic->domain(), view.data, view.size);
     } catch (const Error& error) {
       problem = error.status();

@@ -79,6 +79,7 @@ class ConfigTest : public ::testing::Test {
   static constexpr const char* kTexts[] = {
       "DLSLIME_NICS",
       "DLSLIME_NEAR",
+      "DLSLIME_GPUDIRECT",
       "DLSLIME_HOSTID",
       "DLSLIME_SOCKET_IFNAME",
       "NCCL_IB_HCA",
@@ -119,6 +120,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
        {"DLSLIME_RECOVERY_MS", "9"},
        {"DLSLIME_RETURN_MS", "11"},
        {"DLSLIME_NEAR", "0000:18:00.0"},
+       {"DLSLIME_GPUDIRECT", "off"},
        {"DLSLIME_REGISTRATION_BYTES", "10"},
        {"DLSLIME_LOG", "debug"}});
   const auto config = Config::fromEnvironment();
@@ -134,6 +136,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
   EXPECT_EQ(config.recovery, milliseconds(9));
   EXPECT_EQ(config.returning, milliseconds(11));
   EXPECT_EQ(config.rdma.near, "0000:18:00.0");
+  EXPECT_FALSE(config.rdma.gpuDirect);
   EXPECT_EQ(config.rdma.cacheBytes, 10U);
   EXPECT_EQ(config.logLevel, LogLevel::kDebug);
 }

@@ -181,7 +181,43 @@ TEST_P(RdmaGpuMessages, WhatIsUnderWayWhenTheNicDiesGoesOnByGloo) {
   EXPECT_EQ(report.route, "gloo");
 }
 
+TEST_P(RdmaGpuMessages, PinnedMemoryIsCountedAndGivenBack) {
+  fabric.failRegistrations(EOPNOTSUPP); // so that it is staged
+  ASSERT_TRUE(passes(one.memory(kLarge), other.memory(kLarge), 1));
+  for (int rank = 0; rank < 2; ++rank) {
+    auto& [engine, group] = node(rank);
+    EXPECT_TRUE(eventually([&, &engine = engine, &group = group] {
+      return engine->memoryUse(*group).idle >= 512 * 1024;
+    })) << rank;
+    const auto pinned = fake.live("pinned");
+    engine->trim(*group);
+    EXPECT_LT(fake.live("pinned"), pinned) << rank;
+    EXPECT_EQ(engine->memoryUse(*group).idle, 0U) << rank;
+  }
+  ASSERT_TRUE(passes(one.memory(kLarge), other.memory(kLarge), 2));
+}
+
 // The fake driver's GPU 0 is at 0000:10:00.0, and the only one that is used.
+TEST(RdmaGpuNics, GpuDirectCanBeSwitchedOff) {
+  LogCapture log;
+  AuditedFabric fabric{{nicOf(0), nicOf(1)}};
+  FakeGpu fake;
+  GpuSide one(fake, 0), other(fake, 1);
+  Cluster world(2, [&](int rank) {
+    auto config = rdmaHost(rank);
+    config.rdma.gpuDirect = false;
+    return config;
+  });
+  const auto bytes = pattern(kLarge);
+  const auto target = other.memory(kLarge);
+  const auto receive = other.receive(world[1], 0, 5, target);
+  const auto send = one.send(world[0], 1, 5, one.filled(bytes));
+  ASSERT_TRUE(eventually([&] { return receive->done() && send->done(); }));
+  EXPECT_TRUE(other.content(target) == bytes);
+  EXPECT_EQ(fabric.live()["dma-buf"], 0);
+  EXPECT_EQ(log.count("DLSLIME_GPUDIRECT=off"), 2U) << log.all();
+}
+
 TEST(RdmaGpuNics, ThoseNearestToTheProcesssGpuAreTaken) {
   const Sysfs sysfs(R"(
 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0 0 far
