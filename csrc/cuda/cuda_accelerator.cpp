@@ -160,6 +160,7 @@ std::shared_ptr<std::byte> CudaAccelerator::pin(int device, size_t size) {
 std::vector<std::shared_ptr<PinnedPool>> CudaAccelerator::pools() {
   std::vector<std::shared_ptr<PinnedPool>> found;
   const std::lock_guard<std::mutex> guard(mutex_);
+  found.reserve(sites_.size());
   for (const auto& [device, site] : sites_) {
     found.push_back(site->pinned);
   }

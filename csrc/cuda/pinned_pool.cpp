@@ -16,6 +16,7 @@ constexpr size_t kSlabBytes = 1024 * 1024;
 
 PinnedPool::~PinnedPool() {
   std::vector<std::byte*> slabs;
+  slabs.reserve(slabs_.size());
   for (const auto& [address, slab] : slabs_) {
     slabs.push_back(const_cast<std::byte*>(address));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 
 #include "core/log.h"
 #include "rdma/rdma_transport.h"
@@ -14,6 +15,22 @@ namespace {
 // Opening devices takes milliseconds each, and peers ask often: those that
 // could not be used are not tried again at once.
 constexpr milliseconds kRetryTime{10000};
+
+// Those that are equally far stay in their order.
+std::vector<NicPtr> nearestFirst(const std::vector<NicPtr>& nics) {
+  std::vector<NicPtr> sorted;
+  for (auto far = 0; far <= static_cast<int>(kFarthest); ++far) {
+    std::copy_if(
+        nics.begin(),
+        nics.end(),
+        std::back_inserter(sorted),
+        [far](const NicPtr& nic) {
+          return static_cast<int>(nic->distance()) == far;
+        });
+  }
+  return sorted;
+}
+
 } // namespace
 
 void RdmaTransport::openDevices() {
@@ -59,10 +76,7 @@ std::vector<NicPtr> RdmaTransport::usableNics() {
   const bool byGpu = measure();
   std::vector<std::string> reasons;
   auto nics = devices_->usable(reasons);
-  std::stable_sort(
-      nics.begin(), nics.end(), [](const NicPtr& one, const NicPtr& other) {
-        return one->distance() < other->distance();
-      });
+  nics = nearestFirst(nics);
   if (byGpu) {
     // Through the CPU, or another one, GPU memory is several times slower.
     std::erase_if(
