@@ -72,10 +72,26 @@ SAME_FORM(ipcOpenHandle, cuIpcOpenMemHandle_v11000);
 SAME_FORM(ipcCloseHandle, cuIpcCloseMemHandle_v4010);
 SAME_FORM(handleForRange, cuMemGetHandleForAddressRange_v11070);
 
+SAME_FORM(addressRange, cuMemGetAddressRange_v3020);
+SAME_FORM(retainHandle, cuMemRetainAllocationHandle_v11000);
+SAME_FORM(releaseHandle, cuMemRelease_v10020);
+SAME_FORM(exportHandle, cuMemExportToShareableHandle_v10020);
+SAME_FORM(importHandle, cuMemImportFromShareableHandle_v10020);
+SAME_FORM(reserveAddresses, cuMemAddressReserve_v10020);
+SAME_FORM(freeAddresses, cuMemAddressFree_v10020);
+SAME_FORM(map, cuMemMap_v10020);
+SAME_FORM(unmap, cuMemUnmap_v10020);
+SAME_FORM(setAccess, cuMemSetAccess_v10020);
+
 SAME_SIZE(DevicePointer, CUdeviceptr);
 SAME_SIZE(Uuid, CUuuid);
 SAME_SIZE(IpcMemoryHandle, CUipcMemHandle);
 SAME_SIZE(MemoryLocation, CUmemLocation);
+SAME_SIZE(MemoryHandle, CUmemGenericAllocationHandle);
+SAME_SIZE(AccessDescription, CUmemAccessDesc);
+SAME_VALUE(kDeviceLocation, CU_MEM_LOCATION_TYPE_DEVICE);
+SAME_VALUE(kReadAndWrite, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+SAME_VALUE(kDescriptorHandle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 SAME_SIZE(CopyAttributes, CUmemcpyAttributes);
 SAME_VALUE(
     DeviceAttribute::kGpuDirectRdmaOrdering,

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "core/memory.h"
 #include "core/status.h"
@@ -76,10 +77,12 @@ class Accelerator {
 
   // --- Memory of GPUs and NICs. Any thread --------------------------------
   struct Allocation {
-    uint64_t id = 0; // of no other one, be it at the same address
+    // Of no other memory, be it at the same addresses. Several: it was put
+    // together of so many (torch's expandable segments).
+    std::vector<uint64_t> ids;
     MemoryView whole;
   };
-  // The one that the memory is in. Throws Error: it is in none, or in several.
+  // What the memory is in. Throws Error: it is in none.
   virtual Allocation allocationOf(const MemoryView& view) = 0;
   struct ForNics {
     UniqueFd dmaBuf; // -1: by its address, which the kernel must know
@@ -90,31 +93,32 @@ class Accelerator {
 
   // --- Memory of GPUs between processes of one host. Under the engine's lock
   // --
-  struct Shared {
-    uint64_t id = 0; // of the allocation; never used twice
-    Bytes what; // for the other process's move()
-  };
-  // The allocation that the memory is part of. Nothing: it can't be shared,
-  // which was logged at the first time.
-  virtual std::optional<Shared> share(const MemoryView& view) = 0;
+  // The allocations that the memory is in, by address: numbers that are never
+  // used twice. None: it can't be shared, which was logged at the first time.
+  virtual std::vector<uint64_t> share(const MemoryView& view) = 0;
+  // For the other process's PeerMemory, which should map it soon. Empty: it
+  // can't be shared any more, which was logged.
+  virtual Bytes describeShared(uint64_t id) = 0;
   // False: it was found to have been freed.
   virtual bool isShared(uint64_t id) = 0;
-  // What one peer has shared, as this process has mapped it.
+  // What one peer has shared, mapped at its first use.
   class PeerMemory {
    public:
     virtual ~PeerMemory() = default;
-    // Copies between memory of one of our GPUs and what the peer has shared, as
-    // copy() does. Throws Error: it can't be mapped, or a piece is not there;
-    // then nothing is copied.
+    // What describeShared() gave there. Throws Error: it is not that.
+    virtual void add(uint64_t id, ByteSpan description) = 0;
+    virtual void forget(uint64_t id) = 0;
+    // Copies between memory of one of our GPUs and the peer's, as copy() does.
+    // Throws Error: it was not shared, or can't be mapped; then nothing is
+    // copied.
     virtual void move(
         int device,
-        ByteSpan shared,
         bool write, // to the peer
         std::span<const Piece> pieces,
         Done done) = 0;
-    virtual void forget(uint64_t id) = 0;
   };
-  virtual std::unique_ptr<PeerMemory> peerMemory() = 0;
+  // `pid`: of the peer, proven by reading its memory; 0: that is not permitted.
+  virtual std::unique_ptr<PeerMemory> peerMemory(uint32_t pid) = 0;
 
   // True if a copy has ended.
   virtual bool poll() = 0;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/unique_fd.h"
+
 namespace dlslime {
 
 // Forking a process that holds an engine (DataLoader workers) copies neither
@@ -11,6 +13,25 @@ namespace dlslime {
 // (negative). Threads: any.
 void registerForkFd(int fd);
 void unregisterForkFd(int fd);
+
+// Owns a descriptor that forked children close.
+class UnforkedFd {
+ public:
+  explicit UnforkedFd(UniqueFd fd) : fd_(std::move(fd)) {
+    registerForkFd(fd_.get());
+  }
+  ~UnforkedFd() {
+    unregisterForkFd(fd_.get());
+  }
+  UnforkedFd(const UnforkedFd&) = delete;
+  UnforkedFd& operator=(const UnforkedFd&) = delete;
+  int get() const {
+    return fd_.get();
+  }
+
+ private:
+  const UniqueFd fd_;
+};
 
 // True in a child that was forked while this library was loaded.
 bool inForkedChild() noexcept;

@@ -117,6 +117,11 @@ class Connection {
   virtual bool onThisHost() const {
     return false;
   }
+  // That process, in our namespace of pids, if we may read its memory, which
+  // has been tried; else 0.
+  virtual uint32_t peerPid() const {
+    return 0;
+  }
   // Bulk copies may be from and to memory of GPUs. False: it is never given to
   // expose(), canPull(), pull(), offer() or push().
   virtual bool takesGpus() const {

@@ -40,4 +40,40 @@ Allocation allocationOf(const Driver& driver, DevicePointer pointer) {
   return found;
 }
 
+Allocation mappedAt(const Gpu& gpu, DevicePointer pointer) {
+  auto found = allocationOf(gpu.driver(), pointer);
+  if (found.legacyIpc) {
+    return found;
+  }
+  const Gpu::Scope scope(gpu);
+  gpu.driver().check(
+      gpu.driver().addressRange(&found.base, &found.size, pointer),
+      "asking for the extent of GPU memory (cuMemGetAddressRange)");
+  if (!found.holds(pointer, 1)) { // or those who walk over it never end
+    throw Error(
+        ErrorCode::kUnavailable,
+        "the CUDA driver says of the address " + std::to_string(pointer) +
+            " of " + gpu.describe() + " that it is in " +
+            std::to_string(found.size) + " bytes at " +
+            std::to_string(found.base));
+  }
+  return found;
+}
+
+std::vector<Allocation>
+allocationsOf(const Gpu& gpu, DevicePointer pointer, size_t bytes) {
+  std::vector<Allocation> all{mappedAt(gpu, pointer)};
+  while (all.back().end() - pointer < bytes) {
+    if (all.back().legacyIpc) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          std::to_string(bytes) + " bytes of " + gpu.describe() +
+              " reach beyond their allocation of " +
+              std::to_string(all.back().size));
+    }
+    all.push_back(mappedAt(gpu, all.back().end()));
+  }
+  return all;
+}
+
 } // namespace dlslime::cuda

@@ -1,6 +1,8 @@
 #pragma once
 
-#include "cuda/driver.h"
+#include <vector>
+
+#include "cuda/gpu.h"
 
 namespace dlslime::cuda {
 
@@ -12,15 +14,27 @@ struct Allocation {
   // Another allocation has another one, at the same address, too.
   uint64_t bufferId = 0;
   Device device = 0;
-  bool legacyIpc = false; // cuIpcGetMemHandle works
+  // cuIpcGetMemHandle works: it was made by cudaMalloc. Else it may have been
+  // mapped into addresses that go on with other such memory (cuMemMap).
+  bool legacyIpc = false;
   bool gpuDirect = false; // a NIC may get at it
 
+  DevicePointer end() const {
+    return base + size;
+  }
   bool holds(DevicePointer pointer, size_t bytes) const {
     return base <= pointer && bytes <= size && pointer - base <= size - bytes;
   }
 };
 
-// Throws Error{kInvalidArgument}: it is not memory of a GPU.
+// Throws Error{kInvalidArgument}: it is not memory of a GPU. Of mapped memory
+// the extent is that of the addresses which were reserved, mapped or not.
 Allocation allocationOf(const Driver& driver, DevicePointer pointer);
+// As above, but with the extent of what is mapped there.
+Allocation mappedAt(const Gpu& gpu, DevicePointer pointer);
+// Those that these bytes are in, one behind the other. Throws
+// Error{kInvalidArgument}: not all of them are in any.
+std::vector<Allocation>
+allocationsOf(const Gpu& gpu, DevicePointer pointer, size_t bytes);
 
 } // namespace dlslime::cuda

@@ -205,42 +205,53 @@ void CudaAccelerator::start(
 }
 
 Accelerator::Allocation CudaAccelerator::allocationOf(const MemoryView& view) {
-  const auto found = cuda::allocationOf(driver_, pointerTo(view.data));
-  if (!found.holds(pointerTo(view.data), view.size)) {
-    throw Error(
-        ErrorCode::kUnavailable,
-        std::to_string(view.size) + " bytes of " +
-            site(view.device).gpu->describe() + " are of several allocations");
+  const auto all =
+      allocationsOf(*site(view.device).gpu, pointerTo(view.data), view.size);
+  Allocation found{{}, view};
+  found.ids.reserve(all.size());
+  for (const auto& one : all) {
+    found.ids.push_back(one.bufferId);
   }
-  auto whole = view;
-  whole.data = reinterpret_cast<std::byte*>(found.base);
-  whole.size = found.size;
-  return {found.bufferId, whole};
+  found.whole.data = reinterpret_cast<std::byte*>(all.front().base);
+  found.whole.size = all.back().end() - all.front().base;
+  return found;
 }
 
 Accelerator::ForNics CudaAccelerator::forNics(const MemoryView& view) {
   return cuda::forNics(*site(view.device).gpu, view);
 }
 
-std::optional<Accelerator::Shared> CudaAccelerator::share(
-    const MemoryView& view) {
-  try {
-    const auto exported =
-        exports_.of(*site(view.device).gpu, pointerTo(view.data), view.size);
-    return Shared{exported.id, encode(exported)};
-  } catch (const Error& error) {
-    if (unshared_.insert(error.what()).second) {
-      logWarning(
-          "CUDA tensors go to other processes of this host through pinned "
-          "memory, several times slower than by NVLink, because " +
-          std::string(error.what()));
-    }
-    return std::nullopt;
+void CudaAccelerator::sayUnshared(const Error& error) {
+  if (unshared_.insert(error.what()).second) {
+    logWarning(
+        "CUDA tensors go to other processes of this host through pinned "
+        "memory, several times slower than by NVLink, because " +
+        std::string(error.what()));
   }
 }
 
-std::unique_ptr<Accelerator::PeerMemory> CudaAccelerator::peerMemory() {
+std::vector<uint64_t> CudaAccelerator::share(const MemoryView& view) {
+  try {
+    return exports_.of(*site(view.device).gpu, pointerTo(view.data), view.size);
+  } catch (const Error& error) {
+    sayUnshared(error);
+    return {};
+  }
+}
+
+Bytes CudaAccelerator::describeShared(uint64_t id) {
+  try {
+    return encode(exports_.describe(id));
+  } catch (const Error& error) {
+    sayUnshared(error);
+    return {};
+  }
+}
+
+std::unique_ptr<Accelerator::PeerMemory> CudaAccelerator::peerMemory(
+    uint32_t pid) {
   return std::make_unique<cuda::PeerMemory>(
+      pid,
       [this](int device) { return site(device).gpu; },
       [this](int device, std::span<const cuda::Copy> copies, Done done) {
         start(site(device), copies, std::move(done));

@@ -10,6 +10,7 @@
 
 #include "core/accelerator.h"
 #include "cuda/copier.h"
+#include "cuda/exports.h"
 #include "cuda/peer_memory.h"
 #include "cuda/pinned_pool.h"
 
@@ -30,11 +31,12 @@ class CudaAccelerator final : public Accelerator {
       override;
   Accelerator::Allocation allocationOf(const MemoryView& view) override;
   ForNics forNics(const MemoryView& view) override;
-  std::optional<Shared> share(const MemoryView& view) override;
+  std::vector<uint64_t> share(const MemoryView& view) override;
+  Bytes describeShared(uint64_t id) override;
   bool isShared(uint64_t id) override {
     return exports_.live(id);
   }
-  std::unique_ptr<Accelerator::PeerMemory> peerMemory() override;
+  std::unique_ptr<Accelerator::PeerMemory> peerMemory(uint32_t pid) override;
   bool poll() override;
   bool copying() const override {
     return !busy_.empty();
@@ -55,6 +57,7 @@ class CudaAccelerator final : public Accelerator {
   Site& site(int device);
   void start(Site& site, std::span<const cuda::Copy> copies, Done done);
   bool pollOne(Site& site);
+  void sayUnshared(const Error& error);
   std::vector<std::shared_ptr<PinnedPool>> pools();
 
   const Driver& driver_;

@@ -15,6 +15,7 @@ using Device = int; // CUdevice: an ordinal
 using Context = struct ContextImpl*; // CUcontext
 using Stream = struct StreamImpl*; // CUstream
 using Event = struct EventImpl*; // CUevent
+using MemoryHandle = unsigned long long; // CUmemGenericAllocationHandle
 
 enum class Result : int {
   kSuccess = 0,
@@ -72,6 +73,14 @@ struct MemoryLocation { // CUmemLocation
   int type;
   int id;
 };
+constexpr int kDeviceLocation = 1; // CU_MEM_LOCATION_TYPE_DEVICE
+struct AccessDescription { // CUmemAccessDesc
+  MemoryLocation location;
+  int flags;
+};
+constexpr int kReadAndWrite = 3; // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+constexpr int kDescriptorHandle = 1; // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
 struct CopyAttributes { // CUmemcpyAttributes
   int sourceOrder; // kInStreamOrder
   MemoryLocation sourceHint, destinationHint; // of managed memory alone

@@ -101,6 +101,20 @@ void bind(
   }
 }
 
+// Bytes and addresses apart: cuMemCreate, cuMemMap.
+void bindVirtualMemory(const Library& library, Driver& driver) {
+  bind(library, "cuMemGetAddressRange", 3020, driver.addressRange);
+  bind(library, "cuMemRetainAllocationHandle", 11000, driver.retainHandle);
+  bind(library, "cuMemRelease", 10020, driver.releaseHandle);
+  bind(library, "cuMemExportToShareableHandle", 10020, driver.exportHandle);
+  bind(library, "cuMemImportFromShareableHandle", 10020, driver.importHandle);
+  bind(library, "cuMemAddressReserve", 10020, driver.reserveAddresses);
+  bind(library, "cuMemAddressFree", 10020, driver.freeAddresses);
+  bind(library, "cuMemMap", 10020, driver.map);
+  bind(library, "cuMemUnmap", 10020, driver.unmap);
+  bind(library, "cuMemSetAccess", 10020, driver.setAccess);
+}
+
 void bindAll(const Library& library, Driver& driver) {
   bind(library, "cuInit", 2000, driver.init);
   bind(library, "cuDriverGetVersion", 2020, driver.driverGetVersion);
@@ -149,6 +163,7 @@ void bindAll(const Library& library, Driver& driver) {
   bind(library, "cuIpcGetMemHandle", 4010, driver.ipcGetHandle);
   bind(library, "cuIpcOpenMemHandle", 11000, driver.ipcOpenHandle);
   bind(library, "cuIpcCloseMemHandle", 4010, driver.ipcCloseHandle);
+  bindVirtualMemory(library, driver);
   // Of CUDA 13 on it has another form, without the place of a failure.
   bindIfThere(library, "cuMemcpyBatchAsync", 12080, driver.memcpyBatchAsync);
   bindIfThere(

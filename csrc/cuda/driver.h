@@ -48,6 +48,34 @@ struct Driver {
   Result (*ipcGetHandle)(IpcMemoryHandle*, DevicePointer);
   Result (*ipcOpenHandle)(DevicePointer*, IpcMemoryHandle, unsigned flags);
   Result (*ipcCloseHandle)(DevicePointer);
+  Result (*addressRange)(DevicePointer* base, size_t* size, DevicePointer);
+  Result (*retainHandle)(MemoryHandle*, void* pointer);
+  Result (*releaseHandle)(MemoryHandle);
+  Result (*exportHandle)(
+      void* shareable,
+      MemoryHandle,
+      int type,
+      unsigned long long flags);
+  Result (*importHandle)(MemoryHandle*, void* shareable, int type);
+  Result (*reserveAddresses)(
+      DevicePointer*,
+      size_t size,
+      size_t alignment,
+      DevicePointer wanted,
+      unsigned long long flags);
+  Result (*freeAddresses)(DevicePointer, size_t size);
+  Result (*map)(
+      DevicePointer,
+      size_t size,
+      size_t offset,
+      MemoryHandle,
+      unsigned long long flags);
+  Result (*unmap)(DevicePointer, size_t size);
+  Result (*setAccess)(
+      DevicePointer,
+      size_t size,
+      const AccessDescription*,
+      size_t count);
   // Null where the driver is too old for them:
   Result (*memcpyBatchAsync)(
       DevicePointer* to,

@@ -1,5 +1,7 @@
 #include "cuda/nic_memory.h"
 
+#include <algorithm>
+
 #include "core/log.h"
 #include "cuda/allocation.h"
 
@@ -28,19 +30,18 @@ int attribute(const Gpu& gpu, DeviceAttribute which) {
       "NICs can't get at memory of " + gpu.describe() + ": " + why);
 }
 
-// Of the whole allocation: descriptors are for whole pages. None: registering
-// by the address may still work.
-UniqueFd dmaBufOf(const Gpu& gpu, const Allocation& allocation) {
+// Of all of it: descriptors are for whole pages. None: registering by the
+// address may still work.
+UniqueFd dmaBufOf(const Gpu& gpu, DevicePointer base, size_t size) {
   const auto& driver = gpu.driver();
   if (driver.handleForRange == nullptr ||
       attribute(gpu, DeviceAttribute::kDmaBufSupported) == 0 ||
-      allocation.base % kPageBytes != 0 || allocation.size % kPageBytes != 0) {
+      base % kPageBytes != 0 || size % kPageBytes != 0) {
     return {};
   }
   int fd = -1;
   const Gpu::Scope scope(gpu);
-  const auto result = driver.handleForRange(
-      &fd, allocation.base, allocation.size, kDmaBufHandle, 0);
+  const auto result = driver.handleForRange(&fd, base, size, kDmaBufHandle, 0);
   if (result != Result::kSuccess) {
     logDebug(driver
                  .status(
@@ -56,11 +57,10 @@ UniqueFd dmaBufOf(const Gpu& gpu, const Allocation& allocation) {
 
 Accelerator::ForNics forNics(const Gpu& gpu, const MemoryView& view) {
   const auto pointer = reinterpret_cast<DevicePointer>(view.data);
-  const auto allocation = allocationOf(gpu.driver(), pointer);
-  if (!allocation.holds(pointer, view.size)) {
-    refuse(gpu, "it is of several allocations");
-  }
-  if (!allocation.gpuDirect ||
+  const auto all = allocationsOf(gpu, pointer, view.size);
+  const bool capable = std::all_of(
+      all.begin(), all.end(), [](const auto& one) { return one.gpuDirect; });
+  if (!capable ||
       attribute(gpu, DeviceAttribute::kGpuDirectRdmaSupported) == 0) {
     refuse(gpu, "the GPU, or this allocation, has no GPUDirect RDMA");
   }
@@ -68,7 +68,8 @@ Accelerator::ForNics forNics(const Gpu& gpu, const MemoryView& view) {
       kOrderedForTheGpu) {
     refuse(gpu, "it does not order the writes of NICs");
   }
-  return {dmaBufOf(gpu, allocation), pointer - allocation.base};
+  const auto base = all.front().base;
+  return {dmaBufOf(gpu, base, all.back().end() - base), pointer - base};
 }
 
 } // namespace dlslime::cuda

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "engine/outbound.h"
 
@@ -44,20 +45,30 @@ bool Outbound::show(
     return true;
   }
   const auto shared = gpus.share(view);
-  if (!shared) {
+  if (shared.empty()) {
     return true;
   }
-  if (!shown_.contains(shared->id)) {
-    dropUnshared(gpus);
-    if (!tell(MessageType::kShare, shared->id, shared->what)) {
+  bool first = true;
+  for (const auto id : shared) {
+    if (shown_.contains(id)) {
+      continue;
+    }
+    if (std::exchange(first, false)) {
+      dropUnshared(gpus);
+    }
+    const auto description = gpus.describeShared(id);
+    if (description.empty()) {
+      return true;
+    }
+    if (!tell(MessageType::kShare, id, description)) {
       return false;
     }
-    shown_.insert(shared->id);
+    shown_.insert(id);
   }
   memory.address = reinterpret_cast<uint64_t>(view.data);
   memory.keys = {
-      static_cast<uint32_t>(shared->id),
-      static_cast<uint32_t>(shared->id >> 32),
+      static_cast<uint32_t>(shared[0]),
+      static_cast<uint32_t>(shared[0] >> 32),
       0};
   memory.slot = RemoteBuffer::kOnGpu;
   return true;

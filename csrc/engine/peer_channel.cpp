@@ -20,6 +20,7 @@ void PeerChannel::use(
   connection_ = std::move(connection);
   rejected_ = std::move(rejected);
   route_ = connection_->route();
+  gpus_.connected(*connection_);
   if (!began) {
     mostMerit_.clear();
   }

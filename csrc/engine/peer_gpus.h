@@ -2,7 +2,9 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
+#include <string>
 
 #include "core/accelerator.h"
 #include "core/message.h"
@@ -16,10 +18,14 @@ class PeerGpus {
  public:
   explicit PeerGpus(const PeerIdentity& peer) : peer_(peer) {}
 
+  void connected(const Connection& connection) {
+    pid_ = connection.peerPid();
+  }
   // kShare, kUnshare.
   void onShare(const MessageHeader& header, ByteSpan payload);
   // Reads or writes pieces of what the peer has named as `there`, from or to
-  // memory of our GPU `device`. False: it can't be; `done` is not called.
+  // memory of our GPU `device`. False: it can't be, which is logged, each
+  // reason once; `done` is not called.
   bool move(
       Accelerator& gpus,
       int device,
@@ -34,9 +40,16 @@ class PeerGpus {
   }
 
  private:
+  void beginToMap(Accelerator& gpus);
+  bool tell(uint64_t id, ByteSpan description);
+  void say(const Error& error);
+
   const PeerIdentity& peer_;
-  std::map<uint64_t, Bytes> shared_; // how to map it, by the peer's id
+  uint32_t pid_ = 0;
+  // How to map it, by the peer's id; empty: mapped_ has been told.
+  std::map<uint64_t, Bytes> shared_;
   std::unique_ptr<Accelerator::PeerMemory> mapped_; // from the first use on
+  std::set<std::string> said_;
 };
 
 } // namespace dlslime

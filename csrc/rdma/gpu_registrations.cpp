@@ -6,10 +6,13 @@ namespace dlslime::rdma {
 
 namespace {
 
+// Tensors of many sizes in mapped memory have an extent each.
+constexpr size_t kMostKept = 1024;
+
 bool stillThere(const Accelerator::Allocation& allocation) {
   try {
     const auto& whole = allocation.whole;
-    return whole.accelerator->allocationOf(whole).id == allocation.id;
+    return whole.accelerator->allocationOf(whole).ids == allocation.ids;
   } catch (const Error&) {
     return false; // nothing is there, or something smaller
   }
@@ -19,8 +22,9 @@ bool stillThere(const Accelerator::Allocation& allocation) {
 
 const GpuRegistrations::Entry* GpuRegistrations::lookUp(
     const Accelerator::Allocation& allocation) const {
-  const auto found = entries_.find(allocation.whole.data);
-  return found != entries_.end() && found->second.allocation.id == allocation.id
+  const auto found = entries_.find(extentOf(allocation));
+  return found != entries_.end() &&
+          found->second.allocation.ids == allocation.ids
       ? &found->second
       : nullptr;
 }
@@ -81,7 +85,10 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
     return known->region;
   }
   dropFreed(dropped);
-  entries_[allocation.whole.data] = {allocation, region};
+  if (entries_.size() >= kMostKept) {
+    dropIdle(dropped);
+  }
+  entries_[extentOf(allocation)] = {allocation, region};
   return region;
 }
 
@@ -95,9 +102,7 @@ void GpuRegistrations::dropFreed(Dropped& dropped) {
   });
 }
 
-void GpuRegistrations::trim() {
-  Dropped dropped; // freed after unlocking
-  const std::lock_guard<std::mutex> guard(mutex_);
+void GpuRegistrations::dropIdle(Dropped& dropped) {
   std::erase_if(entries_, [&](auto& entry) {
     const bool idle = entry.second.region.use_count() <= 1;
     if (idle) {
@@ -105,6 +110,12 @@ void GpuRegistrations::trim() {
     }
     return idle;
   });
+}
+
+void GpuRegistrations::trim() {
+  Dropped dropped; // freed after unlocking
+  const std::lock_guard<std::mutex> guard(mutex_);
+  dropIdle(dropped);
 }
 
 size_t GpuRegistrations::entries() {

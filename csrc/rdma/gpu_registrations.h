@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/accelerator.h"
@@ -41,17 +42,23 @@ class GpuRegistrations {
     MemoryRegionPtr region; // null: it can't be registered
   };
   using Dropped = std::vector<MemoryRegionPtr>;
+  // Of mapped memory (Accelerator::Allocation) several may begin at one place.
+  using Extent = std::pair<const std::byte*, size_t>;
+  static Extent extentOf(const Accelerator::Allocation& allocation) {
+    return {allocation.whole.data, allocation.whole.size};
+  }
 
   MemoryRegionPtr tryToMake(const MemoryView& whole);
   const Entry* lookUp(const Accelerator::Allocation& allocation) const;
   void dropFreed(Dropped& dropped);
+  void dropIdle(Dropped& dropped);
   void sayOnce(const Error& error);
 
   const ProtectionDomainPtr domain_;
   const bool enabled_;
   std::mutex mutex_;
   // Guarded by mutex_, and no region is freed while it is held:
-  std::map<const std::byte*, Entry> entries_; // by address
+  std::map<Extent, Entry> entries_;
   std::set<std::string> said_;
 };
 

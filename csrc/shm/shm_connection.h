@@ -32,6 +32,9 @@ class ShmConnection final : public Connection {
   bool onThisHost() const override {
     return true;
   }
+  uint32_t peerPid() const override {
+    return ownAccess_ == Access::kGranted ? peerPid_ : 0;
+  }
   std::string_view route() const override {
     return "shm";
   }

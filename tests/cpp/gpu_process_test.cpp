@@ -12,11 +12,13 @@ namespace dlslime::testing {
 namespace {
 
 constexpr size_t kSize = 3'000'000;
+constexpr size_t kPiece = 512 << 10; // of mapped memory
+constexpr int kPieces = 6;
 enum Tag : uint32_t { kThere = 1, kBack, kTurn };
 
-Node joinAs(const std::string& folder, int rank) {
+Node joinAs(const std::string& folder, int rank, const Config& config = {}) {
   Node node;
-  node.engine = std::make_shared<Engine>(Config{});
+  node.engine = std::make_shared<Engine>(config);
   GroupOptions options;
   options.name = "gpus";
   options.rank = rank;
@@ -30,6 +32,38 @@ bool endsWell(const Operation& operation) {
   return eventually([&] { return operation.done(); }) &&
       operation.status().ok();
 }
+
+// As torch's expandable segments are; a tensor in the middle of it.
+MemoryView mappedMemory(GpuSide& gpu) {
+  auto memory = gpu.mapped(kPiece, kPieces);
+  memory.data += 1000;
+  memory.size = kSize;
+  return memory;
+}
+
+// Sends back what comes, by mapped memory one piece of which is made anew for
+// each turn. Its arguments: a folder, and the number of turns.
+const ChildRole kMappedEchoer("gpu mapped echo", [](const auto& arguments) {
+  FakeGpu fake;
+  GpuSide gpu(fake, 1);
+  auto node = joinAs(arguments.at(0), 1);
+  const auto memory = mappedMemory(gpu);
+  for (int turn = 0; turn < std::stoi(arguments.at(1)); ++turn) {
+    auto* const base = memory.data - 1000;
+    gpu.remap(base + kPiece * static_cast<size_t>(turn % kPieces), kPiece);
+    const auto receive = gpu.receive(node, 0, kThere, memory);
+    node.engine->holdStream(gpu.place(), *receive);
+    const auto send = gpu.send(node, 0, kBack, memory);
+    if (!endsWell(*receive) || !endsWell(*send)) {
+      return 2;
+    }
+    if (fake.live("handles") != 0) {
+      return 3;
+    }
+  }
+  node.engine->leave(*node.group);
+  return 0;
+});
 
 // Sends back what comes, from memory that is made anew for each turn. Its
 // arguments: a folder, and the number of turns.
@@ -109,6 +143,41 @@ TEST_F(GpuProcess, AllocationsAreMappedOnceAndLetGoWhenTheyAreFreed) {
   EXPECT_EQ(log.count("pinned memory"), 0U) << log.all();
 }
 
+TEST_F(GpuProcess, MappedMemoryGoesByDescriptorsOfItsPieces) {
+  constexpr int kTurns = 7;
+  source = mappedMemory(gpu);
+  target = mappedMemory(gpu);
+  ChildProcess child(
+      "gpu mapped echo", {folder.path(), std::to_string(kTurns)});
+  for (unsigned i = 0; i < kTurns; ++i) {
+    ASSERT_TRUE(turn(i)) << i;
+    // A piece that is gone is let go of when the next one is shared; all are
+    // when the child ends, which is at once after its last turn.
+    EXPECT_TRUE(i + 1 == kTurns || fake.live("imports") == kPieces) << i;
+    EXPECT_EQ(fake.live("handles"), 0);
+  }
+  const auto report = node.engine->report(*node.group).at(0);
+  EXPECT_EQ(report.counters.cudaIpcMessages, kTurns);
+  EXPECT_EQ(child.join(), 0);
+  EXPECT_EQ(log.count("pinned memory"), 0U) << log.all();
+}
+
+TEST_F(GpuProcess, MappedMemoryOfAnUnreadableProcessIsStagedAndSaidOnce) {
+  Config config;
+  config.crossMemoryAttach = false;
+  const TemporaryFolder other;
+  node = joinAs(other.path(), 0, config);
+  source = mappedMemory(gpu);
+  target = mappedMemory(gpu);
+  ChildProcess child("gpu mapped echo", {other.path(), "3"});
+  for (unsigned i = 0; i < 3; ++i) {
+    ASSERT_TRUE(turn(i)) << i;
+  }
+  EXPECT_EQ(fake.live("imports"), 0);
+  EXPECT_EQ(child.join(), 0);
+  EXPECT_EQ(log.count("process_vm_readv;"), 1U) << log.all();
+}
+
 TEST_F(GpuProcess, WhatCantBeMappedGoesThroughPinnedMemoryAndIsSaid) {
   fake.fail("cuIpcOpenMemHandle", cuda::Result::kPeerAccessUnsupported, 0, 100);
   ChildProcess child("gpu echo", {folder.path(), "3"});
@@ -127,7 +196,7 @@ TEST_F(GpuProcess, WhatCantBeSharedGoesThroughPinnedMemoryAndIsSaidOnce) {
     ASSERT_TRUE(turn(i)) << i;
   }
   EXPECT_EQ(child.join(), 0);
-  EXPECT_EQ(log.count("expandable_segments"), 1U) << log.all();
+  EXPECT_EQ(log.count("cudaMallocAsync"), 1U) << log.all();
 }
 
 TEST_F(GpuProcess, APeerThatIsKilledLeavesNothingMapped) {

@@ -119,6 +119,27 @@ TEST_P(RdmaGpuMessages, AnotherAllocationAtTheSameAddressIsAnother) {
   }
 }
 
+TEST_P(RdmaGpuMessages, MappedMemoryIsRegisteredAcrossItsPieces) {
+  refuseCopies();
+  constexpr size_t kPiece = 1 << 20;
+  auto from = one.mapped(kPiece, 5), to = other.mapped(kPiece, 5);
+  auto* const base = from.data;
+  from.data += 1000;
+  to.data += 5000;
+  from.size = to.size = kLarge; // of four pieces each
+  for (unsigned i = 0; i < 5; ++i) {
+    ASSERT_TRUE(passes(from, to, i)) << i;
+    EXPECT_EQ(registered(), 2) << "what was freed is given back";
+    one.remap(base + kPiece * (i % 4), kPiece);
+  }
+  auto part = from, partThere = to; // another extent, beside the other
+  part.size = partThere.size = kPushed;
+  ASSERT_TRUE(passes(part, partThere, 9));
+  ASSERT_TRUE(passes(from, to, 10));
+  EXPECT_EQ(registered(), 4);
+  EXPECT_EQ(counters(1).gpuDirectMessages, 7U);
+}
+
 TEST_P(RdmaGpuMessages, TrimmingGivesBackWhatIsIdle) {
   ASSERT_TRUE(passes(one.memory(kLarge), other.memory(kLarge), 1));
   for (int rank = 0; rank < 2; ++rank) {

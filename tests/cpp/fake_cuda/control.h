@@ -1,6 +1,27 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+
+#include "cuda/cuda_api.h"
+
+namespace fake_cuda {
+
+// Of cuMemCreate, which tests alone call.
+struct AllocationProperties { // CUmemAllocationProp
+  int type;
+  int requestedHandleTypes;
+  dlslime::cuda::MemoryLocation location;
+  void* windowsOnly;
+  struct {
+    unsigned char compressible, gpuDirect;
+    unsigned short usage;
+    unsigned char reserved[4];
+  } flags;
+};
+constexpr int kPinnedAllocation = 1; // CU_MEM_ALLOCATION_TYPE_PINNED
+
+} // namespace fake_cuda
 
 // What tests ask of the fake driver beyond CUDA's own functions. Exported by
 // the library under these names; found with dlsym.
@@ -16,13 +37,16 @@ using FakeCudaFail =
 // does FAKE_CUDA_DELAY_US; 50 otherwise.
 using FakeCudaDelay = void(int microseconds);
 // How many there are now: "allocations", "imports", "streams", "events",
-// "pinned", "contexts".
+// "handles", "pinned", "contexts".
 using FakeCudaLive = int(const char* kind);
 // Where the processor finds device memory, which it can't touch under the
 // address that the driver gave.
 using FakeCudaPeek = void*(uint64_t device);
 // This allocation can't be exported, as if it were of a pool.
 using FakeCudaDenyIpc = void(uint64_t device);
+// What a dma-buf of the fake driver stands for that is of several allocations,
+// mapped anew (munmap); null: it is of one, whose memory it is itself.
+using FakeCudaMapRange = void*(int fd, size_t* size);
 // This stream is being captured into a graph; null: none is.
 using FakeCudaCapture = void(void* stream);
 

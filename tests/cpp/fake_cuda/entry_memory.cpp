@@ -15,21 +15,26 @@ namespace {
 
 // One end of a copy, kept alive until it has been made.
 struct Place {
-  std::shared_ptr<Allocation> allocation; // null: the host's
+  std::vector<AllocationPtr> allocations; // empty: it is the host's
   std::byte* bytes = nullptr;
   bool waits = false; // pageable: the driver copies before it returns
 };
 
 bool resolve(DevicePointer pointer, size_t size, Place& place) {
-  place.allocation = Memory::instance().find(pointer);
-  if (!place.allocation) {
+  auto& memory = Memory::instance();
+  if (!memory.find(pointer) && !memory.reservationOf(pointer)) {
     place.bytes = reinterpret_cast<std::byte*>(pointer);
-    place.waits = !Memory::instance().pinned(pointer, size);
+    place.waits = !memory.pinned(pointer, size);
     return true;
   }
-  const size_t offset = pointer - place.allocation->base();
-  place.bytes = place.allocation->bytes() + offset;
-  return offset + size <= place.allocation->size();
+  place.allocations = memory.span(pointer, size);
+  if (place.allocations.empty()) {
+    return false;
+  }
+  const auto& first = *place.allocations.front();
+  const auto& last = *place.allocations.back();
+  place.bytes = first.place->alias(pointer);
+  return pointer + size <= last.base() + last.size();
 }
 
 template <typename Value>
@@ -56,18 +61,18 @@ Result attributeOf(
       answer<unsigned long long>(value, of != nullptr ? of->id : 0);
       return Result::kSuccess;
     case PointerAttribute::kDeviceOrdinal:
-      answer<int>(value, of != nullptr ? of->device : -2);
+      answer<int>(value, of != nullptr ? of->physical->device : -2);
       return Result::kSuccess;
     case PointerAttribute::kIsLegacyIpcCapable:
       answer<unsigned>(
-          value,
-          of != nullptr && of->legacyIpc != 0 && !of->imported ? 1U : 0U);
+          value, of != nullptr && of->legacyIpc && !of->imported() ? 1U : 0U);
       return Result::kSuccess;
     case PointerAttribute::kRangeStart:
-      answer<DevicePointer>(value, of != nullptr ? of->base() : 0);
+      // Of the addresses, as the driver: of them not all need be mapped.
+      answer<DevicePointer>(value, of != nullptr ? of->place->base() : 0);
       return Result::kSuccess;
     case PointerAttribute::kRangeSize:
-      answer<size_t>(value, of != nullptr ? of->size() : 0);
+      answer<size_t>(value, of != nullptr ? of->place->size : 0);
       return Result::kSuccess;
     case PointerAttribute::kIsGpuDirectRdmaCapable:
       answer<unsigned>(value, of != nullptr ? 1U : 0U);
@@ -213,7 +218,8 @@ FAKE_CUDA_EXPORT Result cuIpcCloseMemHandle(DevicePointer pointer) {
   return Memory::instance().free(pointer, true);
 }
 
-// A descriptor that a NIC of the fake could register: the memory's own.
+// A descriptor that a NIC of the fake could register: the memory's own, or one
+// for a row of them.
 FAKE_CUDA_EXPORT Result cuMemGetHandleForAddressRange(
     void* handle,
     DevicePointer pointer,
@@ -221,16 +227,19 @@ FAKE_CUDA_EXPORT Result cuMemGetHandleForAddressRange(
     int type,
     unsigned long long /*flags*/) {
   FAKE_CUDA_ENTER(cuMemGetHandleForAddressRange);
-  const auto allocation = Memory::instance().find(pointer);
+  auto& memory = Memory::instance();
+  const auto parts = memory.span(pointer, size);
   constexpr uint64_t kPage = 4096;
-  if (!allocation || type != kDmaBufHandle || pointer % kPage != 0 ||
+  if (parts.empty() || type != kDmaBufHandle || pointer % kPage != 0 ||
       size % kPage != 0 ||
-      pointer + size > allocation->base() + allocation->size()) {
+      pointer + size > parts.back()->base() + parts.back()->size()) {
     return Result::kInvalidValue;
   }
-  const int copy = fcntl(allocation->fd, F_DUPFD_CLOEXEC, 0);
-  std::memcpy(handle, &copy, sizeof(copy));
-  return copy >= 0 ? Result::kSuccess : Result::kUnknown;
+  const int made = parts.size() == 1
+      ? fcntl(parts[0]->physical->fd, F_DUPFD_CLOEXEC, 0)
+      : memory.makeRange(parts);
+  std::memcpy(handle, &made, sizeof(made));
+  return made >= 0 ? Result::kSuccess : Result::kUnknown;
 }
 
 FAKE_CUDA_EXPORT void* fakeCudaPeek(uint64_t device) {
@@ -240,6 +249,6 @@ FAKE_CUDA_EXPORT void* fakeCudaPeek(uint64_t device) {
 
 FAKE_CUDA_EXPORT void fakeCudaDenyIpc(uint64_t device) {
   if (const auto allocation = Memory::instance().find(device)) {
-    allocation->legacyIpc = 0;
+    allocation->legacyIpc = false;
   }
 }

@@ -232,6 +232,9 @@ FAKE_CUDA_EXPORT int fakeCudaLive(const char* kind) {
   if (what == "allocations" || what == "imports") {
     return Memory::instance().count(what == "imports");
   }
+  if (what == "handles") {
+    return Memory::instance().handleCount();
+  }
   if (what == "contexts") {
     int held = 0;
     for (int device = 0; device < deviceCount(); ++device) {

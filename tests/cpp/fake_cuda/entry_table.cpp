@@ -34,6 +34,16 @@ void cuIpcGetMemHandle();
 void cuIpcOpenMemHandle_v2();
 void cuIpcCloseMemHandle();
 void cuMemGetHandleForAddressRange();
+void cuMemGetAddressRange_v2();
+void cuMemRelease();
+void cuMemAddressReserve();
+void cuMemAddressFree();
+void cuMemMap();
+void cuMemUnmap();
+void cuMemSetAccess();
+void cuMemRetainAllocationHandle();
+void cuMemExportToShareableHandle();
+void cuMemImportFromShareableHandle();
 void cuStreamCreateWithPriority();
 void cuStreamDestroy_v2();
 void cuStreamQuery();
@@ -101,6 +111,26 @@ const Entry kEntries[] = {
     {"cuMemGetHandleForAddressRange",
      11070,
      reinterpret_cast<void*>(&cuMemGetHandleForAddressRange)},
+    {"cuMemGetAddressRange",
+     3020,
+     reinterpret_cast<void*>(&cuMemGetAddressRange_v2)},
+    {"cuMemRelease", 10020, reinterpret_cast<void*>(&cuMemRelease)},
+    {"cuMemAddressReserve",
+     10020,
+     reinterpret_cast<void*>(&cuMemAddressReserve)},
+    {"cuMemAddressFree", 10020, reinterpret_cast<void*>(&cuMemAddressFree)},
+    {"cuMemMap", 10020, reinterpret_cast<void*>(&cuMemMap)},
+    {"cuMemUnmap", 10020, reinterpret_cast<void*>(&cuMemUnmap)},
+    {"cuMemSetAccess", 10020, reinterpret_cast<void*>(&cuMemSetAccess)},
+    {"cuMemExportToShareableHandle",
+     10020,
+     reinterpret_cast<void*>(&cuMemExportToShareableHandle)},
+    {"cuMemImportFromShareableHandle",
+     10020,
+     reinterpret_cast<void*>(&cuMemImportFromShareableHandle)},
+    {"cuMemRetainAllocationHandle",
+     11000,
+     reinterpret_cast<void*>(&cuMemRetainAllocationHandle)},
     {"cuStreamCreateWithPriority",
      5050,
      reinterpret_cast<void*>(&cuStreamCreateWithPriority)},

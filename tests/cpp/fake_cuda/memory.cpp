@@ -28,34 +28,29 @@ static_assert(sizeof(Handle) <= sizeof(IpcMemoryHandle));
 
 std::atomic<uint64_t> nextId{1};
 
-std::byte* map(int fd, size_t size, int protection) {
-  void* const address = mmap(nullptr, size, protection, MAP_SHARED, fd, 0);
-  return address == MAP_FAILED ? nullptr : static_cast<std::byte*>(address);
+std::byte* reserveAddresses(size_t size) {
+  void* const address = mmap(
+      nullptr,
+      size,
+      PROT_NONE,
+      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+      -1,
+      0);
+  return static_cast<std::byte*>(address);
+}
+
+uint64_t inodeOf(int fd) {
+  struct stat info {};
+  return fstat(fd, &info) == 0 ? info.st_ino : 0;
 }
 
 } // namespace
 
-Allocation::Allocation(int fd_, size_t size, int device_, bool imported_)
-    : fd(fd_),
-      device(device_),
-      imported(imported_),
-      id(nextId++),
-      size_(size),
-      seen_(map(fd, size, PROT_NONE)),
-      alias_(map(fd, size, PROT_READ | PROT_WRITE)) {}
-
-Allocation::~Allocation() {
-  munmap(seen_, size_);
-  munmap(alias_, size_);
+Physical::~Physical() {
   close(fd);
 }
 
-Memory& Memory::instance() {
-  static auto* memory = new Memory; // streams outlive static objects
-  return *memory;
-}
-
-std::shared_ptr<Allocation> Memory::allocate(size_t size, int device) {
+std::shared_ptr<Physical> makePhysical(size_t size, int device) {
   const int fd = memfd_create("fake-cuda", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(size)) != 0) {
     if (fd >= 0) {
@@ -63,17 +58,69 @@ std::shared_ptr<Allocation> Memory::allocate(size_t size, int device) {
     }
     return nullptr;
   }
-  auto made = std::make_shared<Allocation>(fd, size, device, false);
+  return std::make_shared<Physical>(fd, size, device, false);
+}
+
+Reservation::Reservation(size_t size_)
+    : size(size_),
+      seen_(reserveAddresses(size)),
+      alias_(reserveAddresses(size)) {}
+
+Reservation::~Reservation() {
+  munmap(seen_, size);
+  munmap(alias_, size);
+}
+
+Allocation::Allocation(
+    std::shared_ptr<Physical> physical_,
+    std::shared_ptr<Reservation> place_,
+    DevicePointer base)
+    : physical(std::move(physical_)),
+      place(std::move(place_)),
+      id(nextId++),
+      base_(base) {
+  mmap(
+      bytes(),
+      size(),
+      PROT_READ | PROT_WRITE,
+      MAP_SHARED | MAP_FIXED,
+      physical->fd,
+      0);
+}
+
+Allocation::~Allocation() {
+  mmap(
+      bytes(),
+      size(),
+      PROT_NONE,
+      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+      -1,
+      0);
+}
+
+Memory& Memory::instance() {
+  static auto* memory = new Memory; // streams outlive static objects
+  return *memory;
+}
+
+AllocationPtr Memory::allocate(size_t size, int device) {
+  const auto physical = makePhysical(size, device);
+  if (!physical) {
+    return nullptr;
+  }
+  const auto place = std::make_shared<Reservation>(size);
+  auto made = std::make_shared<Allocation>(physical, place, place->base());
   const std::lock_guard<std::mutex> guard(mutex_);
   allocations_[made->base()] = made;
   return made;
 }
 
 Result Memory::free(DevicePointer base, bool imported) {
-  std::shared_ptr<Allocation> gone; // unmapped after unlocking
+  AllocationPtr gone; // unmapped after unlocking
   const std::lock_guard<std::mutex> guard(mutex_);
   const auto found = allocations_.find(base);
-  if (found == allocations_.end() || found->second->imported != imported) {
+  if (found == allocations_.end() || found->second->imported() != imported ||
+      reservations_.contains(found->second->place->base())) {
     return Result::kInvalidValue;
   }
   if (imported && --found->second->opened > 0) {
@@ -84,7 +131,7 @@ Result Memory::free(DevicePointer base, bool imported) {
   return Result::kSuccess;
 }
 
-std::shared_ptr<Allocation> Memory::findLocked(DevicePointer pointer) {
+AllocationPtr Memory::findLocked(DevicePointer pointer) {
   auto after = allocations_.upper_bound(pointer);
   if (after == allocations_.begin()) {
     return nullptr;
@@ -93,25 +140,38 @@ std::shared_ptr<Allocation> Memory::findLocked(DevicePointer pointer) {
   return pointer < candidate->base() + candidate->size() ? candidate : nullptr;
 }
 
-std::shared_ptr<Allocation> Memory::find(DevicePointer pointer) {
+std::vector<AllocationPtr> Memory::span(DevicePointer pointer, size_t size) {
+  std::vector<AllocationPtr> parts;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  for (auto next = pointer; parts.empty() || next < pointer + size;) {
+    const auto part = findLocked(next);
+    if (!part || !part->accessible ||
+        (!parts.empty() && parts[0]->place != part->place)) {
+      return {};
+    }
+    parts.push_back(part);
+    next = part->base() + part->size();
+  }
+  return parts;
+}
+
+AllocationPtr Memory::find(DevicePointer pointer) {
   const std::lock_guard<std::mutex> guard(mutex_);
   return findLocked(pointer);
 }
 
 Result Memory::exportHandle(DevicePointer pointer, IpcMemoryHandle& handle) {
   const auto allocation = find(pointer);
-  if (!allocation || allocation->imported || allocation->legacyIpc == 0) {
+  if (!allocation || allocation->imported() || !allocation->legacyIpc) {
     return Result::kInvalidValue;
   }
-  struct stat info {};
-  fstat(allocation->fd, &info);
   const Handle content{
       kMagic,
       getpid(),
-      allocation->fd,
+      allocation->physical->fd,
       allocation->size(),
-      info.st_ino,
-      allocation->device};
+      inodeOf(allocation->physical->fd),
+      allocation->physical->device};
   std::memset(&handle, 0, sizeof(handle));
   std::memcpy(&handle, &content, sizeof(content));
   return Result::kSuccess;
@@ -132,8 +192,7 @@ Result Memory::importHandle(
   const auto path = "/proc/" + std::to_string(content.pid) + "/fd/" +
       std::to_string(content.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  struct stat info {};
-  if (fd < 0 || fstat(fd, &info) != 0 || info.st_ino != content.inode) {
+  if (fd < 0 || inodeOf(fd) != content.inode) {
     if (fd >= 0) {
       close(fd);
     }
@@ -141,16 +200,19 @@ Result Memory::importHandle(
   }
   const std::lock_guard<std::mutex> guard(mutex_);
   for (const auto& [address, known] : allocations_) {
-    struct stat other {};
-    if (known->imported && fstat(known->fd, &other) == 0 &&
-        other.st_ino == info.st_ino) {
+    if (known->imported() && inodeOf(known->physical->fd) == content.inode) {
       close(fd);
       ++known->opened;
       base = address;
       return Result::kSuccess;
     }
   }
-  auto made = std::make_shared<Allocation>(fd, content.size, device, true);
+  const auto place = std::make_shared<Reservation>(content.size);
+  auto made = std::make_shared<Allocation>(
+      std::make_shared<Physical>(fd, content.size, device, true),
+      place,
+      place->base());
+  made->legacyIpc = false;
   base = made->base();
   allocations_[base] = std::move(made);
   return Result::kSuccess;
@@ -197,7 +259,7 @@ int Memory::count(bool imported) {
   const std::lock_guard<std::mutex> guard(mutex_);
   int count = 0;
   for (const auto& entry : allocations_) {
-    count += entry.second->imported == imported ? 1 : 0;
+    count += entry.second->imported() == imported ? 1 : 0;
   }
   return count;
 }

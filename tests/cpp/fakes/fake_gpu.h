@@ -48,6 +48,65 @@ class FakeGpu {
     using Free = cuda::Result(cuda::DevicePointer);
     driver().check(call<Free>("cuMemFree_v2")(pointer), "free");
   }
+  // Physical memory of so many pieces at addresses that go on with each other,
+  // as torch's expandable segments are made (cuMemCreate, cuMemMap), with room
+  // for as much again behind. Not `shareable`: without descriptors.
+  cuda::DevicePointer allocateMapped(
+      const cuda::Gpu& gpu,
+      size_t piece,
+      int pieces,
+      bool shareable = true) {
+    const cuda::Gpu::Scope scope(gpu);
+    cuda::DevicePointer base = 0;
+    driver().check(
+        driver().reserveAddresses(
+            &base, 2 * piece * static_cast<size_t>(pieces), 0, 0, 0),
+        "reserve");
+    for (int i = 0; i < pieces; ++i) {
+      mapPiece(gpu, base + piece * static_cast<size_t>(i), piece, shareable);
+    }
+    return base;
+  }
+  void mapPiece(
+      const cuda::Gpu& gpu,
+      cuda::DevicePointer pointer,
+      size_t size,
+      bool shareable = true) {
+    const cuda::Gpu::Scope scope(gpu);
+    const fake_cuda::AllocationProperties properties{
+        fake_cuda::kPinnedAllocation,
+        shareable ? cuda::kDescriptorHandle : 0,
+        {cuda::kDeviceLocation, gpu.ordinal()},
+        nullptr,
+        {}};
+    using Create = cuda::Result(
+        cuda::MemoryHandle*,
+        size_t,
+        const fake_cuda::AllocationProperties*,
+        unsigned long long);
+    cuda::MemoryHandle handle = 0;
+    driver().check(
+        call<Create>("cuMemCreate")(&handle, size, &properties, 0), "create");
+    driver().check(driver().map(pointer, size, 0, handle, 0), "map");
+    driver().check(driver().releaseHandle(handle), "release");
+    const cuda::AccessDescription access{
+        {cuda::kDeviceLocation, gpu.ordinal()}, cuda::kReadAndWrite};
+    driver().check(driver().setAccess(pointer, size, &access, 1), "access");
+  }
+  void unmapPiece(cuda::DevicePointer pointer, size_t size) {
+    driver().check(driver().unmap(pointer, size), "unmap");
+  }
+  // Of a dma-buf, if it is of several allocations; else null.
+  static void* mapRange(int fd, size_t& size) {
+    void* const library = dlopen(FAKE_CUDA_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+    if (library == nullptr) {
+      return nullptr;
+    }
+    auto* const map =
+        reinterpret_cast<FakeCudaMapRange*>(dlsym(library, "fakeCudaMapRange"));
+    dlclose(library); // the program's own reference stays
+    return map(fd, &size);
+  }
   // Past all streams.
   std::byte* peek(cuda::DevicePointer pointer) {
     return static_cast<std::byte*>(call<FakeCudaPeek>("fakeCudaPeek")(pointer));

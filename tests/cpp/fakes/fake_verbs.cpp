@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "fakes/fake_gpu.h"
 #include "fakes/fake_verbs_objects.h"
 
 namespace dlslime::testing {
@@ -195,19 +196,22 @@ struct FakeCalls {
       int fd,
       int /*access*/) {
     const auto held = lock();
-    void* const mapped =
-        mmap(nullptr, offset + size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    size_t length = offset + size;
+    void* mapped = FakeGpu::mapRange(fd, length);
+    if (mapped == nullptr) {
+      mapped = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
     if (mapped == MAP_FAILED) {
       return nullptr;
     }
     auto* const region = made(domain, address, size);
     if (region == nullptr) {
-      munmap(mapped, offset + size);
+      munmap(mapped, length);
       return nullptr;
     }
     FakeFabric::current->regions_[region->lkey].bytes =
         static_cast<std::byte*>(mapped) + offset;
-    FakeFabric::current->mapped_[region->lkey] = {mapped, offset + size};
+    FakeFabric::current->mapped_[region->lkey] = {mapped, length};
     ++FakeFabric::current->live_["dma-buf"];
     return region;
   }

@@ -56,6 +56,21 @@ class GpuSide {
     return {
         reinterpret_cast<std::byte*>(pointer), size, nullptr, gpu_->ordinal()};
   }
+  // As torch's expandable segments are: of pieces.
+  MemoryView mapped(size_t piece, int pieces) {
+    const auto pointer = fake_.allocateMapped(*gpu_, piece, pieces);
+    return {
+        reinterpret_cast<std::byte*>(pointer),
+        piece * static_cast<size_t>(pieces),
+        nullptr,
+        gpu_->ordinal()};
+  }
+  // Its bytes are gone, and others are there.
+  void remap(std::byte* piece, size_t size) {
+    const auto pointer = reinterpret_cast<cuda::DevicePointer>(piece);
+    fake_.unmapPiece(pointer, size);
+    fake_.mapPiece(*gpu_, pointer, size);
+  }
   MemoryView filled(const Bytes& bytes) {
     const auto view = memory(bytes.size());
     fake_.fill(reinterpret_cast<cuda::DevicePointer>(view.data), bytes);

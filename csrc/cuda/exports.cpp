@@ -1,0 +1,235 @@
+#include "cuda/exports.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/bytes.h"
+
+namespace dlslime::cuda {
+
+namespace {
+
+std::string describe(const Gpu& gpu, const Allocation& allocation) {
+  return "memory of " + gpu.describe() + " (" +
+      std::to_string(allocation.size) +
+      " bytes) can't be shared with other processes: ";
+}
+
+void refuseIf(
+    const Gpu& gpu,
+    const Allocation& allocation,
+    Result result,
+    const char* call,
+    const char* why) {
+  if (result != Result::kSuccess) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        describe(gpu, allocation) + why + "; " +
+            gpu.driver().status(result, call).message());
+  }
+}
+
+// A reference to what is mapped there, for as long as it lives.
+class Retained {
+ public:
+  Retained(const Gpu& gpu, const Allocation& allocation)
+      : driver_(gpu.driver()) {
+    refuseIf(
+        gpu,
+        allocation,
+        driver_.retainHandle(&handle, reinterpret_cast<void*>(allocation.base)),
+        "cuMemRetainAllocationHandle",
+        "it was made neither by cudaMalloc nor by cuMemCreate (by "
+        "cudaMallocAsync?)");
+  }
+  ~Retained() {
+    driver_.releaseHandle(handle);
+  }
+  Retained(const Retained&) = delete;
+  Retained& operator=(const Retained&) = delete;
+
+  MemoryHandle handle = 0;
+
+ private:
+  const Driver& driver_;
+};
+
+// It keeps the memory, even if it is freed.
+UniqueFd descriptorOf(const Gpu& gpu, const Allocation& allocation) {
+  const Gpu::Scope scope(gpu);
+  const Retained retained(gpu, allocation);
+  int fd = -1;
+  refuseIf(
+      gpu,
+      allocation,
+      gpu.driver().exportHandle(&fd, retained.handle, kDescriptorHandle, 0),
+      "cuMemExportToShareableHandle",
+      "whoever made it (cuMemCreate) has not asked for "
+      "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR");
+  UniqueFd owned(fd);
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return owned;
+}
+
+// Some for us, of those that the process may have open.
+size_t shareOfDescriptors() {
+  constexpr size_t kOneIn = 4, kLeast = 16;
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0
+      ? std::max<size_t>(limit.rlim_cur / kOneIn, kLeast)
+      : kLeast;
+}
+
+} // namespace
+
+Bytes encode(const ExportedAllocation& exported) {
+  ByteWriter writer;
+  writer.number(exported.id);
+  writer.number(exported.base);
+  writer.number(exported.size);
+  writer.number(exported.descriptor);
+  writer.blob(std::as_bytes(std::span(exported.handle.bytes)));
+  return writer.take();
+}
+
+ExportedAllocation decodeAllocation(ByteSpan bytes) {
+  ByteReader reader(bytes);
+  ExportedAllocation exported;
+  exported.id = reader.number<uint64_t>();
+  exported.base = reader.number<uint64_t>();
+  exported.size = reader.number<uint64_t>();
+  exported.descriptor = reader.number<int32_t>();
+  const auto handle = reader.blob();
+  if (!reader.atEnd() || handle.size() != sizeof(exported.handle.bytes) ||
+      exported.size == 0 || exported.base > UINT64_MAX - exported.size) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "what a peer says of its GPU memory can't be read: " +
+            std::to_string(bytes.size()) + " bytes");
+  }
+  std::memcpy(exported.handle.bytes, handle.data(), handle.size());
+  return exported;
+}
+
+Exports::Exports() : Exports(shareOfDescriptors()) {}
+
+Exports::Entry* Exports::find(const Allocation& allocation) {
+  const auto found = entries_.find(allocation.base);
+  return found != entries_.end() &&
+          found->second.allocation.bufferId == allocation.bufferId
+      ? &found->second
+      : nullptr;
+}
+
+Exports::Entry& Exports::add(const Gpu& gpu, const Allocation& allocation) {
+  auto& entry = entries_[allocation.base];
+  entry.gpu = &gpu;
+  entry.allocation = allocation;
+  entry.id = nextId_++;
+  try {
+    if (allocation.legacyIpc) {
+      const Gpu::Scope scope(gpu);
+      gpu.driver().check(
+          gpu.driver().ipcGetHandle(&entry.handle, allocation.base),
+          "sharing a GPU's memory (cuIpcGetMemHandle)");
+    } else {
+      openDescriptor(entry);
+    }
+    bases_[entry.id] = allocation.base;
+  } catch (const Error& error) {
+    entry.problem = error.status();
+  }
+  return entry;
+}
+
+void Exports::openDescriptor(Entry& entry) {
+  entry.descriptor =
+      std::make_unique<UnforkedFd>(descriptorOf(*entry.gpu, entry.allocation));
+  opened_.push_back(entry.id);
+  if (opened_.size() > mostDescriptors_) {
+    const auto oldest = bases_.at(opened_.front());
+    opened_.pop_front();
+    entries_.at(oldest).descriptor.reset();
+  }
+}
+
+std::vector<uint64_t>
+Exports::of(const Gpu& gpu, DevicePointer pointer, size_t bytes) {
+  const auto all = allocationsOf(gpu, pointer, bytes);
+  if (all.size() > mostDescriptors_) { // a peer needs all of them at once
+    throw Error(
+        ErrorCode::kUnavailable,
+        std::to_string(bytes) + " bytes of " + gpu.describe() + " are of " +
+            std::to_string(all.size()) + " allocations, and no more than " +
+            std::to_string(mostDescriptors_) +
+            " descriptors are kept open: raise the limit of open files "
+            "(ulimit -n)");
+  }
+  std::vector<uint64_t> ids;
+  ids.reserve(all.size());
+  const std::lock_guard<std::mutex> guard(mutex_);
+  bool dropped = false;
+  for (const auto& allocation : all) {
+    auto* entry = find(allocation);
+    if (entry == nullptr) {
+      if (!std::exchange(dropped, true)) {
+        dropFreed();
+      }
+      entry = &add(gpu, allocation);
+    }
+    if (!entry->problem.ok()) {
+      throw Error(entry->problem);
+    }
+    ids.push_back(entry->id);
+  }
+  return ids;
+}
+
+ExportedAllocation Exports::describe(uint64_t id) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  const auto base = bases_.find(id);
+  if (base == bases_.end()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "the GPU memory with the number " + std::to_string(id) +
+            " is not shared, or has been freed");
+  }
+  auto& entry = entries_.at(base->second);
+  const auto& allocation = entry.allocation;
+  if (!allocation.legacyIpc && !entry.descriptor) {
+    openDescriptor(entry);
+  }
+  return {
+      id,
+      allocation.base,
+      allocation.size,
+      entry.descriptor ? entry.descriptor->get() : -1,
+      entry.handle};
+}
+
+void Exports::dropFreed() {
+  std::erase_if(entries_, [&](const auto& item) {
+    const auto& entry = item.second;
+    bool freed = true; // if nothing is there any more
+    try {
+      const auto there = allocationOf(entry.gpu->driver(), item.first);
+      freed = there.bufferId != entry.allocation.bufferId;
+    } catch (const Error&) {
+    }
+    if (freed) {
+      bases_.erase(entry.id);
+      std::erase(opened_, entry.id);
+    }
+    return freed;
+  });
+}
+
+bool Exports::live(uint64_t id) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return bases_.contains(id);
+}
+
+} // namespace dlslime::cuda

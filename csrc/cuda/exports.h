@@ -1,0 +1,73 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/fork_guard.h"
+#include "core/memory.h"
+#include "cuda/allocation.h"
+
+namespace dlslime::cuda {
+
+// What a process needs to map an allocation of another one on its host.
+struct ExportedAllocation {
+  uint64_t id = 0; // the exporter's own; never used twice
+  uint64_t base = 0; // the exporter's address of it
+  uint64_t size = 0;
+  // In the exporting process; -1: cudaMalloc's memory, by `handle`.
+  int32_t descriptor = -1;
+  IpcMemoryHandle handle{};
+};
+
+// How it is told to others. Throws Error{kTransportFailed}: it is not that.
+Bytes encode(const ExportedAllocation& exported);
+ExportedAllocation decodeAllocation(ByteSpan bytes);
+
+// The allocations of this process that peers may map. Any thread; the Gpus
+// that it is given outlive it.
+class Exports {
+ public:
+  Exports();
+  // At most so many descriptors are kept open; of mapped memory alone, and for
+  // as long as it takes peers to map it.
+  explicit Exports(size_t mostDescriptors)
+      : mostDescriptors_(mostDescriptors) {}
+
+  // The ids of those that hold these bytes, by address; exported at their first
+  // use. Throws Error: kUnavailable, and why, if this memory can't be shared (a
+  // pool's, a container that forbids it), which is remembered as well.
+  std::vector<uint64_t> of(const Gpu& gpu, DevicePointer pointer, size_t bytes);
+  // Throws Error: it has been freed, or its descriptor can't be made anew.
+  ExportedAllocation describe(uint64_t id);
+  // False: it was found to have been freed. Peers should let go of it, or its
+  // memory is not given back to the GPU. Looked for when others are exported.
+  bool live(uint64_t id);
+
+ private:
+  struct Entry {
+    const Gpu* gpu = nullptr;
+    Allocation allocation;
+    uint64_t id = 0;
+    Status problem;
+    IpcMemoryHandle handle{};
+    // Null: made when it is asked for.
+    std::unique_ptr<UnforkedFd> descriptor;
+  };
+  Entry* find(const Allocation& allocation);
+  Entry& add(const Gpu& gpu, const Allocation& allocation);
+  void openDescriptor(Entry& entry);
+  void dropFreed();
+
+  const size_t mostDescriptors_;
+  std::mutex mutex_;
+  // Guarded by mutex_. One that was freed is found out by its buffer id.
+  std::map<DevicePointer, Entry> entries_;
+  std::map<uint64_t, DevicePointer> bases_; // of those that can be shared
+  std::deque<uint64_t> opened_; // with descriptors, the oldest first
+  uint64_t nextId_ = 1;
+};
+
+} // namespace dlslime::cuda

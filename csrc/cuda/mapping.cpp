@@ -1,0 +1,153 @@
+#include "cuda/mapping.h"
+
+#include <sys/syscall.h>
+
+#include <cerrno>
+
+#include "core/log.h"
+
+namespace dlslime::cuda {
+
+namespace {
+
+[[noreturn]] void cannotFetch(uint32_t pid, const std::string& why) {
+  throw Error(
+      ErrorCode::kUnavailable,
+      "the descriptor of GPU memory of process " + std::to_string(pid) +
+          " can't be had: " + why);
+}
+
+// Our own copy of another process's descriptor.
+UniqueFd fetchDescriptor(uint32_t pid, int descriptor) {
+  if (pid == 0) {
+    cannotFetch(
+        pid,
+        "its memory can't be read either (process_vm_readv; the container's "
+        "seccomp profile, ptrace_scope, or DLSLIME_CMA=off)");
+  }
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) {
+    cannotFetch(pid, "pidfd_open: " + errnoText(errno));
+  }
+  UniqueFd fetched(
+      static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), descriptor, 0)));
+  if (!fetched) {
+    cannotFetch(
+        pid,
+        "pidfd_getfd: " + errnoText(errno) +
+            " (Linux 5.6, the container's seccomp profile, ptrace_scope)");
+  }
+  return fetched;
+}
+
+} // namespace
+
+Mapping::Mapping(
+    std::shared_ptr<Gpu> gpu,
+    const ExportedAllocation& exported,
+    uint32_t pid)
+    : gpu_(std::move(gpu)),
+      base_(exported.base),
+      size_(exported.size),
+      byDescriptor_(exported.descriptor >= 0) {
+  const Gpu::Scope scope(*gpu_);
+  try {
+    byDescriptor_ ? openDescriptor(exported, pid) : openHandle(exported);
+  } catch (...) {
+    unmap();
+    throw;
+  }
+}
+
+Mapping::~Mapping() {
+  try {
+    const Gpu::Scope scope(*gpu_);
+    unmap();
+  } catch (const Error& error) { // the context is gone, and the mapping with it
+    logDebug(error.what());
+  }
+}
+
+void Mapping::openHandle(const ExportedAllocation& exported) {
+  const auto& driver = gpu_->driver();
+  driver.check(
+      driver.ipcOpenHandle(&here_, exported.handle, kIpcLazyPeerAccess),
+      "mapping a peer's GPU memory (cuIpcOpenMemHandle)");
+  mapped_ = true;
+  requireSize(allocationOf(driver, here_));
+}
+
+void Mapping::openDescriptor(const ExportedAllocation& exported, uint32_t pid) {
+  const auto fetched = fetchDescriptor(pid, exported.descriptor);
+  const auto& driver = gpu_->driver();
+  MemoryHandle handle = 0;
+  driver.check(
+      driver.importHandle(
+          &handle,
+          reinterpret_cast<void*>(static_cast<intptr_t>(fetched.get())),
+          kDescriptorHandle),
+      "importing a peer's GPU memory (cuMemImportFromShareableHandle)");
+  try {
+    mapInto(handle);
+  } catch (...) {
+    driver.releaseHandle(handle);
+    throw;
+  }
+  driver.releaseHandle(handle); // the mapping keeps it
+  requireSize(mappedAt(*gpu_, here_));
+}
+
+void Mapping::mapInto(MemoryHandle handle) {
+  const auto& driver = gpu_->driver();
+  driver.check(
+      driver.reserveAddresses(&here_, size_, 0, 0, 0),
+      "reserving addresses for a peer's GPU memory (cuMemAddressReserve)");
+  driver.check(
+      driver.map(here_, size_, 0, handle, 0),
+      "mapping a peer's GPU memory (cuMemMap)");
+  mapped_ = true;
+  const AccessDescription ours{
+      {kDeviceLocation, gpu_->ordinal()}, kReadAndWrite};
+  driver.check(
+      driver.setAccess(here_, size_, &ours, 1),
+      "getting at a peer's GPU memory (cuMemSetAccess)");
+}
+
+// What the peer says of its size must not lead us out of the mapping.
+void Mapping::requireSize(const Allocation& actual) const {
+  if (actual.base != here_ || actual.size < size_) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "the peer's GPU memory has " + std::to_string(actual.size) +
+            " bytes, and not the " + std::to_string(size_) +
+            " that it has told");
+  }
+}
+
+void Mapping::unmap() {
+  const auto& driver = gpu_->driver();
+  if (!byDescriptor_) {
+    if (mapped_) {
+      driver.ipcCloseHandle(here_);
+    }
+    return;
+  }
+  if (mapped_) {
+    driver.unmap(here_, size_);
+  }
+  if (here_ != 0) {
+    driver.freeAddresses(here_, size_);
+  }
+}
+
+DevicePointer Mapping::at(uint64_t address, size_t bytes) const {
+  if (address < base_ || bytes > size_ || address - base_ > size_ - bytes) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "the peer names " + std::to_string(bytes) +
+            " bytes outside of its GPU allocation of " + std::to_string(size_));
+  }
+  return here_ + (address - base_);
+}
+
+} // namespace dlslime::cuda

@@ -1,0 +1,166 @@
+// Virtual memory management: physical memory and addresses apart.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstring>
+
+#include "fake_cuda/control.h"
+#include "fake_cuda/entry.h"
+
+using namespace dlslime::cuda;
+using namespace fake_cuda;
+
+namespace {
+
+// Of sizes and addresses. The driver's is 2 MiB.
+constexpr size_t kGranularity = 64 << 10;
+
+bool isWhole(uint64_t number) {
+  return number != 0 && number % kGranularity == 0;
+}
+
+} // namespace
+
+FAKE_CUDA_EXPORT Result cuMemCreate(
+    MemoryHandle* handle,
+    size_t size,
+    const AllocationProperties* properties,
+    unsigned long long flags) {
+  FAKE_CUDA_ENTER(cuMemCreate);
+  if (!isWhole(size) || properties->type != kPinnedAllocation ||
+      properties->location.type != kDeviceLocation || flags != 0) {
+    return Result::kInvalidValue;
+  }
+  const auto made = makePhysical(size, properties->location.id);
+  if (!made) {
+    return Result::kOutOfMemory;
+  }
+  made->exportable =
+      (properties->requestedHandleTypes & kDescriptorHandle) != 0;
+  *handle = Memory::instance().addHandle(made);
+  return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT Result cuMemRelease(MemoryHandle handle) {
+  FAKE_CUDA_ENTER(cuMemRelease);
+  return Memory::instance().dropHandle(handle);
+}
+
+FAKE_CUDA_EXPORT Result cuMemAddressReserve(
+    DevicePointer* pointer,
+    size_t size,
+    size_t /*alignment*/,
+    DevicePointer /*wanted*/,
+    unsigned long long flags) {
+  FAKE_CUDA_ENTER(cuMemAddressReserve);
+  if (!isWhole(size) || flags != 0) {
+    return Result::kInvalidValue;
+  }
+  *pointer = Memory::instance().reserve(size);
+  return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT Result cuMemAddressFree(DevicePointer pointer, size_t size) {
+  FAKE_CUDA_ENTER(cuMemAddressFree);
+  return Memory::instance().unreserve(pointer, size);
+}
+
+FAKE_CUDA_EXPORT Result cuMemMap(
+    DevicePointer pointer,
+    size_t size,
+    size_t offset,
+    MemoryHandle handle,
+    unsigned long long flags) {
+  FAKE_CUDA_ENTER(cuMemMap);
+  if (!isWhole(size) || offset != 0 || flags != 0) {
+    return Result::kInvalidValue;
+  }
+  return Memory::instance().map(pointer, size, handle);
+}
+
+FAKE_CUDA_EXPORT Result cuMemUnmap(DevicePointer pointer, size_t size) {
+  FAKE_CUDA_ENTER(cuMemUnmap);
+  return Memory::instance().unmap(pointer, size);
+}
+
+FAKE_CUDA_EXPORT Result cuMemSetAccess(
+    DevicePointer pointer,
+    size_t size,
+    const AccessDescription* descriptions,
+    size_t count) {
+  FAKE_CUDA_ENTER(cuMemSetAccess);
+  if (count != 1 || descriptions->location.type != kDeviceLocation ||
+      descriptions->flags != kReadAndWrite) {
+    return Result::kInvalidValue;
+  }
+  return Memory::instance().allowAccess(pointer, size);
+}
+
+// As the driver: the bounds of what cuMemMap has mapped there, and not of the
+// addresses that were reserved.
+FAKE_CUDA_EXPORT Result cuMemGetAddressRange_v2(
+    DevicePointer* base,
+    size_t* size,
+    DevicePointer pointer) {
+  FAKE_CUDA_ENTER(cuMemGetAddressRange);
+  FAKE_CUDA_NEEDS_CONTEXT;
+  const auto found = Memory::instance().find(pointer);
+  if (!found) {
+    return Result::kNotFound;
+  }
+  *base = found->base();
+  *size = found->size();
+  return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT Result
+cuMemRetainAllocationHandle(MemoryHandle* handle, void* pointer) {
+  FAKE_CUDA_ENTER(cuMemRetainAllocationHandle);
+  auto& memory = Memory::instance();
+  const auto found = memory.find(reinterpret_cast<DevicePointer>(pointer));
+  if (!found || !memory.reservationOf(found->base())) {
+    return Result::kInvalidValue;
+  }
+  *handle = memory.addHandle(found->physical);
+  return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT Result cuMemExportToShareableHandle(
+    void* shareable,
+    MemoryHandle handle,
+    int type,
+    unsigned long long flags) {
+  FAKE_CUDA_ENTER(cuMemExportToShareableHandle);
+  const auto physical = Memory::instance().ofHandle(handle);
+  if (!physical || type != kDescriptorHandle || flags != 0 ||
+      !physical->exportable) {
+    return Result::kInvalidValue;
+  }
+  const int copy = fcntl(physical->fd, F_DUPFD, 0);
+  std::memcpy(shareable, &copy, sizeof(copy));
+  return copy >= 0 ? Result::kSuccess : Result::kUnknown;
+}
+
+// Unlike cuIpcOpenMemHandle, in the exporting process, too.
+FAKE_CUDA_EXPORT Result cuMemImportFromShareableHandle(
+    MemoryHandle* handle,
+    void* shareable,
+    int type) {
+  FAKE_CUDA_ENTER(cuMemImportFromShareableHandle);
+  FAKE_CUDA_NEEDS_CONTEXT;
+  const int given = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
+  struct stat info {};
+  if (type != kDescriptorHandle || fstat(given, &info) != 0 ||
+      !isWhole(static_cast<uint64_t>(info.st_size))) {
+    return Result::kInvalidValue;
+  }
+  const int copy = fcntl(given, F_DUPFD_CLOEXEC, 0);
+  const auto made = std::make_shared<Physical>(
+      copy, static_cast<size_t>(info.st_size), currentDevice(), true);
+  *handle = Memory::instance().addHandle(made);
+  return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT void* fakeCudaMapRange(int fd, size_t* size) {
+  return Memory::instance().mapRange(fd, *size);
+}
