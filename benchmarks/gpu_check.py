@@ -141,7 +141,12 @@ def main() -> int:
     parser.add_argument("--fake", action="store_true", help="the installed dlslime, on no GPU")
     options = parser.parse_args()
     check = Check({**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"})
-    layouts = {"no GPU": {}} if options.fake else {"one GPU": {"CUDA_VISIBLE_DEVICES": "0"}}
+    one = {} if options.fake else {"CUDA_VISIBLE_DEVICES": "0"}
+    expandable = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    layouts = {
+        "no GPU" if options.fake else "one GPU": one,
+        "expandable segments": {**one, **expandable},
+    }
     described = machine()
     if not options.fake:
         check.environ["DLSLIME_TEST_GPUS"] = "real"

@@ -11,11 +11,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 pytestmark = dlslime_only
 
-# How the ranks reach each other, and what their driver can do. Streams of the last two can't wait
-# for processors.
+# How the ranks reach each other, how torch makes memory, and what the driver can do. Streams of the
+# last two can't wait for processors.
 WAYS = {
     "shm": {},
     "gloo": {"DLSLIME_ROUTE": "gloo", "DLSLIME_FALLBACK": "allow"},
+    "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "late streams": {"FAKE_CUDA_DELAY_US": "2000"},
     "old driver": {"FAKE_CUDA_VERSION": "11040"},
     "one queue": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},

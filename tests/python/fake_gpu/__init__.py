@@ -48,7 +48,7 @@ def use() -> ModuleType:
         extension: ModuleType = cpp_extension.load(
             name="fake_gpu_device",
             sources=[str(_HERE / "device.cpp"), str(_HERE / "memory.cpp")],
-            extra_include_paths=[str(_ROOT / "csrc")],
+            extra_include_paths=[str(_ROOT / "csrc"), str(_ROOT / "tests" / "cpp")],
             extra_cflags=["-O0", "-std=c++20"],
             build_directory=str(_BUILD),
         )

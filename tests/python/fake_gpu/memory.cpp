@@ -8,9 +8,12 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include <c10/util/Exception.h>
+
+#include "fake_cuda/control.h"
 
 namespace fake_gpu {
 
@@ -18,6 +21,7 @@ namespace {
 
 constexpr size_t kAlignment = 512;
 constexpr size_t kSegment = 2 << 20;
+constexpr size_t kPiece = 256 << 10; // of expandable segments; torch's: 20 MiB
 constexpr size_t kDevices = 8;
 
 void check(cuda::Result result, const char* what) {
@@ -69,6 +73,84 @@ class Inside {
     return context;
   }
 };
+
+// As torch's own: segments that are put together of pieces.
+bool expandable() {
+  const char* const text = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
+  return text != nullptr &&
+      std::string_view(text).find("expandable_segments:True") !=
+      std::string_view::npos;
+}
+
+void mapPiece(c10::DeviceIndex device, cuda::DevicePointer pointer) {
+  const fake_cuda::AllocationProperties properties{
+      fake_cuda::kPinnedAllocation,
+      cuda::kDescriptorHandle,
+      {cuda::kDeviceLocation, device},
+      nullptr,
+      {}};
+  cuda::MemoryHandle handle = 0;
+  check(
+      find<cuda::Result(
+          cuda::MemoryHandle*,
+          size_t,
+          const fake_cuda::AllocationProperties*,
+          unsigned long long)>("cuMemCreate")(&handle, kPiece, &properties, 0),
+      "cuMemCreate");
+  check(
+      find<cuda::Result(
+          cuda::DevicePointer,
+          size_t,
+          size_t,
+          cuda::MemoryHandle,
+          unsigned long long)>("cuMemMap")(pointer, kPiece, 0, handle, 0),
+      "cuMemMap");
+  check(
+      find<cuda::Result(cuda::MemoryHandle)>("cuMemRelease")(handle),
+      "cuMemRelease");
+}
+
+cuda::DevicePointer makeSegment(c10::DeviceIndex device, size_t size) {
+  cuda::DevicePointer made = 0;
+  if (!expandable()) {
+    check(
+        find<cuda::Result(cuda::DevicePointer*, size_t)>("cuMemAlloc_v2")(
+            &made, size),
+        "cuMemAlloc");
+    return made;
+  }
+  check(
+      find<cuda::Result(
+          cuda::DevicePointer*,
+          size_t,
+          size_t,
+          cuda::DevicePointer,
+          unsigned long long)>("cuMemAddressReserve")(&made, size, 0, 0, 0),
+      "cuMemAddressReserve");
+  for (size_t at = 0; at < size; at += kPiece) {
+    mapPiece(device, made + at);
+  }
+  const cuda::AccessDescription access{
+      {cuda::kDeviceLocation, device}, cuda::kReadAndWrite};
+  check(
+      find<cuda::Result(
+          cuda::DevicePointer, size_t, const cuda::AccessDescription*, size_t)>(
+          "cuMemSetAccess")(made, size, &access, 1),
+      "cuMemSetAccess");
+  return made;
+}
+
+void freeSegment(cuda::DevicePointer pointer, size_t size) {
+  if (!expandable()) {
+    find<cuda::Result(cuda::DevicePointer)>("cuMemFree_v2")(pointer);
+    return;
+  }
+  using Free = cuda::Result(cuda::DevicePointer, size_t);
+  for (size_t at = 0; at < size; at += kPiece) {
+    find<Free>("cuMemUnmap")(pointer + at, kPiece);
+  }
+  find<Free>("cuMemAddressFree")(pointer, size);
+}
 
 struct Block {
   std::byte* data;
@@ -126,13 +208,9 @@ std::byte* Segments::take(c10::DeviceIndex device, size_t size) {
     }
   }
   const Inside inside(device);
-  const size_t whole = std::max(wanted, kSegment);
-  cuda::DevicePointer made = 0;
-  check(
-      find<cuda::Result(cuda::DevicePointer*, size_t)>("cuMemAlloc_v2")(
-          &made, whole),
-      "cuMemAlloc");
-  auto* const data = reinterpret_cast<std::byte*>(made);
+  const size_t whole =
+      (std::max(wanted, kSegment) + kPiece - 1) / kPiece * kPiece;
+  auto* const data = reinterpret_cast<std::byte*>(makeSegment(device, whole));
   auto& blocks = segments_[data];
   blocks.push_back({data, wanted, device, true});
   if (whole > wanted) {
@@ -172,8 +250,9 @@ void Segments::emptyCache() {
     if (blocks.size() != 1 || blocks.front().used) {
       return false;
     }
-    find<cuda::Result(cuda::DevicePointer)>("cuMemFree_v2")(
-        reinterpret_cast<cuda::DevicePointer>(entry.first));
+    freeSegment(
+        reinterpret_cast<cuda::DevicePointer>(entry.first),
+        blocks.front().size);
     return true;
   });
 }
