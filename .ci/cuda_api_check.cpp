@@ -87,6 +87,11 @@ SAME_SIZE(DevicePointer, CUdeviceptr);
 SAME_SIZE(Uuid, CUuuid);
 SAME_SIZE(IpcMemoryHandle, CUipcMemHandle);
 SAME_SIZE(MemoryLocation, CUmemLocation);
+SAME_SIZE(IpcMemoryHandle, CUmemFabricHandle);
+SAME_VALUE(kFabricHandle, CU_MEM_HANDLE_TYPE_FABRIC);
+SAME_VALUE(
+    PointerAttribute::kAllowedHandleTypes,
+    CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES);
 SAME_SIZE(MemoryHandle, CUmemGenericAllocationHandle);
 SAME_SIZE(AccessDescription, CUmemAccessDesc);
 SAME_VALUE(kDeviceLocation, CU_MEM_LOCATION_TYPE_DEVICE);

@@ -9,6 +9,7 @@ Allocation allocationOf(const Driver& driver, DevicePointer pointer) {
   unsigned type = 0, legacyIpc = 0, gpuDirect = 0;
   unsigned long long bufferId = 0;
   std::array attributes{
+      PointerAttribute::kAllowedHandleTypes,
       PointerAttribute::kMemoryType,
       PointerAttribute::kDeviceOrdinal,
       PointerAttribute::kBufferId,
@@ -17,6 +18,7 @@ Allocation allocationOf(const Driver& driver, DevicePointer pointer) {
       PointerAttribute::kIsLegacyIpcCapable,
       PointerAttribute::kIsGpuDirectRdmaCapable};
   std::array<void*, attributes.size()> values{
+      &found.handleTypes,
       &type,
       &found.device,
       &bufferId,
@@ -36,6 +38,9 @@ Allocation allocationOf(const Driver& driver, DevicePointer pointer) {
   }
   found.bufferId = bufferId;
   found.legacyIpc = legacyIpc != 0;
+  if (found.legacyIpc) {
+    found.handleTypes = 0;
+  }
   found.gpuDirect = gpuDirect != 0;
   return found;
 }

@@ -17,6 +17,7 @@ struct Allocation {
   // cuIpcGetMemHandle works: it was made by cudaMalloc. Else it may have been
   // mapped into addresses that go on with other such memory (cuMemMap).
   bool legacyIpc = false;
+  unsigned handleTypes = 0; // as which mapped memory can be exported, ored
   bool gpuDirect = false; // a NIC may get at it
 
   DevicePointer end() const {

@@ -60,12 +60,13 @@ enum class PointerAttribute : int { // CU_POINTER_ATTRIBUTE_*
   kIsLegacyIpcCapable = 10, // unsigned int
   kRangeStart = 11, // DevicePointer
   kRangeSize = 12, // size_t
+  kAllowedHandleTypes = 14, // unsigned int
   kIsGpuDirectRdmaCapable = 15, // unsigned int
 };
 
 enum MemoryType : unsigned { kHostMemory = 1, kDeviceMemory = 2 };
 
-struct IpcMemoryHandle { // CUipcMemHandle
+struct IpcMemoryHandle { // CUipcMemHandle, CUmemFabricHandle
   char bytes[64];
 };
 
@@ -80,6 +81,7 @@ struct AccessDescription { // CUmemAccessDesc
 };
 constexpr int kReadAndWrite = 3; // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 constexpr int kDescriptorHandle = 1; // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+constexpr int kFabricHandle = 8; // CU_MEM_HANDLE_TYPE_FABRIC
 
 struct CopyAttributes { // CUmemcpyAttributes
   int sourceOrder; // kInStreamOrder

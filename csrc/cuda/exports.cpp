@@ -67,11 +67,30 @@ UniqueFd descriptorOf(const Gpu& gpu, const Allocation& allocation) {
       allocation,
       gpu.driver().exportHandle(&fd, retained.handle, kDescriptorHandle, 0),
       "cuMemExportToShareableHandle",
-      "whoever made it (cuMemCreate) has not asked for "
-      "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR");
+      "whoever made it (cuMemCreate) has asked for neither "
+      "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR nor _FABRIC");
   UniqueFd owned(fd);
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   return owned;
+}
+
+bool allows(const Allocation& allocation, int handleType) {
+  return (allocation.handleTypes & static_cast<unsigned>(handleType)) != 0;
+}
+
+// Of GPUs that a switch of NVLinks joins, and that have a channel (IMEX).
+// False: there is none.
+bool fabricHandleOf(
+    const Gpu& gpu,
+    const Allocation& allocation,
+    IpcMemoryHandle& handle) {
+  if (!allows(allocation, kFabricHandle)) {
+    return false;
+  }
+  const Gpu::Scope scope(gpu);
+  const Retained retained(gpu, allocation);
+  return gpu.driver().exportHandle(
+             &handle, retained.handle, kFabricHandle, 0) == Result::kSuccess;
 }
 
 // Some for us, of those that the process may have open.
@@ -90,6 +109,7 @@ Bytes encode(const ExportedAllocation& exported) {
   writer.number(exported.id);
   writer.number(exported.base);
   writer.number(exported.size);
+  writer.number(static_cast<uint8_t>(exported.by));
   writer.number(exported.descriptor);
   writer.blob(std::as_bytes(std::span(exported.handle.bytes)));
   return writer.take();
@@ -101,15 +121,18 @@ ExportedAllocation decodeAllocation(ByteSpan bytes) {
   exported.id = reader.number<uint64_t>();
   exported.base = reader.number<uint64_t>();
   exported.size = reader.number<uint64_t>();
+  const auto by = reader.number<uint8_t>();
   exported.descriptor = reader.number<int32_t>();
   const auto handle = reader.blob();
   if (!reader.atEnd() || handle.size() != sizeof(exported.handle.bytes) ||
-      exported.size == 0 || exported.base > UINT64_MAX - exported.size) {
+      by < 1 || by > 3 || exported.size == 0 ||
+      exported.base > UINT64_MAX - exported.size) {
     throw Error(
         ErrorCode::kTransportFailed,
         "what a peer says of its GPU memory can't be read: " +
             std::to_string(bytes.size()) + " bytes");
   }
+  exported.by = static_cast<ExportedAllocation::By>(by);
   std::memcpy(exported.handle.bytes, handle.data(), handle.size());
   return exported;
 }
@@ -136,13 +159,29 @@ Exports::Entry& Exports::add(const Gpu& gpu, const Allocation& allocation) {
           gpu.driver().ipcGetHandle(&entry.handle, allocation.base),
           "sharing a GPU's memory (cuIpcGetMemHandle)");
     } else {
-      openDescriptor(entry);
+      exportMapped(entry);
     }
     bases_[entry.id] = allocation.base;
   } catch (const Error& error) {
     entry.problem = error.status();
   }
   return entry;
+}
+
+bool Exports::mayHaveDescriptor(const Entry& entry) {
+  using By = ExportedAllocation::By;
+  return entry.by == By::kDescriptor ||
+      (entry.by == By::kFabric && allows(entry.allocation, kDescriptorHandle));
+}
+
+void Exports::exportMapped(Entry& entry) {
+  using By = ExportedAllocation::By;
+  const bool fabric =
+      fabricHandleOf(*entry.gpu, entry.allocation, entry.handle);
+  entry.by = fabric ? By::kFabric : By::kDescriptor;
+  if (mayHaveDescriptor(entry)) {
+    openDescriptor(entry);
+  }
 }
 
 void Exports::openDescriptor(Entry& entry) {
@@ -199,13 +238,14 @@ ExportedAllocation Exports::describe(uint64_t id) {
   }
   auto& entry = entries_.at(base->second);
   const auto& allocation = entry.allocation;
-  if (!allocation.legacyIpc && !entry.descriptor) {
+  if (mayHaveDescriptor(entry) && !entry.descriptor) {
     openDescriptor(entry);
   }
   return {
       id,
       allocation.base,
       allocation.size,
+      entry.by,
       entry.descriptor ? entry.descriptor->get() : -1,
       entry.handle};
 }

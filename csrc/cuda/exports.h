@@ -17,8 +17,13 @@ struct ExportedAllocation {
   uint64_t id = 0; // the exporter's own; never used twice
   uint64_t base = 0; // the exporter's address of it
   uint64_t size = 0;
-  // In the exporting process; -1: cudaMalloc's memory, by `handle`.
-  int32_t descriptor = -1;
+  enum class By : uint8_t {
+    kIpc = 1, // handle, of cudaMalloc's memory
+    kDescriptor = 2, // of mapped memory
+    kFabric = 3, // handle, or the descriptor if there is one
+  };
+  By by = By::kIpc;
+  int32_t descriptor = -1; // in the exporting process
   IpcMemoryHandle handle{};
 };
 
@@ -52,12 +57,15 @@ class Exports {
     Allocation allocation;
     uint64_t id = 0;
     Status problem;
+    ExportedAllocation::By by = ExportedAllocation::By::kIpc;
     IpcMemoryHandle handle{};
-    // Null: made when it is asked for.
+    // Null: made when it is asked for, if there can be one.
     std::unique_ptr<UnforkedFd> descriptor;
   };
   Entry* find(const Allocation& allocation);
   Entry& add(const Gpu& gpu, const Allocation& allocation);
+  static bool mayHaveDescriptor(const Entry& entry);
+  void exportMapped(Entry& entry);
   void openDescriptor(Entry& entry);
   void dropFreed();
 

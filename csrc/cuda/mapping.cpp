@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "core/log.h"
 
@@ -49,10 +50,10 @@ Mapping::Mapping(
     : gpu_(std::move(gpu)),
       base_(exported.base),
       size_(exported.size),
-      byDescriptor_(exported.descriptor >= 0) {
+      by_(exported.by) {
   const Gpu::Scope scope(*gpu_);
   try {
-    byDescriptor_ ? openDescriptor(exported, pid) : openHandle(exported);
+    open(exported, pid);
   } catch (...) {
     unmap();
     throw;
@@ -68,27 +69,54 @@ Mapping::~Mapping() {
   }
 }
 
-void Mapping::openHandle(const ExportedAllocation& exported) {
+void Mapping::open(const ExportedAllocation& exported, uint32_t pid) {
+  if (by_ == By::kIpc) {
+    openIpc(exported.handle);
+    return;
+  }
+  if (by_ == By::kFabric) {
+    try {
+      openFabric(exported.handle);
+      return;
+    } catch (const Error& error) { // this process may have no such channel
+      if (exported.descriptor < 0) {
+        throw;
+      }
+      logDebug(error.what());
+      unmap();
+    }
+  }
+  openDescriptor(exported.descriptor, pid);
+}
+
+void Mapping::openIpc(const IpcMemoryHandle& handle) {
   const auto& driver = gpu_->driver();
   driver.check(
-      driver.ipcOpenHandle(&here_, exported.handle, kIpcLazyPeerAccess),
+      driver.ipcOpenHandle(&here_, handle, kIpcLazyPeerAccess),
       "mapping a peer's GPU memory (cuIpcOpenMemHandle)");
   mapped_ = true;
   requireSize(allocationOf(driver, here_));
 }
 
-void Mapping::openDescriptor(const ExportedAllocation& exported, uint32_t pid) {
-  const auto fetched = fetchDescriptor(pid, exported.descriptor);
+void Mapping::openFabric(IpcMemoryHandle handle) {
+  import(&handle, kFabricHandle);
+}
+
+void Mapping::openDescriptor(int descriptor, uint32_t pid) {
+  const auto fetched = fetchDescriptor(pid, descriptor);
+  import(
+      reinterpret_cast<void*>(static_cast<intptr_t>(fetched.get())),
+      kDescriptorHandle);
+}
+
+void Mapping::import(void* shareable, int type) {
   const auto& driver = gpu_->driver();
   MemoryHandle handle = 0;
   driver.check(
-      driver.importHandle(
-          &handle,
-          reinterpret_cast<void*>(static_cast<intptr_t>(fetched.get())),
-          kDescriptorHandle),
+      driver.importHandle(&handle, shareable, type),
       "importing a peer's GPU memory (cuMemImportFromShareableHandle)");
   try {
-    mapInto(handle);
+    mapHandle(handle);
   } catch (...) {
     driver.releaseHandle(handle);
     throw;
@@ -97,7 +125,7 @@ void Mapping::openDescriptor(const ExportedAllocation& exported, uint32_t pid) {
   requireSize(mappedAt(*gpu_, here_));
 }
 
-void Mapping::mapInto(MemoryHandle handle) {
+void Mapping::mapHandle(MemoryHandle handle) {
   const auto& driver = gpu_->driver();
   driver.check(
       driver.reserveAddresses(&here_, size_, 0, 0, 0),
@@ -126,17 +154,19 @@ void Mapping::requireSize(const Allocation& actual) const {
 
 void Mapping::unmap() {
   const auto& driver = gpu_->driver();
-  if (!byDescriptor_) {
-    if (mapped_) {
-      driver.ipcCloseHandle(here_);
+  const auto here = std::exchange(here_, 0);
+  const bool mapped = std::exchange(mapped_, false);
+  if (by_ == By::kIpc) {
+    if (mapped) {
+      driver.ipcCloseHandle(here);
     }
     return;
   }
-  if (mapped_) {
-    driver.unmap(here_, size_);
+  if (mapped) {
+    driver.unmap(here, size_);
   }
-  if (here_ != 0) {
-    driver.freeAddresses(here_, size_);
+  if (here != 0) {
+    driver.freeAddresses(here, size_);
   }
 }
 

@@ -9,7 +9,7 @@ namespace dlslime::cuda {
 // An allocation of another process of this host, mapped for one of our GPUs.
 class Mapping {
  public:
-  // `pid`: of the exporter; 0: unknown, which descriptors can't do without.
+  // `pid`: of the exporter; 0: unknown, and its descriptors can't be had.
   // Throws Error{kUnavailable}: it can't be mapped, and why.
   Mapping(
       std::shared_ptr<Gpu> gpu,
@@ -24,16 +24,20 @@ class Mapping {
   DevicePointer at(uint64_t address, size_t bytes) const;
 
  private:
-  void openHandle(const ExportedAllocation& exported);
-  void openDescriptor(const ExportedAllocation& exported, uint32_t pid);
-  void mapInto(MemoryHandle handle);
+  using By = ExportedAllocation::By;
+  void open(const ExportedAllocation& exported, uint32_t pid);
+  void openIpc(const IpcMemoryHandle& handle);
+  void openFabric(IpcMemoryHandle handle);
+  void openDescriptor(int descriptor, uint32_t pid);
+  void import(void* shareable, int type);
+  void mapHandle(MemoryHandle handle);
   void requireSize(const Allocation& actual) const;
   void unmap();
 
   const std::shared_ptr<Gpu> gpu_;
   const uint64_t base_;
   const size_t size_;
-  const bool byDescriptor_;
+  const By by_;
   DevicePointer here_ = 0;
   bool mapped_ = false;
 };

@@ -212,6 +212,41 @@ TEST(CudaSharing, PeerWritesAcrossThePiecesOfMappedMemory) {
   EXPECT_EQ(sharer.fake.content(from + bytes.size(), bytes.size()), bytes);
 }
 
+// Maps what a Sharer tells of memory of these kinds, in this process.
+class FabricHandles : public ::testing::Test {
+ protected:
+  Status mapOf(int handleTypes, uint32_t pid = 0) {
+    const auto pointer =
+        sharer.fake.allocateMapped(*sharer.gpu, kPiece, 1, handleTypes);
+    return statusOf([&] {
+      Mapping(sharer.gpu, sharer.exports.describe(sharer.idOf(pointer)), pid);
+    });
+  }
+  Sharer sharer;
+  static constexpr int kBoth = kFabricHandle | kDescriptorHandle;
+};
+
+TEST_F(FabricHandles, NeedNotKnowTheProcess) {
+  EXPECT_TRUE(mapOf(kFabricHandle).ok());
+  EXPECT_TRUE(mapOf(kBoth).ok());
+  EXPECT_FALSE(mapOf(kDescriptorHandle).ok());
+  EXPECT_EQ(sharer.fake.live("handles"), 0);
+}
+
+TEST_F(FabricHandles, DescriptorsDoWithoutAChannel) {
+  const auto self = static_cast<uint32_t>(getpid());
+  sharer.fake.fail("fabric", Result::kNotPermitted, 0, 100); // here
+  EXPECT_TRUE(mapOf(kBoth, self).ok());
+  EXPECT_FALSE(mapOf(kFabricHandle, self).ok());
+  sharer.fake.fail("fabric", Result::kNotPermitted, 1, 100); // or at the peer
+  EXPECT_TRUE(mapOf(kBoth, self).ok());
+  sharer.fake.fail("fabric", Result::kNotPermitted, 1, 100);
+  const auto problem = mapOf(kFabricHandle, self);
+  EXPECT_TRUE(mentions(problem, "cuMemImportFrom")) << problem.message();
+  EXPECT_EQ(sharer.fake.live("handles"), 0);
+  EXPECT_EQ(sharer.fake.live("imports"), 0);
+}
+
 TEST(CudaSharing, MemoryThatIsFreedAndMadeAnewIsAnotherExport) {
   Sharer sharer;
   const auto first = sharer.fake.allocate(*sharer.gpu, kSize);
@@ -250,7 +285,7 @@ TEST(CudaSharing, WhatCantBeSharedIsSaidEveryTime) {
   fake.denyIpc(pool);
   const auto denied = fake.allocate(*gpu, kSize);
   fake.fail("cuIpcGetMemHandle", Result::kNotPermitted);
-  const auto closed = fake.allocateMapped(*gpu, kPiece, 1, false);
+  const auto closed = fake.allocateMapped(*gpu, kPiece, 1, 0);
   for (int i = 0; i < 2; ++i) {
     const auto one = statusOf([&] { sharer.idOf(pool); });
     EXPECT_EQ(one.code(), ErrorCode::kUnavailable);

@@ -30,7 +30,7 @@ extern "C" {
 // From its `after`-th next call on, `times` calls of the function fail with
 // this error. As does FAKE_CUDA_FAIL="cuIpcOpenMemHandle=217", for good and
 // from the start, several with commas between them. "copy" is one that a stream
-// has begun: the device fails.
+// has begun: the device fails. "fabric" is any use of a fabric handle.
 using FakeCudaFail =
     void(const char* function, int result, int after, int times);
 // Everything that a stream does begins late by up to so many microseconds. As

@@ -74,6 +74,9 @@ Result attributeOf(
     case PointerAttribute::kRangeSize:
       answer<size_t>(value, of != nullptr ? of->place->size : 0);
       return Result::kSuccess;
+    case PointerAttribute::kAllowedHandleTypes:
+      answer<unsigned>(value, of != nullptr ? of->physical->handleTypes : 0);
+      return Result::kSuccess;
     case PointerAttribute::kIsGpuDirectRdmaCapable:
       answer<unsigned>(value, of != nullptr ? 1U : 0U);
       return Result::kSuccess;

@@ -19,6 +19,15 @@ bool isWhole(uint64_t number) {
   return number != 0 && number % kGranularity == 0;
 }
 
+std::shared_ptr<Physical> openDescriptor(int given) {
+  struct stat info {};
+  const int copy = fcntl(given, F_DUPFD_CLOEXEC, 0);
+  return copy >= 0 && fstat(copy, &info) == 0
+      ? std::make_shared<Physical>(
+            copy, static_cast<size_t>(info.st_size), currentDevice(), true)
+      : nullptr;
+}
+
 } // namespace
 
 FAKE_CUDA_EXPORT Result cuMemCreate(
@@ -35,8 +44,7 @@ FAKE_CUDA_EXPORT Result cuMemCreate(
   if (!made) {
     return Result::kOutOfMemory;
   }
-  made->exportable =
-      (properties->requestedHandleTypes & kDescriptorHandle) != 0;
+  made->handleTypes = static_cast<unsigned>(properties->requestedHandleTypes);
   *handle = Memory::instance().addHandle(made);
   return Result::kSuccess;
 }
@@ -132,9 +140,13 @@ FAKE_CUDA_EXPORT Result cuMemExportToShareableHandle(
     unsigned long long flags) {
   FAKE_CUDA_ENTER(cuMemExportToShareableHandle);
   const auto physical = Memory::instance().ofHandle(handle);
-  if (!physical || type != kDescriptorHandle || flags != 0 ||
-      !physical->exportable) {
+  if (!physical || flags != 0 ||
+      (physical->handleTypes & static_cast<unsigned>(type)) == 0) {
     return Result::kInvalidValue;
+  }
+  if (type == kFabricHandle) {
+    Memory::describe(*physical, *static_cast<IpcMemoryHandle*>(shareable));
+    return faultOf("fabric"); // no channel
   }
   const int copy = fcntl(physical->fd, F_DUPFD, 0);
   std::memcpy(shareable, &copy, sizeof(copy));
@@ -148,15 +160,17 @@ FAKE_CUDA_EXPORT Result cuMemImportFromShareableHandle(
     int type) {
   FAKE_CUDA_ENTER(cuMemImportFromShareableHandle);
   FAKE_CUDA_NEEDS_CONTEXT;
-  const int given = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
-  struct stat info {};
-  if (type != kDescriptorHandle || fstat(given, &info) != 0 ||
-      !isWhole(static_cast<uint64_t>(info.st_size))) {
+  std::shared_ptr<Physical> made;
+  if (type == kFabricHandle && faultOf("fabric") == Result::kSuccess) {
+    made = Memory::open(
+        *static_cast<const IpcMemoryHandle*>(shareable), currentDevice());
+  } else if (type == kDescriptorHandle) {
+    made =
+        openDescriptor(static_cast<int>(reinterpret_cast<intptr_t>(shareable)));
+  }
+  if (!made || !isWhole(made->size)) {
     return Result::kInvalidValue;
   }
-  const int copy = fcntl(given, F_DUPFD_CLOEXEC, 0);
-  const auto made = std::make_shared<Physical>(
-      copy, static_cast<size_t>(info.st_size), currentDevice(), true);
   *handle = Memory::instance().addHandle(made);
   return Result::kSuccess;
 }

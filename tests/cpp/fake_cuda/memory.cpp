@@ -160,20 +160,43 @@ AllocationPtr Memory::find(DevicePointer pointer) {
   return findLocked(pointer);
 }
 
+void Memory::describe(const Physical& physical, IpcMemoryHandle& handle) {
+  const Handle content{
+      kMagic,
+      getpid(),
+      physical.fd,
+      physical.size,
+      inodeOf(physical.fd),
+      physical.device};
+  std::memset(&handle, 0, sizeof(handle));
+  std::memcpy(&handle, &content, sizeof(content));
+}
+
+std::shared_ptr<Physical> Memory::open(
+    const IpcMemoryHandle& handle,
+    int device) {
+  Handle content{};
+  std::memcpy(&content, &handle, sizeof(content));
+  const auto path = "/proc/" + std::to_string(content.pid) + "/fd/" +
+      std::to_string(content.fd);
+  const int fd =
+      content.magic == kMagic ? ::open(path.c_str(), O_RDWR | O_CLOEXEC) : -1;
+  if (fd < 0) {
+    return nullptr;
+  }
+  if (inodeOf(fd) != content.inode) { // freed, or its process has ended
+    close(fd);
+    return nullptr;
+  }
+  return std::make_shared<Physical>(fd, content.size, device, true);
+}
+
 Result Memory::exportHandle(DevicePointer pointer, IpcMemoryHandle& handle) {
   const auto allocation = find(pointer);
   if (!allocation || allocation->imported() || !allocation->legacyIpc) {
     return Result::kInvalidValue;
   }
-  const Handle content{
-      kMagic,
-      getpid(),
-      allocation->physical->fd,
-      allocation->size(),
-      inodeOf(allocation->physical->fd),
-      allocation->physical->device};
-  std::memset(&handle, 0, sizeof(handle));
-  std::memcpy(&handle, &content, sizeof(content));
+  describe(*allocation->physical, handle);
   return Result::kSuccess;
 }
 
@@ -189,29 +212,20 @@ Result Memory::importHandle(
   if (content.pid == getpid()) {
     return Result::kInvalidContext; // as the driver: never one's own
   }
-  const auto path = "/proc/" + std::to_string(content.pid) + "/fd/" +
-      std::to_string(content.fd);
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0 || inodeOf(fd) != content.inode) {
-    if (fd >= 0) {
-      close(fd);
-    }
-    return Result::kMapFailed; // freed, or its process has ended
+  const auto physical = open(handle, device);
+  if (!physical) {
+    return Result::kMapFailed;
   }
   const std::lock_guard<std::mutex> guard(mutex_);
   for (const auto& [address, known] : allocations_) {
     if (known->imported() && inodeOf(known->physical->fd) == content.inode) {
-      close(fd);
       ++known->opened;
       base = address;
       return Result::kSuccess;
     }
   }
   const auto place = std::make_shared<Reservation>(content.size);
-  auto made = std::make_shared<Allocation>(
-      std::make_shared<Physical>(fd, content.size, device, true),
-      place,
-      place->base());
+  auto made = std::make_shared<Allocation>(physical, place, place->base());
   made->legacyIpc = false;
   base = made->base();
   allocations_[base] = std::move(made);

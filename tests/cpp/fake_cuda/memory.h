@@ -28,7 +28,7 @@ struct Physical {
   const size_t size;
   const int device;
   const bool imported;
-  bool exportable = false; // by a descriptor; of cuMemCreate alone
+  unsigned handleTypes = 0; // as which it can be exported; of cuMemCreate alone
 };
 // Nothing: there is no so large a memfd.
 std::shared_ptr<Physical> makePhysical(size_t size, int device);
@@ -103,6 +103,11 @@ class Memory {
   AllocationPtr allocate(size_t size, int device);
   Result free(DevicePointer base, bool imported);
   Result exportHandle(DevicePointer pointer, IpcMemoryHandle& handle);
+  static void describe(const Physical& physical, IpcMemoryHandle& handle);
+  // Of what describe() has told, in another process or this one.
+  static std::shared_ptr<Physical> open(
+      const IpcMemoryHandle& handle,
+      int device);
   Result
   importHandle(const IpcMemoryHandle& handle, int device, DevicePointer& base);
   // The allocation that holds this address; null: it is the host's, or none.

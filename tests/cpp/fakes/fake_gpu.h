@@ -50,12 +50,12 @@ class FakeGpu {
   }
   // Physical memory of so many pieces at addresses that go on with each other,
   // as torch's expandable segments are made (cuMemCreate, cuMemMap), with room
-  // for as much again behind. Not `shareable`: without descriptors.
+  // for as much again behind.
   cuda::DevicePointer allocateMapped(
       const cuda::Gpu& gpu,
       size_t piece,
       int pieces,
-      bool shareable = true) {
+      int handleTypes = cuda::kDescriptorHandle) {
     const cuda::Gpu::Scope scope(gpu);
     cuda::DevicePointer base = 0;
     driver().check(
@@ -63,7 +63,7 @@ class FakeGpu {
             &base, 2 * piece * static_cast<size_t>(pieces), 0, 0, 0),
         "reserve");
     for (int i = 0; i < pieces; ++i) {
-      mapPiece(gpu, base + piece * static_cast<size_t>(i), piece, shareable);
+      mapPiece(gpu, base + piece * static_cast<size_t>(i), piece, handleTypes);
     }
     return base;
   }
@@ -71,11 +71,11 @@ class FakeGpu {
       const cuda::Gpu& gpu,
       cuda::DevicePointer pointer,
       size_t size,
-      bool shareable = true) {
+      int handleTypes = cuda::kDescriptorHandle) {
     const cuda::Gpu::Scope scope(gpu);
     const fake_cuda::AllocationProperties properties{
         fake_cuda::kPinnedAllocation,
-        shareable ? cuda::kDescriptorHandle : 0,
+        handleTypes,
         {cuda::kDeviceLocation, gpu.ordinal()},
         nullptr,
         {}};
