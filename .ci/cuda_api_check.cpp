@@ -72,6 +72,10 @@ SAME_FORM(ipcOpenHandle, cuIpcOpenMemHandle_v11000);
 SAME_FORM(ipcCloseHandle, cuIpcCloseMemHandle_v4010);
 SAME_FORM(handleForRange, cuMemGetHandleForAddressRange_v11070);
 
+SAME_FORM(moduleLoad, cuModuleLoadData_v2000);
+SAME_FORM(moduleUnload, cuModuleUnload_v2000);
+SAME_FORM(moduleFunction, cuModuleGetFunction_v2000);
+SAME_FORM(launchKernel, cuLaunchKernel_v4000);
 SAME_FORM(addressRange, cuMemGetAddressRange_v3020);
 SAME_FORM(retainHandle, cuMemRetainAllocationHandle_v11000);
 SAME_FORM(releaseHandle, cuMemRelease_v10020);
@@ -126,6 +130,9 @@ SAME_VALUE(
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 SAME_VALUE(Result::kUnknown, CUDA_ERROR_UNKNOWN);
 
+SAME_VALUE(
+    DeviceAttribute::kProcessors,
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 SAME_VALUE(DeviceAttribute::kPciBusId, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID);
 SAME_VALUE(DeviceAttribute::kPciDeviceId, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID);
 SAME_VALUE(DeviceAttribute::kPciDomainId, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);

@@ -176,6 +176,7 @@ Config Config::fromEnvironment() {
   readWord("DLSLIME_LOG", levels, config.logLevel);
   readWord("DLSLIME_FALLBACK", fallbackWords(), config.fallback);
   config.rdma = readRdma();
+  readWord("DLSLIME_GPU_KERNEL", switchWords(), config.gpuKernel);
   config.hostId = textOf(whichOf("DLSLIME_HOSTID", "NCCL_HOSTID"));
   config.interfaces = readInterfaces();
   readNumber("DLSLIME_EAGER_LIMIT", 0, 1 << 20, config.eagerLimitBytes);

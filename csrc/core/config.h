@@ -68,6 +68,9 @@ struct Config {
   // process_vm_readv would do.
   bool crossMemoryAttach = true;
   RdmaConfig rdma;
+  // DLSLIME_GPU_KERNEL=auto|off: whether many small pieces of GPU memory are
+  // copied by the GPU's processors rather than by its copy engines.
+  bool gpuKernel = true;
   // DLSLIME_HOSTID: processes share memory only where it is the same; empty:
   // the machine's boot number. As NCCL_HOSTID, its default.
   std::string hostId;

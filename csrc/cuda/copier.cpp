@@ -1,5 +1,7 @@
 #include "cuda/copier.h"
 
+#include <algorithm>
+
 #include "core/log.h"
 
 namespace dlslime::cuda {
@@ -9,23 +11,34 @@ namespace {
 constexpr milliseconds kHealthInterval{10};
 // Before others: copies are short, and somebody waits for them.
 constexpr int kHighestPriority = -5;
-// Pieces from which on one call for all is made. Chosen without a GPU.
+// Pieces from which on one call for all is made, and from which on a kernel
+// copies them: its launch costs as much as some copies. Chosen without a GPU.
 constexpr size_t kLeastBatch = 4;
+constexpr size_t kLeastLaunch = 16;
 } // namespace
 
-Copier::Copier(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)), marks_(gpu_) {
+Copier::Copier(
+    std::shared_ptr<Gpu> gpu,
+    std::shared_ptr<PinnedPool> pinned,
+    bool useKernel)
+    : gpu_(std::move(gpu)), marks_(gpu_) {
   const Gpu::Scope scope(*gpu_);
   // The driver takes the nearest priority that the device has.
   gpu_->driver().check(
       gpu_->driver().streamCreate(
           &stream_, kStreamNonBlocking, kHighestPriority),
       "making a stream for copies (cuStreamCreateWithPriority)");
+  if (useKernel) {
+    kernel_ =
+        std::make_unique<PieceKernel>(gpu_, std::move(pinned), marks_, stream_);
+  }
 }
 
 Copier::~Copier() {
   try {
     const Gpu::Scope scope(*gpu_);
     gpu_->driver().streamSynchronize(stream_);
+    kernel_.reset();
     gpu_->driver().streamDestroy(stream_);
   } catch (const Error& error) { // the context is gone, and the stream with it
     logDebug(error.what());
@@ -33,36 +46,34 @@ Copier::~Copier() {
 }
 
 // A call costs as much as copying hundreds of kilobytes.
-Copier::Batch Copier::merged(std::span<const Copy> copies) {
-  Batch batch;
+Copier::Copies Copier::merged(std::span<const Copy> copies) {
+  Copies merged;
+  merged.reserve(copies.size());
   for (const auto& copy : copies) {
     if (copy.size == 0) {
       continue;
     }
-    const bool goesOn = !batch.sizes.empty() &&
-        batch.to.back() + batch.sizes.back() == copy.to &&
-        batch.from.back() + batch.sizes.back() == copy.from;
+    const bool goesOn = !merged.empty() &&
+        merged.back().to + merged.back().size == copy.to &&
+        merged.back().from + merged.back().size == copy.from;
     if (goesOn) {
-      batch.sizes.back() += copy.size;
-      continue;
+      merged.back().size += copy.size;
+    } else {
+      merged.push_back(copy);
     }
-    batch.to.push_back(copy.to);
-    batch.from.push_back(copy.from);
-    batch.sizes.push_back(copy.size);
   }
-  return batch;
+  return merged;
 }
 
-Status Copier::enqueue(std::span<const Copy> copies) {
-  auto batch = merged(copies);
+Status Copier::enqueue(Copies copies, Running& entry) {
+  launchSmall(copies, entry);
   const Gpu::Scope scope(*gpu_);
   const auto& driver = gpu_->driver();
-  if (batch.sizes.size() >= kLeastBatch && driver.memcpyBatchAsync != nullptr) {
-    return enqueueBatch(batch);
+  if (copies.size() >= kLeastBatch && driver.memcpyBatchAsync != nullptr) {
+    return enqueueBatch(copies);
   }
-  for (size_t i = 0; i < batch.sizes.size(); ++i) {
-    const auto result =
-        driver.memcpyAsync(batch.to[i], batch.from[i], batch.sizes[i], stream_);
+  for (const auto& [to, from, size] : copies) {
+    const auto result = driver.memcpyAsync(to, from, size, stream_);
     if (result != Result::kSuccess) {
       return driver.status(result, "copying GPU memory (cuMemcpyAsync)");
     }
@@ -70,16 +81,44 @@ Status Copier::enqueue(std::span<const Copy> copies) {
   return {};
 }
 
-// Its copies are made in any order: none depends on another.
-Status Copier::enqueueBatch(Batch& batch) {
+// Those that it starts are taken out: no copy of a batch depends on another.
+void Copier::launchSmall(Copies& copies, Running& entry) {
+  if (copies.size() < kLeastLaunch || !kernel_ || !kernel_->usable()) {
+    return;
+  }
+  const auto small =
+      std::partition(copies.begin(), copies.end(), [](const Copy& copy) {
+        return !PieceKernel::takes(copy);
+      });
+  const std::span<const Copy> pieces(small, copies.end());
+  if (pieces.size() >= kLeastLaunch) {
+    entry.list = kernel_->start(pieces);
+  }
+  if (entry.list) {
+    copies.erase(small, copies.end());
+  }
+}
+
+// Its copies are made in any order.
+Status Copier::enqueueBatch(const Copies& copies) {
+  std::vector<DevicePointer> to, from;
+  std::vector<size_t> sizes;
+  to.reserve(copies.size());
+  from.reserve(copies.size());
+  sizes.reserve(copies.size());
+  for (const auto& copy : copies) {
+    to.push_back(copy.to);
+    from.push_back(copy.from);
+    sizes.push_back(copy.size);
+  }
   CopyAttributes attributes{kInStreamOrder, {}, {}, 0};
   size_t first = 0, failed = 0;
   const auto& driver = gpu_->driver();
   const auto result = driver.memcpyBatchAsync(
-      batch.to.data(),
-      batch.from.data(),
-      batch.sizes.data(),
-      batch.sizes.size(),
+      to.data(),
+      from.data(),
+      sizes.data(),
+      sizes.size(),
       &attributes,
       &first,
       1,
@@ -92,7 +131,7 @@ uint64_t Copier::start(std::span<const Copy> copies) {
   Running entry;
   entry.id = nextId_++;
   try {
-    entry.status = enqueue(copies);
+    entry.status = enqueue(merged(copies), entry);
     // Also after an error: what was given to the stream before goes on.
     entry.mark = marks_.place(stream_);
   } catch (const Error& error) {

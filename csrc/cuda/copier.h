@@ -6,25 +6,21 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "cuda/stream_mark.h"
+#include "cuda/piece_kernel.h"
 
 namespace dlslime::cuda {
 
-// One piece of a copy between any two places that the GPU can get at: its own
-// memory, another GPU's, what a peer has shared, pinned memory of the host.
-struct Copy {
-  DevicePointer to = 0;
-  DevicePointer from = 0;
-  size_t size = 0;
-};
-
-// Copies by the GPU's copy engines, without using its processors, in a stream
-// of its own that waits for nothing: both ends of a copy are ready when it is
-// started, or what is behind it would wait as well. Not thread-safe.
+// Copies by the GPU's copy engines, without using its processors but for many
+// small pieces, in a stream of its own that waits for nothing: both ends of a
+// copy are ready when it is started, or what is behind it would wait as well.
+// Not thread-safe.
 class Copier {
  public:
-  // Throws Error.
-  explicit Copier(std::shared_ptr<Gpu> gpu);
+  // `useKernel`: for many small pieces, where it works. Throws Error.
+  Copier(
+      std::shared_ptr<Gpu> gpu,
+      std::shared_ptr<PinnedPool> pinned,
+      bool useKernel);
   // Waits for what is under way.
   ~Copier();
   Copier(const Copier&) = delete;
@@ -50,20 +46,19 @@ class Copier {
     uint64_t id = 0;
     Status status; // of giving it to the stream
     StreamMarks::Mark mark;
+    std::shared_ptr<std::byte> list; // what a kernel reads
   };
-  // What enqueue() gives to the driver: neighbours are merged.
-  struct Batch {
-    std::vector<DevicePointer> to, from;
-    std::vector<size_t> sizes;
-  };
-  static Batch merged(std::span<const Copy> copies);
-  Status enqueue(std::span<const Copy> copies);
-  Status enqueueBatch(Batch& batch);
+  using Copies = std::vector<Copy>;
+  static Copies merged(std::span<const Copy> copies);
+  Status enqueue(Copies copies, Running& entry);
+  void launchSmall(Copies& copies, Running& entry);
+  Status enqueueBatch(const Copies& copies);
   void lookForFailure(std::vector<Ended>& ended);
 
   const std::shared_ptr<Gpu> gpu_;
   StreamMarks marks_;
   Stream stream_ = nullptr;
+  std::unique_ptr<PieceKernel> kernel_;
   std::deque<Running> running_;
   TimePoint lastNews_{}; // something ended, or the stream was asked
   uint64_t nextId_ = 1;

@@ -99,21 +99,24 @@ int deviceOf(const std::byte* address) {
   }
 }
 
-CudaAccelerator::Site::Site(std::shared_ptr<Gpu> which)
+CudaAccelerator::Site::Site(std::shared_ptr<Gpu> which, bool useKernel)
     : gpu(std::move(which)),
       marks(gpu),
       words(gpu),
       pinned(std::make_shared<PinnedPool>(gpu)),
-      copier(gpu) {}
+      copier(gpu, pinned, useKernel) {}
 
-CudaAccelerator::CudaAccelerator()
-    : driver_(loadDriver()), holds_(!streamsShareOneQueue()) {}
+CudaAccelerator::CudaAccelerator(bool useKernel)
+    : driver_(loadDriver()),
+      holds_(!streamsShareOneQueue()),
+      useKernel_(useKernel) {}
 
 CudaAccelerator::Site& CudaAccelerator::site(int device) {
   const std::lock_guard<std::mutex> guard(mutex_);
   auto& found = sites_[device];
   if (!found) {
-    found = std::make_unique<Site>(std::make_shared<Gpu>(driver_, device));
+    found = std::make_unique<Site>(
+        std::make_shared<Gpu>(driver_, device), useKernel_);
   }
   return *found;
 }

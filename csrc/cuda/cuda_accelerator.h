@@ -19,7 +19,8 @@ namespace dlslime::cuda {
 // The NVIDIA GPUs that this process uses, each from its first use on.
 class CudaAccelerator final : public Accelerator {
  public:
-  CudaAccelerator(); // throws Error: there is no driver
+  // `useKernel`: as Copier's. Throws Error: there is no driver.
+  explicit CudaAccelerator(bool useKernel);
 
   std::unique_ptr<Mark> mark(const DeviceStream& stream, const Download& before)
       override;
@@ -45,7 +46,7 @@ class CudaAccelerator final : public Accelerator {
  private:
   // What we have on one GPU.
   struct Site {
-    explicit Site(std::shared_ptr<Gpu> which);
+    Site(std::shared_ptr<Gpu> which, bool useKernel);
     const std::shared_ptr<Gpu> gpu;
     StreamMarks marks;
     StreamWords words; // that streams wait for
@@ -62,6 +63,7 @@ class CudaAccelerator final : public Accelerator {
 
   const Driver& driver_;
   const bool holds_;
+  const bool useKernel_;
   Exports exports_;
   // Under the engine's lock:
   std::set<std::string> unshared_; // reasons that were logged

@@ -15,6 +15,8 @@ using Device = int; // CUdevice: an ordinal
 using Context = struct ContextImpl*; // CUcontext
 using Stream = struct StreamImpl*; // CUstream
 using Event = struct EventImpl*; // CUevent
+using Module = struct ModuleImpl*; // CUmodule
+using Function = struct FunctionImpl*; // CUfunction
 using MemoryHandle = unsigned long long; // CUmemGenericAllocationHandle
 
 enum class Result : int {
@@ -45,6 +47,7 @@ struct Uuid {
 };
 
 enum class DeviceAttribute : int { // CU_DEVICE_ATTRIBUTE_*
+  kProcessors = 16, // MULTIPROCESSOR_COUNT
   kPciBusId = 33,
   kPciDeviceId = 34,
   kPciDomainId = 50,

@@ -163,6 +163,10 @@ void bindAll(const Library& library, Driver& driver) {
   bind(library, "cuIpcGetMemHandle", 4010, driver.ipcGetHandle);
   bind(library, "cuIpcOpenMemHandle", 11000, driver.ipcOpenHandle);
   bind(library, "cuIpcCloseMemHandle", 4010, driver.ipcCloseHandle);
+  bind(library, "cuModuleLoadData", 2000, driver.moduleLoad);
+  bind(library, "cuModuleUnload", 2000, driver.moduleUnload);
+  bind(library, "cuModuleGetFunction", 2000, driver.moduleFunction);
+  bind(library, "cuLaunchKernel", 4000, driver.launchKernel);
   bindVirtualMemory(library, driver);
   // Of CUDA 13 on it has another form, without the place of a failure.
   bindIfThere(library, "cuMemcpyBatchAsync", 12080, driver.memcpyBatchAsync);

@@ -48,6 +48,21 @@ struct Driver {
   Result (*ipcGetHandle)(IpcMemoryHandle*, DevicePointer);
   Result (*ipcOpenHandle)(DevicePointer*, IpcMemoryHandle, unsigned flags);
   Result (*ipcCloseHandle)(DevicePointer);
+  Result (*moduleLoad)(Module*, const void* image);
+  Result (*moduleUnload)(Module);
+  Result (*moduleFunction)(Function*, Module, const char* name);
+  Result (*launchKernel)(
+      Function,
+      unsigned blocksX,
+      unsigned blocksY,
+      unsigned blocksZ,
+      unsigned threadsX,
+      unsigned threadsY,
+      unsigned threadsZ,
+      unsigned sharedBytes,
+      Stream,
+      void** parameters,
+      void** extra);
   Result (*addressRange)(DevicePointer* base, size_t* size, DevicePointer);
   Result (*retainHandle)(MemoryHandle*, void* pointer);
   Result (*releaseHandle)(MemoryHandle);

@@ -31,7 +31,7 @@ EngineState::EngineState(const Config& settings)
 
 Accelerator& EngineState::needAccelerator() {
   std::call_once(acceleratorMade_, [this] {
-    ownAccelerator_ = makeAccelerator();
+    ownAccelerator_ = makeAccelerator(config);
     accelerator_.store(ownAccelerator_.get(), std::memory_order_release);
   });
   return *ownAccelerator_;

@@ -58,8 +58,8 @@ std::unique_ptr<Connection> Transports::makeSelfConnection() {
       std::make_shared<loopback::Wire>(), 0, 0);
 }
 
-std::unique_ptr<Accelerator> makeAccelerator() {
-  return std::make_unique<cuda::CudaAccelerator>();
+std::unique_ptr<Accelerator> makeAccelerator(const Config& config) {
+  return std::make_unique<cuda::CudaAccelerator>(config.gpuKernel);
 }
 
 int deviceOf(const std::byte* address) {

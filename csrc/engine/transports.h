@@ -45,7 +45,7 @@ class Transports {
 };
 
 // The GPUs of this process. Throws Error: there is no driver for them.
-std::unique_ptr<Accelerator> makeAccelerator();
+std::unique_ptr<Accelerator> makeAccelerator(const Config& config);
 // Which of them has this address, or MemoryView::kProcessor.
 int deviceOf(const std::byte* address);
 

@@ -80,6 +80,7 @@ class ConfigTest : public ::testing::Test {
       "DLSLIME_NICS",
       "DLSLIME_NEAR",
       "DLSLIME_GPUDIRECT",
+      "DLSLIME_GPU_KERNEL",
       "DLSLIME_HOSTID",
       "DLSLIME_SOCKET_IFNAME",
       "NCCL_IB_HCA",
@@ -121,6 +122,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
        {"DLSLIME_RETURN_MS", "11"},
        {"DLSLIME_NEAR", "0000:18:00.0"},
        {"DLSLIME_GPUDIRECT", "off"},
+       {"DLSLIME_GPU_KERNEL", "off"},
        {"DLSLIME_REGISTRATION_BYTES", "10"},
        {"DLSLIME_LOG", "debug"}});
   const auto config = Config::fromEnvironment();
@@ -137,6 +139,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
   EXPECT_EQ(config.returning, milliseconds(11));
   EXPECT_EQ(config.rdma.near, "0000:18:00.0");
   EXPECT_FALSE(config.rdma.gpuDirect);
+  EXPECT_FALSE(config.gpuKernel);
   EXPECT_EQ(config.rdma.cacheBytes, 10U);
   EXPECT_EQ(config.logLevel, LogLevel::kDebug);
 }

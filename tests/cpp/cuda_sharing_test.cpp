@@ -145,7 +145,7 @@ struct Mapper {
 
   FakeGpu fake;
   std::shared_ptr<Gpu> gpu = fake.gpu();
-  Copier copier{gpu};
+  Copier copier{gpu, nullptr, false};
   PeerMemory theirs{
       static_cast<uint32_t>(getppid()),
       [this](int) { return gpu; },

@@ -30,14 +30,15 @@ extern "C" {
 // From its `after`-th next call on, `times` calls of the function fail with
 // this error. As does FAKE_CUDA_FAIL="cuIpcOpenMemHandle=217", for good and
 // from the start, several with commas between them. "copy" is one that a stream
-// has begun: the device fails. "fabric" is any use of a fabric handle.
+// has begun: the device fails. "fabric" is any use of a fabric handle; "kernel"
+// a launch that copies nothing, "kernel fault" one that the device fails at.
 using FakeCudaFail =
     void(const char* function, int result, int after, int times);
 // Everything that a stream does begins late by up to so many microseconds. As
 // does FAKE_CUDA_DELAY_US; 50 otherwise.
 using FakeCudaDelay = void(int microseconds);
 // How many there are now: "allocations", "imports", "streams", "events",
-// "handles", "pinned", "contexts".
+// "handles", "pinned", "contexts"; of "launches" all there ever were.
 using FakeCudaLive = int(const char* kind);
 // Where the processor finds device memory, which it can't touch under the
 // address that the driver gave.

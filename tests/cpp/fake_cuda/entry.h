@@ -40,6 +40,10 @@ int currentDevice();
 StreamQueue* queueOf(Stream stream);
 int liveStreams();
 int liveEvents();
+// Where the processor finds so much memory, pinned or a device's; null: it is
+// not all there.
+std::byte* bytesAt(DevicePointer pointer, size_t size);
+inline std::atomic<int> kernelLaunches{0};
 
 } // namespace fake_cuda
 

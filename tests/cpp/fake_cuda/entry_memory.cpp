@@ -121,6 +121,11 @@ Result copyAll(const std::vector<Request>& all, Stream stream) {
 
 } // namespace
 
+std::byte* fake_cuda::bytesAt(DevicePointer pointer, size_t size) {
+  Place place;
+  return resolve(pointer, size, place) && !place.waits ? place.bytes : nullptr;
+}
+
 FAKE_CUDA_EXPORT Result cuMemAlloc_v2(DevicePointer* pointer, size_t size) {
   FAKE_CUDA_ENTER(cuMemAlloc);
   FAKE_CUDA_NEEDS_CONTEXT;

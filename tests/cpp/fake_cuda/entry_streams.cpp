@@ -232,6 +232,9 @@ FAKE_CUDA_EXPORT int fakeCudaLive(const char* kind) {
   if (what == "allocations" || what == "imports") {
     return Memory::instance().count(what == "imports");
   }
+  if (what == "launches") {
+    return kernelLaunches;
+  }
   if (what == "handles") {
     return Memory::instance().handleCount();
   }

@@ -35,6 +35,10 @@ void cuIpcOpenMemHandle_v2();
 void cuIpcCloseMemHandle();
 void cuMemGetHandleForAddressRange();
 void cuMemGetAddressRange_v2();
+void cuModuleLoadData();
+void cuModuleUnload();
+void cuModuleGetFunction();
+void cuLaunchKernel();
 void cuMemRelease();
 void cuMemAddressReserve();
 void cuMemAddressFree();
@@ -111,6 +115,12 @@ const Entry kEntries[] = {
     {"cuMemGetHandleForAddressRange",
      11070,
      reinterpret_cast<void*>(&cuMemGetHandleForAddressRange)},
+    {"cuModuleLoadData", 2000, reinterpret_cast<void*>(&cuModuleLoadData)},
+    {"cuModuleUnload", 2000, reinterpret_cast<void*>(&cuModuleUnload)},
+    {"cuModuleGetFunction",
+     2000,
+     reinterpret_cast<void*>(&cuModuleGetFunction)},
+    {"cuLaunchKernel", 4000, reinterpret_cast<void*>(&cuLaunchKernel)},
     {"cuMemGetAddressRange",
      3020,
      reinterpret_cast<void*>(&cuMemGetAddressRange_v2)},
