@@ -198,6 +198,36 @@ def bandwidth(me: Rank, size: int, count: int) -> dict[str, list[float]]:
     return turns(me, ways)
 
 
+def batches(me: Rank, group: dist.ProcessGroup) -> dict[str, list[float]]:
+    """Seconds of a batch of pages, and of one copy of as many bytes."""
+    pages = PAGES // SCALE
+    cache = Cache(me, group, pages)
+    found = turns(
+        me,
+        {
+            "limit": lambda: both_limits(me, pages * PAGE, 1),
+            "ours": lambda: cache.read() if me.rank == 1 else 0.0,
+        },
+    )
+    me.barrier()
+    if me.rank == 1 and not torch.equal(
+        cache.memory.cpu().view(pages, PAGE),
+        pattern(pages * PAGE, 0).cpu().view(pages, PAGE).flip(0),
+    ):
+        raise PayloadError("pages that are not the peer's")
+    me.barrier()
+    cache.region.deregister()
+    return found
+
+
+def work_pages(me: Rank) -> dict[str, Any]:
+    """Batches of pages alone, in one rank."""
+    gpus.use(me.rank)
+    ours = me.groups["ours"]
+    found = batches(me, ours)
+    return {"pages": found, "route": dlslime_backend.stats(ours)["peers"][1 - me.rank]}
+
+
 def work(me: Rank) -> dict[str, Any]:
     """Everything, in one rank."""
     gpus.use(me.rank)
@@ -214,23 +244,7 @@ def work(me: Rank) -> dict[str, Any]:
     times = [host_times(me, ours, 8192, 200 // SCALE) for _ in range(ROUNDS)]
     out["isend"] = {"ours": [entry[0] for entry in times]}
     out["wait"] = {"ours": [entry[1] for entry in times]}
-    pages = PAGES // SCALE
-    cache = Cache(me, ours, pages)
-    out["pages"] = turns(
-        me,
-        {
-            "limit": lambda: both_limits(me, pages * PAGE, 1),
-            "ours": lambda: cache.read() if me.rank == 1 else 0.0,
-        },
-    )
-    me.barrier()
-    if me.rank == 1 and not torch.equal(
-        cache.memory.cpu().view(pages, PAGE),
-        pattern(pages * PAGE, 0).cpu().view(pages, PAGE).flip(0),
-    ):
-        raise PayloadError("pages that are not the peer's")
-    me.barrier()
-    cache.region.deregister()
+    out["pages"] = batches(me, ours)
     if gpus.REAL:
         out["quiet"] = quiet(me, ours)
     out["route"] = dlslime_backend.stats(ours)["peers"][1 - me.rank]
@@ -253,13 +267,18 @@ def rate_figure(name: str, samples: dict[str, list[float]], nbytes: int, least: 
     )
 
 
+def pages_figure(name: str, receiver: dict[str, Any]) -> Figure:
+    """Batches of pages against one copy."""
+    return rate_figure(name, receiver["pages"], PAGES // SCALE * PAGE, 0.6)
+
+
 def figures(values: list[dict[str, Any]]) -> list[Figure]:
     """The figures with their targets, of what both ranks measured."""
     sender, receiver = values
     out = [
         rate_figure("256 MiB", receiver["256 MiB"], 4 * (256 * MIB // SCALE), 0.95),
         rate_figure("1 MiB, back to back", receiver["1 MiB"], 256 // SCALE * MIB, 0.7),
-        rate_figure("2,048 pages of 16 KiB", receiver["pages"], PAGES // SCALE * PAGE, 0.6),
+        pages_figure("2,048 pages of 16 KiB", receiver),
     ]
     for name in sender:
         if not name.startswith("one way"):
@@ -287,13 +306,17 @@ def main() -> None:
     """Measure, print, and write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument(
+        "--pages", default="", help="measure batches of pages alone, under this name"
+    )
     options = parser.parse_args()
     backends = {"ours": "dlslime"}
     if gpus.REAL and torch.cuda.device_count() > 1 and dist.is_nccl_available():
         backends["nccl"] = "nccl"
     cores = sorted(os.sched_getaffinity(0))
-    values = run_job(work, backends=backends, cores=cores, deadline=240)
-    found = figures(values)
+    one = work_pages if options.pages else work
+    values = run_job(one, backends=backends, cores=cores, deadline=240)
+    found = [pages_figure(options.pages, values[1])] if options.pages else figures(values)
     for figure in found:
         print(line(figure), flush=True)
     options.json.write_text(

@@ -118,6 +118,9 @@ def measure(check: Check) -> dict[str, Any]:
     if not check.run("figures", command, 260):
         return {}
     found: dict[str, Any] = json.loads(made.read_text())
+    alone = [*command, "--pages", "the same by copy engines"]
+    if check.run("pages without the kernel", alone, 60, DLSLIME_GPU_KERNEL="off"):
+        found["figures"] += json.loads(made.read_text())["figures"]
     return found
 
 

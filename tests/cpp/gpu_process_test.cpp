@@ -259,6 +259,29 @@ TEST_F(GpuLender, MemoryIsReadAndWrittenByTheReadersGpu) {
   end();
 }
 
+TEST_F(GpuLender, BatchesOfPagesGoByOneLaunch) {
+  constexpr int64_t kPage = 16 << 10, kPages = 100;
+  TestTransfer::Pieces pages;
+  for (int64_t i = 0; i < kPages; ++i) {
+    pages.push_back({i * kPage, (kPages - 1 - i) * kPage, kPage});
+  }
+  const auto reads = [&] { return endsWell(*ours.read(1, theirs, pages)); };
+  // The kernel is tried on the way: the first batch may come before.
+  ASSERT_TRUE(eventually([&] { return reads() && fake.live("launches") > 1; }));
+  fake.fail("cuMemcpyAsync", cuda::Result::kUnknown, 0, 1000);
+  fake.fail("cuMemcpyBatchAsync", cuda::Result::kUnknown, 0, 1000);
+  const int launched = fake.live("launches");
+  EXPECT_TRUE(reads());
+  EXPECT_EQ(fake.live("launches"), launched + 1);
+  const auto there = pattern(kSize, 9);
+  const auto here = ours.content();
+  for (const auto& [at, from, size] : pages) {
+    ASSERT_EQ(
+        std::memcmp(here.data() + at, there.data() + from, size_t(size)), 0);
+  }
+  end();
+}
+
 TEST_F(GpuLender, WhatCantBeMappedGoesThroughPinnedMemoryAndIsSaid) {
   fake.fail("cuIpcOpenMemHandle", cuda::Result::kPeerAccessUnsupported, 0, 100);
   expectItAllGoes();

@@ -28,6 +28,11 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
     assert {entry["name"] for entry in found["figures"]} == FIGURES
     assert all(entry["value"] > 0 for entry in found["figures"])
     assert found["traffic"]["1"]["cuda_ipc_messages"] > 0
+    command += ["--pages", "alone"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    alone = json.loads(made.read_text())["figures"]
+    assert [entry["name"] for entry in alone] == ["alone"]
 
 
 def test_steps_that_fail_or_hang_are_told(tmp_path: Path) -> None:
