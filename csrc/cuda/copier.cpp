@@ -83,7 +83,8 @@ Status Copier::enqueue(Copies copies, Running& entry) {
 
 // Those that it starts are taken out: no copy of a batch depends on another.
 void Copier::launchSmall(Copies& copies, Running& entry) {
-  if (copies.size() < kLeastLaunch || !kernel_ || !kernel_->usable()) {
+  const bool usable = kernel_ && kernel_->usable(); // ends its trial as well
+  if (!usable || copies.size() < kLeastLaunch) {
     return;
   }
   const auto small =
