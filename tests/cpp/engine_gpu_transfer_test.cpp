@@ -137,15 +137,16 @@ TEST_P(EngineGpuTransfer, CancelledInTheMiddleItEndsOnce) {
     node(0).engine->cancel(
         *node(0).group, transfer, Status(ErrorCode::kCancelled, "enough"));
     transfers.push_back(transfer);
-    // Its memory is released first, and then it is told.
-    ASSERT_TRUE(eventually([&] { return transfer->ends() == 1; }));
-    EXPECT_EQ(transfer->releases(), 1);
+    // Either may come first: it is cancelled while it is held, or copied.
+    ASSERT_TRUE(eventually(
+        [&] { return transfer->ends() > 0 && transfer->releases() > 0; }));
   }
   here.deregister();
   there.deregister();
   EXPECT_TRUE(world->passes(0, 1));
   for (const auto& transfer : transfers) {
-    EXPECT_EQ(transfer->ends() + transfer->releases(), 2);
+    EXPECT_EQ(transfer->ends(), 1);
+    EXPECT_EQ(transfer->releases(), 1);
   }
 }
 
