@@ -250,20 +250,25 @@ ExportedAllocation Exports::describe(uint64_t id) {
       entry.handle};
 }
 
+bool Exports::stillThere(const Entry& entry) {
+  try {
+    const auto& known = entry.allocation;
+    return allocationOf(entry.gpu->driver(), known.base).bufferId ==
+        known.bufferId;
+  } catch (const Error&) {
+    return false; // nothing is
+  }
+}
+
 void Exports::dropFreed() {
   std::erase_if(entries_, [&](const auto& item) {
     const auto& entry = item.second;
-    bool freed = true; // if nothing is there any more
-    try {
-      const auto there = allocationOf(entry.gpu->driver(), item.first);
-      freed = there.bufferId != entry.allocation.bufferId;
-    } catch (const Error&) {
+    if (stillThere(entry)) {
+      return false;
     }
-    if (freed) {
-      bases_.erase(entry.id);
-      std::erase(opened_, entry.id);
-    }
-    return freed;
+    bases_.erase(entry.id);
+    std::erase(opened_, entry.id);
+    return true;
   });
 }
 

@@ -67,6 +67,7 @@ class Exports {
   static bool mayHaveDescriptor(const Entry& entry);
   void exportMapped(Entry& entry);
   void openDescriptor(Entry& entry);
+  static bool stillThere(const Entry& entry);
   void dropFreed();
 
   const size_t mostDescriptors_;

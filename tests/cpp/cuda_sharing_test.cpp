@@ -1,5 +1,4 @@
-// What memory of a GPU is, and sharing it with another process, on the fake
-// driver.
+// Sharing memory of a GPU with another process, on the fake driver.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -34,59 +33,6 @@ Status statusOf(const Body& body) {
 bool mentions(const Status& status, const char* text) {
   return status.message().find(text) != std::string::npos;
 }
-
-// --- What memory is
-// --------------------------------------------------------------
-
-TEST(CudaAllocation, IsFoundFromTheMiddle) {
-  FakeGpu fake;
-  const auto gpu = fake.gpu(1);
-  const auto base = fake.allocate(*gpu, kSize);
-  const auto found = mappedAt(*gpu, base + 1000);
-  EXPECT_EQ(found.base, base);
-  EXPECT_EQ(found.size, kSize);
-  EXPECT_EQ(found.device, 1);
-  EXPECT_TRUE(found.legacyIpc);
-  EXPECT_TRUE(found.holds(base + kSize - 1, 1));
-  EXPECT_FALSE(found.holds(base + kSize - 1, 2));
-  EXPECT_FALSE(found.holds(base, SIZE_MAX));
-  EXPECT_EQ(
-      statusOf([&] { allocationsOf(*gpu, base, kSize + 1); }).code(),
-      ErrorCode::kInvalidArgument);
-}
-
-TEST(CudaAllocation, HostMemoryIsNone) {
-  FakeGpu fake;
-  Bytes memory(100);
-  const auto address = reinterpret_cast<DevicePointer>(memory.data());
-  const auto problem = statusOf([&] { allocationOf(fake.driver(), address); });
-  EXPECT_EQ(problem.code(), ErrorCode::kInvalidArgument);
-}
-
-TEST(CudaAllocation, MappedMemoryIsThatOfItsPieces) {
-  FakeGpu fake;
-  const auto gpu = fake.gpu(1);
-  const auto base = fake.allocateMapped(*gpu, kPiece, 3);
-  const auto all = allocationsOf(*gpu, base + kPiece - 1, kPiece + 2);
-  ASSERT_EQ(all.size(), 3U);
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(all[i].base, base + i * kPiece);
-    EXPECT_EQ(all[i].size, kPiece);
-    EXPECT_FALSE(all[i].legacyIpc);
-  }
-  EXPECT_EQ(allocationsOf(*gpu, base + kPiece, kPiece).size(), 1U);
-  // Behind it there are addresses, and nothing at them.
-  EXPECT_EQ(
-      statusOf([&] { allocationsOf(*gpu, base, 3 * kPiece + 1); }).code(),
-      ErrorCode::kInvalidArgument);
-  const auto second = all[1].bufferId;
-  fake.unmapPiece(base + kPiece, kPiece);
-  fake.mapPiece(*gpu, base + kPiece, kPiece);
-  EXPECT_NE(mappedAt(*gpu, base + kPiece).bufferId, second);
-}
-
-// --- Sharing with another process
-// ----------------------------------------------
 
 std::string toHex(ByteSpan bytes) {
   std::string text;

@@ -1,9 +1,10 @@
-// What we do with the CUDA driver, on the fake one: starting, contexts, words
-// that streams wait for.
+// What we do with the CUDA driver, on the fake one: starting, contexts, what
+// memory is, words that streams wait for.
 #include <gtest/gtest.h>
 
 #include <thread>
 
+#include "cuda/allocation.h"
 #include "cuda/stream_words.h"
 #include "fakes/fake_gpu.h"
 #include "world.h"
@@ -15,6 +16,7 @@ using dlslime::testing::eventually;
 using dlslime::testing::FakeGpu;
 
 constexpr size_t kSize = 1 << 20;
+constexpr size_t kPiece = 128 << 10; // of mapped memory
 
 template <typename Body>
 Status statusOf(const Body& body) {
@@ -95,6 +97,56 @@ TEST(CudaGpu, HoldsTheContextAndLetsGo) {
     EXPECT_EQ(gpu->describe(), "GPU 1 (Fake GPU 1, 0000:11:00.0)");
   }
   EXPECT_EQ(fake.live("contexts"), 1);
+}
+
+// --- What memory is
+// --------------------------------------------------------------
+
+TEST(CudaAllocation, IsFoundFromTheMiddle) {
+  FakeGpu fake;
+  const auto gpu = fake.gpu(1);
+  const auto base = fake.allocate(*gpu, kSize);
+  const auto found = mappedAt(*gpu, base + 1000);
+  EXPECT_EQ(found.base, base);
+  EXPECT_EQ(found.size, kSize);
+  EXPECT_EQ(found.device, 1);
+  EXPECT_TRUE(found.legacyIpc);
+  EXPECT_TRUE(found.holds(base + kSize - 1, 1));
+  EXPECT_FALSE(found.holds(base + kSize - 1, 2));
+  EXPECT_FALSE(found.holds(base, SIZE_MAX));
+  EXPECT_EQ(
+      statusOf([&] { allocationsOf(*gpu, base, kSize + 1); }).code(),
+      ErrorCode::kInvalidArgument);
+}
+
+TEST(CudaAllocation, HostMemoryIsNone) {
+  FakeGpu fake;
+  Bytes memory(100);
+  const auto address = reinterpret_cast<DevicePointer>(memory.data());
+  const auto problem = statusOf([&] { allocationOf(fake.driver(), address); });
+  EXPECT_EQ(problem.code(), ErrorCode::kInvalidArgument);
+}
+
+TEST(CudaAllocation, MappedMemoryIsThatOfItsPieces) {
+  FakeGpu fake;
+  const auto gpu = fake.gpu(1);
+  const auto base = fake.allocateMapped(*gpu, kPiece, 3);
+  const auto all = allocationsOf(*gpu, base + kPiece - 1, kPiece + 2);
+  ASSERT_EQ(all.size(), 3U);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(all[i].base, base + i * kPiece);
+    EXPECT_EQ(all[i].size, kPiece);
+    EXPECT_FALSE(all[i].legacyIpc);
+  }
+  EXPECT_EQ(allocationsOf(*gpu, base + kPiece, kPiece).size(), 1U);
+  // Behind it there are addresses, and nothing at them.
+  EXPECT_EQ(
+      statusOf([&] { allocationsOf(*gpu, base, 3 * kPiece + 1); }).code(),
+      ErrorCode::kInvalidArgument);
+  const auto second = all[1].bufferId;
+  fake.unmapPiece(base + kPiece, kPiece);
+  fake.mapPiece(*gpu, base + kPiece, kPiece);
+  EXPECT_NE(mappedAt(*gpu, base + kPiece).bufferId, second);
 }
 
 // --- Words that streams wait for
