@@ -137,9 +137,9 @@ class DlslimeBackend final : public c10d::Backend {
 
 #if DLSLIME_TORCH_HAS_SUSPEND // --- backend_memory.cpp --------------------
   // Gives memory back until resume(): idle buffers and registrations of the
-  // connections, which other groups may share, and what NCCL holds for
-  // collectives. Nothing may be pending, and every use raises, in between. Not
-  // collective for sends and receives.
+  // connections, which other groups may share, what GPUs of this host share,
+  // and what NCCL holds for collectives. Nothing may be pending, and every use
+  // raises, in between. Not collective for sends and receives.
   void suspend() override;
   void resume() override;
   // "suspend" (bytes that suspend() gives back), "suspended" (0 or 1),

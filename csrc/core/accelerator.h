@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -99,8 +100,10 @@ class Accelerator {
   // For the other process's PeerMemory, which should map it soon. Empty: it
   // can't be shared any more, which was logged.
   virtual Bytes describeShared(uint64_t id) = 0;
-  // False: it was found to have been freed.
+  // False: it was found to have been freed, or is not shared any more.
   virtual bool isShared(uint64_t id) = 0;
+  // All others are not shared any more.
+  virtual void shareOnly(const std::set<uint64_t>& ids) = 0;
   // What one peer has shared, mapped at its first use.
   class PeerMemory {
    public:
@@ -108,6 +111,11 @@ class Accelerator {
     // What describeShared() gave there. Throws Error: it is not that.
     virtual void add(uint64_t id, ByteSpan description) = 0;
     virtual void forget(uint64_t id) = 0;
+    // It is mapped again when it is used again.
+    virtual void unmapIdle() = 0;
+    // What move() could not map because its description has had its time: it
+    // should be described anew.
+    virtual std::set<uint64_t> takeOutdated() = 0;
     // Copies between memory of one of our GPUs and the peer's, as copy() does.
     // Throws Error: it was not shared, or can't be mapped; then nothing is
     // copied.
@@ -119,6 +127,10 @@ class Accelerator {
   };
   // `pid`: of the peer, proven by reading its memory; 0: that is not permitted.
   virtual std::unique_ptr<PeerMemory> peerMemory(uint32_t pid) = 0;
+  // Not under the engine's lock, since it may wait for GPUs: unmaps what nobody
+  // uses any more, and looks for shared memory that has been freed. True if
+  // there was any, of which peers should be told.
+  virtual bool sweep() = 0;
 
   // True if a copy has ended.
   virtual bool poll() = 0;

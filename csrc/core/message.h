@@ -43,7 +43,8 @@ enum class MessageType : uint8_t {
         // the last one; the payload: FramePieces, and then their bytes
   kSettled, // id, status: what was put, or could not be fetched
   kShare, // id; the payload tells how to map an allocation of a GPU's memory
-  kUnshare, // id: that allocation has been freed
+  kUnshare, // id: that allocation is not shared any more
+  kReshare, // id: what kShare told of your allocation has had its time
   kNothing, // takes the place of a message that has lost its meaning
   kPushed, // made at the receiver of what was written into an offer; never sent
 };

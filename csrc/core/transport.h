@@ -89,6 +89,8 @@ class MemoryRegistrar {
     return {};
   }
   virtual void trim() {}
+  // Gives GPUs back what their programs have freed. The same.
+  virtual void dropFreed() {}
 };
 
 // Ordered, reliable control messages with a small payload between two

@@ -46,11 +46,11 @@ Allocation allocationOf(const Driver& driver, DevicePointer pointer) {
 }
 
 Allocation mappedAt(const Gpu& gpu, DevicePointer pointer) {
+  const Gpu::Scope scope(gpu);
   auto found = allocationOf(gpu.driver(), pointer);
   if (found.legacyIpc) {
     return found;
   }
-  const Gpu::Scope scope(gpu);
   gpu.driver().check(
       gpu.driver().addressRange(&found.base, &found.size, pointer),
       "asking for the extent of GPU memory (cuMemGetAddressRange)");

@@ -258,7 +258,13 @@ std::unique_ptr<Accelerator::PeerMemory> CudaAccelerator::peerMemory(
       [this](int device) { return site(device).gpu; },
       [this](int device, std::span<const cuda::Copy> copies, Done done) {
         start(site(device), copies, std::move(done));
-      });
+      },
+      unused_);
+}
+
+bool CudaAccelerator::sweep() {
+  unused_->unmapAll();
+  return exports_.dropFreed();
 }
 
 bool CudaAccelerator::pollOne(Site& site) {

@@ -37,7 +37,11 @@ class CudaAccelerator final : public Accelerator {
   bool isShared(uint64_t id) override {
     return exports_.live(id);
   }
+  void shareOnly(const std::set<uint64_t>& ids) override {
+    exports_.dropAllBut(ids);
+  }
   std::unique_ptr<Accelerator::PeerMemory> peerMemory(uint32_t pid) override;
+  bool sweep() override;
   bool poll() override;
   bool copying() const override {
     return !busy_.empty();
@@ -65,6 +69,8 @@ class CudaAccelerator final : public Accelerator {
   const bool holds_;
   const bool useKernel_;
   Exports exports_;
+  const std::shared_ptr<UnusedMappings> unused_ =
+      std::make_shared<UnusedMappings>();
   // Under the engine's lock:
   std::set<std::string> unshared_; // reasons that were logged
   std::vector<Site*> busy_; // those with copies under way

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "core/bytes.h"
+#include "core/random.h"
 
 namespace dlslime::cuda {
 
@@ -93,6 +95,15 @@ bool fabricHandleOf(
              &handle, retained.handle, kFabricHandle, 0) == Result::kSuccess;
 }
 
+bool stillThere(const Gpu& gpu, const Allocation& known) {
+  try {
+    const Gpu::Scope scope(gpu);
+    return allocationOf(gpu.driver(), known.base).bufferId == known.bufferId;
+  } catch (const Error&) {
+    return false; // nothing is
+  }
+}
+
 // Some for us, of those that the process may have open.
 size_t shareOfDescriptors() {
   constexpr size_t kOneIn = 4, kLeast = 16;
@@ -111,6 +122,7 @@ Bytes encode(const ExportedAllocation& exported) {
   writer.number(exported.size);
   writer.number(static_cast<uint8_t>(exported.by));
   writer.number(exported.descriptor);
+  writer.number(exported.proof);
   writer.blob(std::as_bytes(std::span(exported.handle.bytes)));
   return writer.take();
 }
@@ -123,6 +135,7 @@ ExportedAllocation decodeAllocation(ByteSpan bytes) {
   exported.size = reader.number<uint64_t>();
   const auto by = reader.number<uint8_t>();
   exported.descriptor = reader.number<int32_t>();
+  exported.proof = reader.number<uint64_t>();
   const auto handle = reader.blob();
   if (!reader.atEnd() || handle.size() != sizeof(exported.handle.bytes) ||
       by < 1 || by > 3 || exported.size == 0 ||
@@ -139,6 +152,11 @@ ExportedAllocation decodeAllocation(ByteSpan bytes) {
 
 Exports::Exports() : Exports(shareOfDescriptors()) {}
 
+Exports::Exports(size_t mostDescriptors) : mostDescriptors_(mostDescriptors) {
+  const auto bytes = randomBytes(sizeof(nextId_));
+  std::memcpy(&nextId_, bytes.data(), bytes.size());
+}
+
 Exports::Entry* Exports::find(const Allocation& allocation) {
   const auto found = entries_.find(allocation.base);
   return found != entries_.end() &&
@@ -148,10 +166,12 @@ Exports::Entry* Exports::find(const Allocation& allocation) {
 }
 
 Exports::Entry& Exports::add(const Gpu& gpu, const Allocation& allocation) {
+  dropWhatWasAt(allocation);
   auto& entry = entries_[allocation.base];
   entry.gpu = &gpu;
   entry.allocation = allocation;
-  entry.id = nextId_++;
+  entry.id = std::max<uint64_t>(nextId_, 1);
+  nextId_ = entry.id + 1;
   try {
     if (allocation.legacyIpc) {
       const Gpu::Scope scope(gpu);
@@ -166,6 +186,18 @@ Exports::Entry& Exports::add(const Gpu& gpu, const Allocation& allocation) {
     entry.problem = error.status();
   }
   return entry;
+}
+
+// It has been freed, since no two are at one address.
+void Exports::dropWhatWasAt(const Allocation& allocation) {
+  const auto overlaps = [&](const Entry& entry) {
+    return entry.allocation.base < allocation.end() &&
+        allocation.base < entry.allocation.end();
+  };
+  const auto last = entries_.lower_bound(allocation.end());
+  if (last != entries_.begin() && overlaps(std::prev(last)->second)) {
+    take(overlaps);
+  }
 }
 
 bool Exports::mayHaveDescriptor(const Entry& entry) {
@@ -185,8 +217,8 @@ void Exports::exportMapped(Entry& entry) {
 }
 
 void Exports::openDescriptor(Entry& entry) {
-  entry.descriptor =
-      std::make_unique<UnforkedFd>(descriptorOf(*entry.gpu, entry.allocation));
+  entry.descriptor = std::make_unique<SharedDescriptor>(
+      descriptorOf(*entry.gpu, entry.allocation), entry.id);
   opened_.push_back(entry.id);
   if (opened_.size() > mostDescriptors_) {
     const auto oldest = bases_.at(opened_.front());
@@ -210,13 +242,9 @@ Exports::of(const Gpu& gpu, DevicePointer pointer, size_t bytes) {
   std::vector<uint64_t> ids;
   ids.reserve(all.size());
   const std::lock_guard<std::mutex> guard(mutex_);
-  bool dropped = false;
   for (const auto& allocation : all) {
     auto* entry = find(allocation);
     if (entry == nullptr) {
-      if (!std::exchange(dropped, true)) {
-        dropFreed();
-      }
       entry = &add(gpu, allocation);
     }
     if (!entry->problem.ok()) {
@@ -246,30 +274,49 @@ ExportedAllocation Exports::describe(uint64_t id) {
       allocation.base,
       allocation.size,
       entry.by,
-      entry.descriptor ? entry.descriptor->get() : -1,
+      entry.descriptor ? entry.descriptor->number() : -1,
+      entry.descriptor ? entry.descriptor->proof() : 0,
       entry.handle};
 }
 
-bool Exports::stillThere(const Entry& entry) {
-  try {
-    const auto& known = entry.allocation;
-    return allocationOf(entry.gpu->driver(), known.base).bufferId ==
-        known.bufferId;
-  } catch (const Error&) {
-    return false; // nothing is
+// They are for the caller to end, when it has let go of the mutex.
+std::vector<Exports::Node> Exports::take(
+    const std::function<bool(const Entry&)>& which) {
+  std::vector<Node> taken;
+  for (auto next = entries_.begin(); next != entries_.end();) {
+    const auto entry = next++;
+    if (which(entry->second)) {
+      bases_.erase(entry->second.id);
+      taken.push_back(entries_.extract(entry));
+    }
   }
+  std::erase_if(opened_, [&](uint64_t id) { return !bases_.contains(id); });
+  return taken;
 }
 
-void Exports::dropFreed() {
-  std::erase_if(entries_, [&](const auto& item) {
-    const auto& entry = item.second;
-    if (stillThere(entry)) {
-      return false;
+bool Exports::dropFreed() {
+  std::map<uint64_t, std::pair<const Gpu*, Allocation>> known; // by id
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (const auto& [base, entry] : entries_) {
+      known[entry.id] = {entry.gpu, entry.allocation};
     }
-    bases_.erase(entry.id);
-    std::erase(opened_, entry.id);
-    return true;
+  }
+  std::erase_if(known, [](const auto& item) {
+    return stillThere(*item.second.first, item.second.second);
   });
+  std::vector<Node> freed;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (!known.empty()) {
+    freed = take([&](const Entry& entry) { return known.contains(entry.id); });
+  }
+  return !freed.empty();
+}
+
+void Exports::dropAllBut(const std::set<uint64_t>& ids) {
+  std::vector<Node> others;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  others = take([&](const Entry& entry) { return !ids.contains(entry.id); });
 }
 
 bool Exports::live(uint64_t id) {

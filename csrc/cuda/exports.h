@@ -1,14 +1,16 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
-#include "core/fork_guard.h"
 #include "core/memory.h"
 #include "cuda/allocation.h"
+#include "cuda/shared_descriptor.h"
 
 namespace dlslime::cuda {
 
@@ -23,7 +25,8 @@ struct ExportedAllocation {
     kFabric = 3, // handle, or the descriptor if there is one
   };
   By by = By::kIpc;
-  int32_t descriptor = -1; // in the exporting process
+  int32_t descriptor = -1; // SharedDescriptor's number, in the exporter, and
+  uint64_t proof = 0;
   IpcMemoryHandle handle{};
 };
 
@@ -38,8 +41,7 @@ class Exports {
   Exports();
   // At most so many descriptors are kept open; of mapped memory alone, and for
   // as long as it takes peers to map it.
-  explicit Exports(size_t mostDescriptors)
-      : mostDescriptors_(mostDescriptors) {}
+  explicit Exports(size_t mostDescriptors);
 
   // The ids of those that hold these bytes, by address; exported at their first
   // use. Throws Error: kUnavailable, and why, if this memory can't be shared (a
@@ -47,9 +49,14 @@ class Exports {
   std::vector<uint64_t> of(const Gpu& gpu, DevicePointer pointer, size_t bytes);
   // Throws Error: it has been freed, or its descriptor can't be made anew.
   ExportedAllocation describe(uint64_t id);
-  // False: it was found to have been freed. Peers should let go of it, or its
-  // memory is not given back to the GPU. Looked for when others are exported.
+  // False: it is not shared any more. Peers should let go of it, or its memory
+  // is not given back to the GPU.
   bool live(uint64_t id);
+  // Stops sharing what has been freed, which takes a call of the driver for
+  // each that is shared. True if there was any.
+  bool dropFreed();
+  // Stops sharing all but these.
+  void dropAllBut(const std::set<uint64_t>& ids);
 
  private:
   struct Entry {
@@ -60,23 +67,25 @@ class Exports {
     ExportedAllocation::By by = ExportedAllocation::By::kIpc;
     IpcMemoryHandle handle{};
     // Null: made when it is asked for, if there can be one.
-    std::unique_ptr<UnforkedFd> descriptor;
+    std::unique_ptr<SharedDescriptor> descriptor;
   };
   Entry* find(const Allocation& allocation);
   Entry& add(const Gpu& gpu, const Allocation& allocation);
+  void dropWhatWasAt(const Allocation& allocation);
   static bool mayHaveDescriptor(const Entry& entry);
   void exportMapped(Entry& entry);
   void openDescriptor(Entry& entry);
-  static bool stillThere(const Entry& entry);
-  void dropFreed();
+  using Node = std::map<DevicePointer, Entry>::node_type;
+  std::vector<Node> take(const std::function<bool(const Entry&)>& which);
 
   const size_t mostDescriptors_;
   std::mutex mutex_;
-  // Guarded by mutex_. One that was freed is found out by its buffer id.
+  // Guarded by mutex_, under which nothing waits for a GPU. One that was freed
+  // is found out by its buffer id.
   std::map<DevicePointer, Entry> entries_;
   std::map<uint64_t, DevicePointer> bases_; // of those that can be shared
   std::deque<uint64_t> opened_; // with descriptors, the oldest first
-  uint64_t nextId_ = 1;
+  uint64_t nextId_; // from a random number on: SharedDescriptor
 };
 
 } // namespace dlslime::cuda

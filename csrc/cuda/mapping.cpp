@@ -1,47 +1,10 @@
 #include "cuda/mapping.h"
 
-#include <sys/syscall.h>
-
-#include <cerrno>
 #include <utility>
 
 #include "core/log.h"
 
 namespace dlslime::cuda {
-
-namespace {
-
-[[noreturn]] void cannotFetch(uint32_t pid, const std::string& why) {
-  throw Error(
-      ErrorCode::kUnavailable,
-      "the descriptor of GPU memory of process " + std::to_string(pid) +
-          " can't be had: " + why);
-}
-
-// Our own copy of another process's descriptor.
-UniqueFd fetchDescriptor(uint32_t pid, int descriptor) {
-  if (pid == 0) {
-    cannotFetch(
-        pid,
-        "its memory can't be read either (process_vm_readv; the container's "
-        "seccomp profile, ptrace_scope, or DLSLIME_CMA=off)");
-  }
-  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!process) {
-    cannotFetch(pid, "pidfd_open: " + errnoText(errno));
-  }
-  UniqueFd fetched(
-      static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), descriptor, 0)));
-  if (!fetched) {
-    cannotFetch(
-        pid,
-        "pidfd_getfd: " + errnoText(errno) +
-            " (Linux 5.6, the container's seccomp profile, ptrace_scope)");
-  }
-  return fetched;
-}
-
-} // namespace
 
 Mapping::Mapping(
     std::shared_ptr<Gpu> gpu,
@@ -86,7 +49,7 @@ void Mapping::open(const ExportedAllocation& exported, uint32_t pid) {
       unmap();
     }
   }
-  openDescriptor(exported.descriptor, pid);
+  openDescriptor(exported, pid);
 }
 
 void Mapping::openIpc(const IpcMemoryHandle& handle) {
@@ -102,8 +65,9 @@ void Mapping::openFabric(IpcMemoryHandle handle) {
   import(&handle, kFabricHandle);
 }
 
-void Mapping::openDescriptor(int descriptor, uint32_t pid) {
-  const auto fetched = fetchDescriptor(pid, descriptor);
+void Mapping::openDescriptor(const ExportedAllocation& exported, uint32_t pid) {
+  const auto fetched =
+      fetchDescriptor(pid, exported.descriptor, exported.proof, exported.id);
   import(
       reinterpret_cast<void*>(static_cast<intptr_t>(fetched.get())),
       kDescriptorHandle);
@@ -178,6 +142,18 @@ DevicePointer Mapping::at(uint64_t address, size_t bytes) const {
             " bytes outside of its GPU allocation of " + std::to_string(size_));
   }
   return here_ + (address - base_);
+}
+
+void UnusedMappings::add(std::unique_ptr<const Mapping> mapping) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  all_.push_back(std::move(mapping));
+}
+
+bool UnusedMappings::unmapAll() {
+  std::vector<std::unique_ptr<const Mapping>> taken;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  taken.swap(all_); // they end when the mutex is free
+  return !taken.empty();
 }
 
 } // namespace dlslime::cuda

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "cuda/exports.h"
 
@@ -10,7 +12,8 @@ namespace dlslime::cuda {
 class Mapping {
  public:
   // `pid`: of the exporter; 0: unknown, and its descriptors can't be had.
-  // Throws Error{kUnavailable}: it can't be mapped, and why.
+  // Throws OutdatedDescriptor, or Error{kUnavailable}: it can't be mapped, and
+  // why.
   Mapping(
       std::shared_ptr<Gpu> gpu,
       const ExportedAllocation& exported,
@@ -28,7 +31,7 @@ class Mapping {
   void open(const ExportedAllocation& exported, uint32_t pid);
   void openIpc(const IpcMemoryHandle& handle);
   void openFabric(IpcMemoryHandle handle);
-  void openDescriptor(int descriptor, uint32_t pid);
+  void openDescriptor(const ExportedAllocation& exported, uint32_t pid);
   void import(void* shareable, int type);
   void mapHandle(MemoryHandle handle);
   void requireSize(const Allocation& actual) const;
@@ -40,6 +43,18 @@ class Mapping {
   const By by_;
   DevicePointer here_ = 0;
   bool mapped_ = false;
+};
+
+// Mappings that nobody uses any more. To unmap may mean to wait for a GPU,
+// which may wait for us: that is for somebody who holds no lock. Any thread.
+class UnusedMappings {
+ public:
+  void add(std::unique_ptr<const Mapping> mapping);
+  bool unmapAll(); // true if there was any
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<const Mapping>> all_; // guarded by mutex_
 };
 
 } // namespace dlslime::cuda

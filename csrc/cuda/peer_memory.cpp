@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/log.h"
+
 namespace dlslime::cuda {
 
 void PeerMemory::add(uint64_t id, ByteSpan description) {
@@ -14,12 +16,17 @@ void PeerMemory::add(uint64_t id, ByteSpan description) {
             ", and describes another one, " + std::to_string(exported.id));
   }
   forget(id);
-  // What was there has been freed: those who share say that first.
-  const auto before = known_.find(exported.base);
-  if (before != known_.end()) {
-    forget(before->second.exported.id);
+  // What was there has been freed, whether or not the peer has said so.
+  const auto end = exported.base + exported.size;
+  for (auto last = known_.lower_bound(end); last != known_.begin();
+       last = known_.lower_bound(end)) {
+    const auto& before = std::prev(last)->second.exported;
+    if (before.base + before.size <= exported.base) {
+      break;
+    }
+    forget(before.id);
   }
-  known_[exported.base] = {exported, {}, {}};
+  known_[exported.base].exported = exported;
   bases_[id] = exported.base;
 }
 
@@ -28,6 +35,12 @@ void PeerMemory::forget(uint64_t id) {
   if (found != bases_.end()) {
     known_.erase(found->second);
     bases_.erase(found);
+  }
+}
+
+void PeerMemory::unmapIdle() {
+  for (auto& [base, known] : known_) {
+    known.mapped.clear(); // copies that are under way have their own
   }
 }
 
@@ -45,6 +58,29 @@ PeerMemory::Known& PeerMemory::find(uint64_t address) {
           ", which it has not shared");
 }
 
+PeerMemory::MappingPtr PeerMemory::map(
+    const std::shared_ptr<Gpu>& gpu,
+    const Known& known) {
+  const auto open = [&] {
+    return std::make_unique<const Mapping>(gpu, known.exported, pid_);
+  };
+  std::unique_ptr<const Mapping> mapping;
+  try {
+    mapping = open();
+  } catch (const Error&) {
+    // What was at the peer's address before must not be open any more
+    // (CUDA_ERROR_ALREADY_MAPPED).
+    if (!unused_->unmapAll()) {
+      throw;
+    }
+    mapping = open();
+  }
+  return {mapping.release(), [unused = unused_](const Mapping* ended) {
+            unused->add(std::unique_ptr<const Mapping>(ended));
+          }};
+}
+
+// Null: it is outdated.
 const PeerMemory::MappingPtr& PeerMemory::mapFor(
     const std::shared_ptr<Gpu>& gpu,
     Known& known) {
@@ -52,15 +88,44 @@ const PeerMemory::MappingPtr& PeerMemory::mapFor(
     throw Error(known.problem);
   }
   auto& mapped = known.mapped[gpu->ordinal()];
-  if (!mapped) {
-    try {
-      mapped = std::make_shared<const Mapping>(gpu, known.exported, pid_);
-    } catch (const Error& error) {
-      known.problem = error.status(); // not tried again
-      throw;
+  try {
+    if (!mapped && !known.outdated) {
+      mapped = map(gpu, known);
     }
+  } catch (const OutdatedDescriptor& error) {
+    logDebug(error.what());
+    known.outdated = true;
+  } catch (const Error& error) {
+    known.problem = error.status(); // not tried again
+    throw;
+  }
+  if (known.outdated) {
+    outdated_.insert(known.exported.id);
   }
   return mapped;
+}
+
+void PeerMemory::addTo(
+    Plan& plan,
+    const std::shared_ptr<Gpu>& gpu,
+    bool write,
+    Piece piece) {
+  while (piece.size > 0) {
+    auto& known = find(piece.remote);
+    const auto left = known.exported.base + known.exported.size - piece.remote;
+    const auto size = std::min<size_t>(piece.size, left);
+    const auto& mapping = mapFor(gpu, known);
+    if (mapping) {
+      const auto here = reinterpret_cast<DevicePointer>(piece.local);
+      const auto there = mapping->at(piece.remote, size);
+      plan.copies.push_back(
+          write ? Copy{there, here, size} : Copy{here, there, size});
+      if (plan.used.empty() || plan.used.back() != mapping) {
+        plan.used.push_back(mapping);
+      }
+    }
+    piece = {piece.local + size, piece.remote + size, piece.size - size};
+  }
 }
 
 void PeerMemory::move(
@@ -68,31 +133,26 @@ void PeerMemory::move(
     bool write,
     std::span<const Piece> pieces,
     Accelerator::Done done) {
+  outdated_.clear();
   const auto gpu = gpuOf_(device);
-  std::vector<Copy> copies;
-  std::vector<MappingPtr> used;
-  copies.reserve(pieces.size());
+  Plan plan;
+  plan.copies.reserve(pieces.size());
   for (const auto& piece : pieces) {
-    for (size_t at = 0; at < piece.size;) {
-      const auto remote = piece.remote + at;
-      auto& known = find(remote);
-      const auto left = known.exported.base + known.exported.size - remote;
-      const auto size = std::min<size_t>(piece.size - at, left);
-      const auto& mapping = mapFor(gpu, known);
-      const auto here = reinterpret_cast<DevicePointer>(piece.local) + at;
-      const auto there = mapping->at(remote, size);
-      copies.push_back(
-          write ? Copy{there, here, size} : Copy{here, there, size});
-      if (used.empty() || used.back() != mapping) {
-        used.push_back(mapping);
-      }
-      at += size;
-    }
+    addTo(plan, gpu, write, piece);
+  }
+  if (!outdated_.empty()) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        std::to_string(outdated_.size()) +
+            " of its descriptors were closed before they were used; it is "
+            "asked for others");
   }
   // Mapped until the copies are over, whatever the peer says meanwhile.
-  start_(device, copies, [used, done = std::move(done)](const Status& status) {
-    done(status);
-  });
+  start_(
+      device,
+      plan.copies,
+      [used = std::move(plan.used),
+       done = std::move(done)](const Status& status) { done(status); });
 }
 
 } // namespace dlslime::cuda

@@ -3,6 +3,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
+#include <vector>
 
 #include "core/accelerator.h"
 #include "cuda/copier.h"
@@ -19,11 +21,22 @@ class PeerMemory final : public Accelerator::PeerMemory {
       std::function<void(int device, std::span<const Copy>, Accelerator::Done)>;
   using FindGpu = std::function<std::shared_ptr<Gpu>(int device)>;
 
-  PeerMemory(uint32_t pid, FindGpu gpuOf, Start start)
-      : pid_(pid), gpuOf_(std::move(gpuOf)), start_(std::move(start)) {}
+  PeerMemory(
+      uint32_t pid,
+      FindGpu gpuOf,
+      Start start,
+      std::shared_ptr<UnusedMappings> unused)
+      : pid_(pid),
+        gpuOf_(std::move(gpuOf)),
+        start_(std::move(start)),
+        unused_(std::move(unused)) {}
 
   void add(uint64_t id, ByteSpan description) override;
   void forget(uint64_t id) override;
+  void unmapIdle() override;
+  std::set<uint64_t> takeOutdated() override {
+    return std::exchange(outdated_, {});
+  }
   void move(
       int device,
       bool write,
@@ -31,22 +44,33 @@ class PeerMemory final : public Accelerator::PeerMemory {
       Accelerator::Done done) override;
 
  private:
-  using MappingPtr = std::shared_ptr<const Mapping>;
+  using MappingPtr = std::shared_ptr<const Mapping>; // goes to unused_
   struct Known {
     ExportedAllocation exported;
     // By our GPU, from its first use on: kept until the peer has freed it, or
     // is gone.
     std::map<Device, MappingPtr> mapped;
     Status problem; // it was found that it can't be mapped
+    bool outdated = false; // until it is described anew
+  };
+  // Copies, and the mappings that they are in.
+  struct Plan {
+    std::vector<Copy> copies;
+    std::vector<MappingPtr> used;
   };
   Known& find(uint64_t address);
   const MappingPtr& mapFor(const std::shared_ptr<Gpu>& gpu, Known& known);
+  MappingPtr map(const std::shared_ptr<Gpu>& gpu, const Known& known);
+  void
+  addTo(Plan& plan, const std::shared_ptr<Gpu>& gpu, bool write, Piece piece);
 
   const uint32_t pid_;
   const FindGpu gpuOf_;
   const Start start_;
-  std::map<uint64_t, Known> known_; // by the peer's addresses
+  const std::shared_ptr<UnusedMappings> unused_;
+  std::map<uint64_t, Known> known_; // by the peer's addresses; none overlap
   std::map<uint64_t, uint64_t> bases_; // those, by id
+  std::set<uint64_t> outdated_; // found by the last move()
 };
 
 } // namespace dlslime::cuda

@@ -82,6 +82,7 @@ Engine::~Engine() {
   wireUp_.stop();
   progress_.stop();
   state_.enroller.stop();
+  state_.sweeper.stop();
   drainGpus();
   {
     const Section section(state_);

@@ -137,6 +137,7 @@ class Engine final : public ProgressSource {
   void recallAll();
   void afterPost(Section& section, Group& group, const Operation& operation);
   PeerReport reportOne(Group& group, int rank);
+  void unshareIdleLocked(Accelerator& gpus);
   std::set<MemoryRegistrar*> visitLocked(
       Group& group,
       const std::function<void(PeerChannel&)>& visit);

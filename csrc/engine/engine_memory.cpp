@@ -39,6 +39,18 @@ MemoryUse Engine::memoryUse(Group& group) {
   return use;
 }
 
+// Of all groups: nobody knows whose an allocation is. What a peer may get at
+// any time stays shared; all else is shared again when it is used again.
+void Engine::unshareIdleLocked(Accelerator& gpus) {
+  const auto members = state_.channels.those(
+      [](const PeerChannel& channel) { return channel.alive(); });
+  std::set<uint64_t> inUse;
+  for (const auto& member : members) {
+    member.channel->addSharedInUse(inUse);
+  }
+  gpus.shareOnly(inUse);
+}
+
 void Engine::trim(Group& group) {
   std::set<MemoryRegistrar*> registrars;
   {
@@ -53,12 +65,16 @@ void Engine::trim(Group& group) {
     }
     registrars =
         visitLocked(group, [](PeerChannel& channel) { channel.trim(); });
+    if (auto* const gpus = state_.accelerator()) {
+      unshareIdleLocked(*gpus);
+    }
   }
   for (auto* const registrar : registrars) {
     registrar->trim();
   }
   if (auto* const gpus = state_.accelerator()) {
     gpus->trim();
+    state_.sweeper.sweep(true);
   }
 }
 

@@ -33,6 +33,7 @@ Accelerator& EngineState::needAccelerator() {
   std::call_once(acceleratorMade_, [this] {
     ownAccelerator_ = makeAccelerator(config);
     accelerator_.store(ownAccelerator_.get(), std::memory_order_release);
+    sweeper.start();
   });
   return *ownAccelerator_;
 }

@@ -13,6 +13,7 @@
 #include "engine/membership.h"
 #include "engine/region.h"
 #include "engine/sleeper.h"
+#include "engine/sweeper.h"
 #include "engine/transports.h"
 
 namespace dlslime {
@@ -45,6 +46,7 @@ struct EngineState {
 
   // Its own thread; not guarded.
   Enroller enroller{*this};
+  Sweeper sweeper{*this}; // the same
 
   // Lets waiting threads see what is done; set once by the engine, before any
   // thread starts. Not under the lock.

@@ -130,6 +130,12 @@ void Lender::onForgotten(const MessageHeader& header) {
   lent_.erase(found);
 }
 
+void Lender::addShownInUse(std::set<uint64_t>& ids) const {
+  for (const auto& [id, region] : lent_) {
+    out_.addShown(region->view(), ids);
+  }
+}
+
 void Lender::fail() {
   for (const auto& [id, region] : lent_) {
     --region->lent;

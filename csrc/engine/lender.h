@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "core/transport.h"
@@ -29,6 +30,8 @@ class Lender {
   void onForgotten(const MessageHeader& header);
   // The same for a group that is gone: the peer is told.
   void refuse(const MessageHeader& header);
+  // As Outbound's.
+  void addShownInUse(std::set<uint64_t>& ids) const;
   // Sends what had to wait for room. True if anything moved.
   bool flush();
 

@@ -42,6 +42,12 @@ class Outbound {
   // allocation. False: there is no room for that now.
   [[nodiscard]] bool
   show(Accelerator& gpus, const MemoryView& view, RemoteBuffer& memory);
+  // Has the peer let go of what is not shared any more. False: there is no room
+  // to tell it of all.
+  bool dropUnshared(Accelerator& gpus);
+  // Adds the ids under which memory that was shown is known to the peer.
+  void addShown(const MemoryView& view, std::set<uint64_t>& ids) const;
+  void addShownInUse(std::set<uint64_t>& ids);
   // Takes back a send that is queued or announced; it ends with `why` unless
   // the receiver has matched it.
   void cancel(const OperationPtr& operation, const Status& why);
@@ -60,6 +66,7 @@ class Outbound {
   // kReady, kRetract: where our next message of a tag may be written.
   void onReady(const MessageHeader& header);
   void onRetract(const MessageHeader& header);
+  void onReshare(const MessageHeader& header);
   void onPushed(uint64_t pushId, const Status& status);
   // kTruncated: an eager send of ours was refused after its end.
   void onTruncated(const MessageHeader& header);
@@ -120,7 +127,6 @@ class Outbound {
   static ByteSpan fromGpu(Exposure& exposure, size_t most);
   RemoteBuffer expose(uint64_t id, const Operation& operation);
   bool tell(MessageType type, uint64_t id, ByteSpan payload);
-  void dropUnshared(Accelerator& gpus);
   bool flushUnconfirmed();
   void endPushes(uint64_t peerLast);
   void exposeAgain();
@@ -140,7 +146,8 @@ class Outbound {
   std::deque<Queued> outbox_;
   Slab<Exposure> exposures_;
   std::deque<Stream> streams_;
-  std::set<uint64_t> shown_; // allocations of GPUs that the peer knows of
+  std::set<uint64_t> shown_; // allocations of GPUs that the peer knows of,
+  Accelerator* gpus_ = nullptr; // and whose those are
   PushTargets targets_;
   Slab<Pushing> pushes_;
   std::vector<Recent> recent_{kRecent}; // by sequence number, modulo

@@ -44,6 +44,7 @@ bool Outbound::show(
   if (!connection_->onThisHost()) {
     return true;
   }
+  gpus_ = &gpus;
   const auto shared = gpus.share(view);
   if (shared.empty()) {
     return true;
@@ -53,8 +54,8 @@ bool Outbound::show(
     if (shown_.contains(id)) {
       continue;
     }
-    if (std::exchange(first, false)) {
-      dropUnshared(gpus);
+    if (std::exchange(first, false) && !dropUnshared(gpus)) {
+      return false; // what was there before has to go first
     }
     const auto description = gpus.describeShared(id);
     if (description.empty()) {
@@ -76,10 +77,42 @@ bool Outbound::show(
 
 // The peer has mapped what we have freed since: the GPU gets it back when both
 // have let go of it.
-void Outbound::dropUnshared(Accelerator& gpus) {
+bool Outbound::dropUnshared(Accelerator& gpus) {
+  bool room = connection_ != nullptr && !severed_ && !failed_;
   std::erase_if(shown_, [&](uint64_t id) {
-    return !gpus.isShared(id) && tell(MessageType::kUnshare, id, {});
+    const bool gone = room && !gpus.isShared(id);
+    room = room && (!gone || tell(MessageType::kUnshare, id, {}));
+    return gone && room;
   });
+  return room;
+}
+
+// If it is still shared. Without room now: with the next message, or when the
+// peer asks again.
+void Outbound::onReshare(const MessageHeader& header) {
+  if (shown_.erase(header.id) == 0 || !gpus_->isShared(header.id)) {
+    return;
+  }
+  const auto description = gpus_->describeShared(header.id);
+  MessageHeader share;
+  share.type = MessageType::kShare;
+  share.id = header.id;
+  if (!description.empty() && sendNow(share, description)) {
+    shown_.insert(header.id);
+  }
+}
+
+void Outbound::addShown(const MemoryView& view, std::set<uint64_t>& ids) const {
+  if (!shown_.empty() && view.onDevice()) {
+    const auto shared = view.accelerator->share(view);
+    ids.insert(shared.begin(), shared.end());
+  }
+}
+
+void Outbound::addShownInUse(std::set<uint64_t>& ids) {
+  for (const auto id : exposures_.ids()) {
+    addShown(exposures_.find(id)->operation->view(), ids);
+  }
 }
 
 } // namespace dlslime

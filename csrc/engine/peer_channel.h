@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -65,7 +66,7 @@ class PeerChannel final : public ConnectionEvents,
         regions_(regions),
         limits_(limits),
         peer_(std::move(peer)),
-        gpus_(peer_) {}
+        gpus_(peer_, [this](uint64_t id) { askForShare(id); }) {}
 
   // `began`: this end has asked for the connection. It alone goes by what is
   // best for itself: what is good for one may not be for the other.
@@ -158,7 +159,11 @@ class PeerChannel final : public ConnectionEvents,
     if (connection_) {
       connection_->trim();
     }
+    gpus_.trim();
   }
+  // Adds the ids of those allocations of our GPUs that the peer may get at any
+  // time.
+  void addSharedInUse(std::set<uint64_t>& ids);
   std::string copyName() const;
   std::string devices() const {
     return connection_ ? connection_->describe() : "";
@@ -214,6 +219,7 @@ class PeerChannel final : public ConnectionEvents,
       bool began);
   void detachIfDrained();
   void refuse(const MessageHeader& header);
+  void askForShare(uint64_t id);
   void inOrder(const MessageHeader& header, ByteSpan payload);
   void dispatch(const MessageHeader& header, ByteSpan payload);
   void toGroup(const MessageHeader& header, ByteSpan payload);

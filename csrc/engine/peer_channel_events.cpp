@@ -58,6 +58,20 @@ void PeerChannel::refuse(const MessageHeader& header) {
           " from process " + std::to_string(peer_.pid) + ", which can't be"));
 }
 
+void PeerChannel::askForShare(uint64_t id) {
+  MessageHeader ask;
+  ask.type = MessageType::kReshare;
+  ask.id = id;
+  out_->sendControl(ask);
+}
+
+void PeerChannel::addSharedInUse(std::set<uint64_t>& ids) {
+  if (out_) {
+    out_->addShownInUse(ids);
+    lender_->addShownInUse(ids);
+  }
+}
+
 void PeerChannel::inOrder(const MessageHeader& header, ByteSpan payload) {
   if (!alive()) {
     return;
@@ -115,6 +129,9 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kShare:
     case MessageType::kUnshare:
       gpus_.onShare(header, payload);
+      return;
+    case MessageType::kReshare:
+      out_->onReshare(header);
       return;
     case MessageType::kData:
       in_->onData(header, payload);

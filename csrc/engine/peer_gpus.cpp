@@ -15,8 +15,9 @@ constexpr size_t kMostSaid = 64;
 } // namespace
 
 void PeerGpus::onShare(const MessageHeader& header, ByteSpan payload) {
-  const bool taken = header.type == MessageType::kShare &&
-      payload.size() <= kMostShareBytes && shared_.size() < kMostShared;
+  const bool room = shared_.size() < kMostShared || shared_.contains(header.id);
+  const bool taken = header.type == MessageType::kShare && room &&
+      payload.size() <= kMostShareBytes;
   if (!taken) {
     shared_.erase(header.id);
     if (mapped_) {
@@ -72,7 +73,13 @@ bool PeerGpus::move(
     mapped_->move(device, write, pieces, std::move(done));
     return true;
   } catch (const Error& error) {
-    say(error);
+    const auto outdated = mapped_->takeOutdated();
+    for (const auto one : outdated) {
+      askAgain_(one);
+    }
+    if (outdated.empty()) {
+      say(error);
+    }
     return false;
   }
 }

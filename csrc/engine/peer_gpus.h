@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -16,7 +17,11 @@ namespace dlslime {
 // ours, past all processors. Under the engine's lock.
 class PeerGpus {
  public:
-  explicit PeerGpus(const PeerIdentity& peer) : peer_(peer) {}
+  // Asks the peer to describe an allocation of its own again.
+  using AskAgain = std::function<void(uint64_t id)>;
+
+  PeerGpus(const PeerIdentity& peer, AskAgain askAgain)
+      : peer_(peer), askAgain_(std::move(askAgain)) {}
 
   void connected(const Connection& connection) {
     pid_ = connection.peerPid();
@@ -33,6 +38,12 @@ class PeerGpus {
       bool write,
       std::span<const Piece> pieces,
       Accelerator::Done done);
+  // Copies that are under way keep what they need.
+  void trim() {
+    if (mapped_) {
+      mapped_->unmapIdle();
+    }
+  }
   // The peer is gone. Copies that are under way keep what they need.
   void drop() {
     shared_.clear();
@@ -45,6 +56,7 @@ class PeerGpus {
   void say(const Error& error);
 
   const PeerIdentity& peer_;
+  const AskAgain askAgain_;
   uint32_t pid_ = 0;
   // How to map it, by the peer's id; empty: mapped_ has been told.
   std::map<uint64_t, Bytes> shared_;

@@ -77,6 +77,7 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
       return known->region;
     }
   }
+  dropFreed();
   auto region = tryToMake(allocation.whole);
   Dropped dropped; // freed after unlocking
   const std::lock_guard<std::mutex> guard(mutex_);
@@ -84,7 +85,6 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
     dropped.push_back(std::move(region));
     return known->region;
   }
-  dropFreed(dropped);
   if (entries_.size() >= kMostKept) {
     dropIdle(dropped);
   }
@@ -92,14 +92,23 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
   return region;
 }
 
-void GpuRegistrations::dropFreed(Dropped& dropped) {
-  std::erase_if(entries_, [&](auto& entry) {
-    const bool freed = !stillThere(entry.second.allocation);
-    if (freed) {
-      dropped.push_back(std::move(entry.second.region));
+void GpuRegistrations::dropFreed() {
+  std::vector<Accelerator::Allocation> freed;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (const auto& [extent, entry] : entries_) {
+      freed.push_back(entry.allocation);
     }
-    return freed;
-  });
+  }
+  std::erase_if(freed, stillThere); // calls of the driver
+  Dropped dropped; // freed after unlocking
+  const std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& allocation : freed) {
+    if (const auto* const known = lookUp(allocation)) {
+      dropped.push_back(known->region);
+      entries_.erase(extentOf(allocation));
+    }
+  }
 }
 
 void GpuRegistrations::dropIdle(Dropped& dropped) {

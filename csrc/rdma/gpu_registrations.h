@@ -15,8 +15,8 @@ namespace dlslime::rdma {
 
 // The memory of GPUs that is registered with one device: whole allocations,
 // since programs cut their tensors out of few large ones. Kept until an
-// allocation is found to have been freed; a GPU gets its memory back no sooner,
-// which is looked for when another one is registered. Any thread.
+// allocation is found to have been freed: a GPU gets its memory back no sooner.
+// Any thread.
 class GpuRegistrations {
  public:
   // Not `enabled`: nothing can be registered.
@@ -33,6 +33,8 @@ class GpuRegistrations {
   MemoryRegionPtr find(MemoryView view);
 
   size_t entries();
+  // Drops what has been freed: others begin where it was.
+  void dropFreed();
   // Drops what is not in use.
   void trim();
 
@@ -50,7 +52,6 @@ class GpuRegistrations {
 
   MemoryRegionPtr tryToMake(const MemoryView& whole);
   const Entry* lookUp(const Accelerator::Allocation& allocation) const;
-  void dropFreed(Dropped& dropped);
   void dropIdle(Dropped& dropped);
   void sayOnce(const Error& error);
 

@@ -113,6 +113,12 @@ MemoryUse RailRegistrar::memoryUse() {
   return use;
 }
 
+void RailRegistrar::dropFreed() {
+  for (const auto& nic : nics_) {
+    nic->gpuMemory().dropFreed();
+  }
+}
+
 void RailRegistrar::trim() {
   for (const auto& nic : nics_) {
     nic->memory().trim();

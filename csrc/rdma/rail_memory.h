@@ -57,6 +57,7 @@ class RailRegistrar final : public MemoryRegistrar {
   std::shared_ptr<const void> enroll(MemoryView view) override;
   MemoryUse memoryUse() override;
   void trim() override;
+  void dropFreed() override;
   const std::vector<NicPtr>& nics() const {
     return nics_;
   }

@@ -3,103 +3,25 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "cuda/peer_memory.h"
 #include "fakes/child_process.h"
-#include "fakes/fake_gpu.h"
-#include "world.h"
+#include "fakes/gpu_sharer.h"
 
 namespace dlslime::cuda {
 namespace {
 
 using dlslime::testing::ChildProcess;
 using dlslime::testing::ChildRole;
-using dlslime::testing::eventually;
 using dlslime::testing::FakeGpu;
+using dlslime::testing::fromHex;
+using dlslime::testing::Mapper;
+using dlslime::testing::mentions;
 using dlslime::testing::pattern;
+using dlslime::testing::Sharer;
+using dlslime::testing::statusOf;
+using dlslime::testing::toHex;
 
 constexpr size_t kSize = 1 << 20;
 constexpr size_t kPiece = 128 << 10; // of mapped memory
-
-template <typename Body>
-Status statusOf(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
-}
-
-bool mentions(const Status& status, const char* text) {
-  return status.message().find(text) != std::string::npos;
-}
-
-std::string toHex(ByteSpan bytes) {
-  std::string text;
-  for (const auto byte : bytes) {
-    char digits[3];
-    std::snprintf(digits, sizeof(digits), "%02x", unsigned(byte));
-    text += digits;
-  }
-  return text;
-}
-
-Bytes fromHex(const std::string& text) {
-  Bytes bytes;
-  for (size_t i = 0; i + 1 < text.size(); i += 2) {
-    bytes.push_back(
-        static_cast<std::byte>(std::stoi(text.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
-}
-
-// A process with memory of its GPU 0, and what it tells of it.
-struct Sharer {
-  std::vector<std::string> told(DevicePointer pointer, size_t bytes) {
-    std::vector<std::string> all;
-    for (const auto id : exports.of(*gpu, pointer, bytes)) {
-      all.push_back(toHex(encode(exports.describe(id))));
-    }
-    return all;
-  }
-  uint64_t idOf(DevicePointer pointer) {
-    return exports.of(*gpu, pointer, 1).at(0);
-  }
-
-  FakeGpu fake;
-  std::shared_ptr<Gpu> gpu = fake.gpu();
-  Exports exports;
-};
-
-// A process that has been told of memory of its parent's.
-struct Mapper {
-  explicit Mapper(const std::vector<std::string>& told) {
-    for (const auto& text : told) {
-      const auto bytes = fromHex(text);
-      ids.push_back(decodeAllocation(bytes).id);
-      theirs.add(ids.back(), bytes);
-    }
-  }
-  // Not ok: nothing was moved.
-  Status move(bool write, DevicePointer here, uint64_t there, size_t size) {
-    return statusOf([&] {
-      const Piece piece{reinterpret_cast<std::byte*>(here), there, size};
-      theirs.move(0, write, {&piece, 1}, [](const Status&) {});
-      eventually([&] { return copier.idle() || !copier.takeEnded().empty(); });
-    });
-  }
-
-  FakeGpu fake;
-  std::shared_ptr<Gpu> gpu = fake.gpu();
-  Copier copier{gpu, nullptr, false};
-  PeerMemory theirs{
-      static_cast<uint32_t>(getppid()),
-      [this](int) { return gpu; },
-      [this](int, std::span<const Copy> copies, Accelerator::Done) {
-        copier.start(copies);
-      }};
-  std::vector<uint64_t> ids;
-};
 
 // Arguments: an address, a number of bytes there, and what was told of it.
 // Copies them to the place behind, by way of its own GPU.
@@ -121,6 +43,7 @@ const ChildRole kMapper("cuda mapper", [](const auto& arguments) {
   for (const auto id : mapper.ids) {
     mapper.theirs.forget(id);
   }
+  mapper.unused->unmapAll();
   return fake.live("imports") == 0 && fake.live("handles") == 0 ? 0 : 4;
 });
 
@@ -332,15 +255,16 @@ TEST(CudaSharing, PeersWordsAreNotTrusted) {
   const DevicePointer all[] = {
       sharer.fake.allocate(*sharer.gpu, kSize),
       sharer.fake.allocateMapped(*sharer.gpu, kPiece, 1)};
+  ExportedAllocation honest;
   for (const auto pointer : all) {
-    const auto honest = sharer.exports.describe(sharer.idOf(pointer));
+    honest = sharer.exports.describe(sharer.idOf(pointer));
     auto lie = honest;
     lie.size += kPiece;
     ChildProcess child(
         "cuda sceptic", {toHex(encode(lie)), toHex(encode(honest))});
     EXPECT_EQ(child.join(), 0);
   }
-  auto bytes = encode(sharer.exports.describe(1));
+  auto bytes = encode(honest);
   bytes.pop_back();
   EXPECT_EQ(
       statusOf([&] { decodeAllocation(bytes); }).code(),

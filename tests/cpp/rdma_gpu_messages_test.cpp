@@ -119,6 +119,16 @@ TEST_P(RdmaGpuMessages, AnotherAllocationAtTheSameAddressIsAnother) {
   }
 }
 
+TEST_P(RdmaGpuMessages, WhatIsFreedIsGivenBackWithoutAnotherMessage) {
+  const auto from = one.memory(kLarge), to = other.memory(kLarge);
+  ASSERT_TRUE(passes(from, to, 1));
+  EXPECT_EQ(registered(), 2);
+  fake.free(pointerOf(from));
+  EXPECT_TRUE(eventually([&] { return registered() == 1; }));
+  fake.free(pointerOf(to));
+  EXPECT_TRUE(eventually([&] { return registered() == 0; }));
+}
+
 TEST_P(RdmaGpuMessages, MappedMemoryIsRegisteredAcrossItsPieces) {
   refuseCopies();
   constexpr size_t kPiece = 1 << 20;

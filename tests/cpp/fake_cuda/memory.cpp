@@ -23,10 +23,12 @@ struct Handle {
   uint64_t size;
   uint64_t inode; // what that descriptor stood for
   int device;
+  DevicePointer base;
 };
 static_assert(sizeof(Handle) <= sizeof(IpcMemoryHandle));
 
 std::atomic<uint64_t> nextId{1};
+constexpr auto kAlreadyMapped = static_cast<Result>(208);
 
 std::byte* reserveAddresses(size_t size) {
   void* const address = mmap(
@@ -160,14 +162,18 @@ AllocationPtr Memory::find(DevicePointer pointer) {
   return findLocked(pointer);
 }
 
-void Memory::describe(const Physical& physical, IpcMemoryHandle& handle) {
+void Memory::describe(
+    const Physical& physical,
+    IpcMemoryHandle& handle,
+    DevicePointer base) {
   const Handle content{
       kMagic,
       getpid(),
       physical.fd,
       physical.size,
       inodeOf(physical.fd),
-      physical.device};
+      physical.device,
+      base};
   std::memset(&handle, 0, sizeof(handle));
   std::memcpy(&handle, &content, sizeof(content));
 }
@@ -196,7 +202,7 @@ Result Memory::exportHandle(DevicePointer pointer, IpcMemoryHandle& handle) {
   if (!allocation || allocation->imported() || !allocation->legacyIpc) {
     return Result::kInvalidValue;
   }
-  describe(*allocation->physical, handle);
+  describe(*allocation->physical, handle, allocation->base());
   return Result::kSuccess;
 }
 
@@ -223,10 +229,15 @@ Result Memory::importHandle(
       base = address;
       return Result::kSuccess;
     }
+    if (known->imported() &&
+        known->exporter == Exporter{content.pid, content.base}) {
+      return kAlreadyMapped; // freed there, and not closed here
+    }
   }
   const auto place = std::make_shared<Reservation>(content.size);
   auto made = std::make_shared<Allocation>(physical, place, place->base());
   made->legacyIpc = false;
+  made->exporter = {content.pid, content.base};
   base = made->base();
   allocations_[base] = std::move(made);
   return Result::kSuccess;

@@ -56,6 +56,13 @@ class Reservation {
   std::byte* alias_;
 };
 
+// Where another process has what is imported.
+struct Exporter {
+  int pid = 0;
+  DevicePointer base = 0;
+  bool operator==(const Exporter&) const = default;
+};
+
 // Memory at addresses.
 class Allocation {
  public:
@@ -84,6 +91,7 @@ class Allocation {
   const std::shared_ptr<Reservation> place;
   const uint64_t id; // another one for each
   int opened = 1; // of imports
+  Exporter exporter;
   // It can be exported whole by cuIpcGetMemHandle. Else it was mapped by
   // cuMemMap, or pretends to be of a pool.
   bool legacyIpc = true;
@@ -103,7 +111,11 @@ class Memory {
   AllocationPtr allocate(size_t size, int device);
   Result free(DevicePointer base, bool imported);
   Result exportHandle(DevicePointer pointer, IpcMemoryHandle& handle);
-  static void describe(const Physical& physical, IpcMemoryHandle& handle);
+  // `base`: where the exporter has it, if that matters.
+  static void describe(
+      const Physical& physical,
+      IpcMemoryHandle& handle,
+      DevicePointer base = 0);
   // Of what describe() has told, in another process or this one.
   static std::shared_ptr<Physical> open(
       const IpcMemoryHandle& handle,

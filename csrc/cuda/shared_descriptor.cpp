@@ -1,0 +1,69 @@
+#include "cuda/shared_descriptor.h"
+
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+namespace dlslime::cuda {
+
+namespace {
+
+std::string problemOf(uint32_t pid, const std::string& why) {
+  return "the descriptor of GPU memory of process " + std::to_string(pid) +
+      " can't be had: " + why;
+}
+
+[[noreturn]] void cannotFetch(uint32_t pid, const std::string& why) {
+  throw Error(ErrorCode::kUnavailable, problemOf(pid, why));
+}
+
+[[noreturn]] void outdated(uint32_t pid) {
+  throw OutdatedDescriptor(
+      ErrorCode::kUnavailable, problemOf(pid, "it has been closed meanwhile"));
+}
+
+uint64_t wordOf(uint32_t pid, uint64_t address) {
+  uint64_t word = 0;
+  const iovec here{&word, sizeof(word)};
+  const iovec there{reinterpret_cast<void*>(address), sizeof(word)};
+  const auto got =
+      process_vm_readv(static_cast<pid_t>(pid), &here, 1, &there, 1, 0);
+  return got == sizeof(word) ? word : 0;
+}
+
+} // namespace
+
+UniqueFd
+fetchDescriptor(uint32_t pid, int number, uint64_t proof, uint64_t id) {
+  if (pid == 0) {
+    cannotFetch(
+        pid,
+        "its memory can't be read either (process_vm_readv; the container's "
+        "seccomp profile, ptrace_scope, or DLSLIME_CMA=off)");
+  }
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) {
+    cannotFetch(pid, "pidfd_open: " + errnoText(errno));
+  }
+  UniqueFd fetched(
+      static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+  if (!fetched && errno == EBADF) {
+    outdated(pid);
+  }
+  if (!fetched) {
+    cannotFetch(
+        pid,
+        "pidfd_getfd: " + errnoText(errno) +
+            " (Linux 5.6, the container's seccomp profile, ptrace_scope)");
+  }
+  const auto word = wordOf(pid, proof); // last: it was still open before that
+  if (word == 0 || word != id) {
+    outdated(pid);
+  }
+  return fetched;
+}
+
+} // namespace dlslime::cuda

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+
+namespace dlslime {
+
+class Accelerator;
+class MemoryRegistrar;
+struct EngineState;
+
+// Has GPUs get back what nobody uses any more: memory of peers that is mapped
+// here, and ours that the program has freed while peers have it mapped or NICs
+// have it registered. To look for it takes calls of the driver, and to give it
+// back may mean to wait for a GPU that waits for us: so it is done now and
+// then, without any lock.
+class Sweeper {
+ public:
+  explicit Sweeper(EngineState& state) : state_(state) {}
+  ~Sweeper() {
+    stop();
+  }
+  void start(); // once, when the first GPU is met; any thread
+  void stop(); // not under the engine's lock; idempotent
+  // At once, by the calling thread, which does not hold the engine's lock.
+  // `unshared`: something is not shared any more of which peers know.
+  void sweep(bool unshared = false);
+
+ private:
+  void run();
+  std::set<MemoryRegistrar*> tellPeers(Accelerator& gpus, bool unshared);
+
+  EngineState& state_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false; // guarded by mutex_, as the next one
+  std::thread thread_;
+  bool owesNews_ = false; // to peers; under the engine's lock
+};
+
+} // namespace dlslime

@@ -1,0 +1,128 @@
+// What engines share of their GPUs' memory and map of each other's, given back
+// and shared again: two of them in one process, which the fake driver permits
+// for mapped memory.
+#include <gtest/gtest.h>
+
+#include "fakes/gpu_region.h"
+#include "fakes/gpu_world.h"
+
+namespace dlslime::testing {
+namespace {
+
+constexpr size_t kPiece = 512 << 10;
+constexpr int kPieces = 4;
+constexpr size_t kSize = kPiece * kPieces;
+
+class EngineGpuMemory : public GpuWorld {
+ protected:
+  // Rank 0 reads all of what rank 1 has registered.
+  void expectRead() {
+    const auto transfer = TestTransfer::make(
+        Operation::Kind::kRead,
+        1,
+        ours,
+        theirs->handle(),
+        {{0, 0, int64_t{kSize}}});
+    transfer->onDevice = std::make_unique<OnDevice>();
+    transfer->onDevice->stream = one.place();
+    node(0).engine->transfer(*node(0).group, transfer);
+    ASSERT_TRUE(endsWell(*transfer));
+    EXPECT_TRUE(one.content(here) == one.content(there));
+  }
+  // The same by a message.
+  void expectMessage(uint32_t tag) {
+    const auto receive = one.receive(node(0), 1, tag, here);
+    const auto send = other.send(node(1), 0, tag, there);
+    ASSERT_TRUE(endsWell(*receive));
+    ASSERT_TRUE(endsWell(*send));
+    EXPECT_TRUE(one.content(here) == one.content(there));
+  }
+  void trim(int rank) {
+    node(rank).engine->trim(*node(rank).group);
+  }
+  int mapped() {
+    return fake.live("imports");
+  }
+  void TearDown() override {
+    const auto deadline = deadlineAfter(milliseconds(10000));
+    node(0).engine->deregister(ours, deadline);
+    node(1).engine->deregister(theirs, deadline);
+    EXPECT_EQ(log.count("pinned memory"), 0U) << log.all();
+  }
+
+  EngineGpuMemory() {
+    fake.fill(
+        reinterpret_cast<cuda::DevicePointer>(there.data), pattern(kSize, 5));
+  }
+
+  MemoryView here = one.mapped(kPiece, kPieces);
+  MemoryView there = other.mapped(kPiece, kPieces);
+  RegionPtr ours = node(0).engine->registerMemory(here, "here", nullptr);
+  RegionPtr theirs = node(1).engine->registerMemory(there, "there", nullptr);
+};
+
+TEST_P(EngineGpuMemory, WhatIsLentStaysSharedWhenItsOwnerTrims) {
+  expectRead();
+  EXPECT_EQ(mapped(), kPieces);
+  trim(1);
+  expectRead();
+  EXPECT_EQ(mapped(), kPieces) << "and mapped";
+}
+
+TEST_P(EngineGpuMemory, MessagesAreSharedAgainAfterEitherEndHasTrimmed) {
+  expectMessage(1);
+  trim(0);
+  EXPECT_EQ(mapped(), 0);
+  expectMessage(2);
+  EXPECT_EQ(mapped(), kPieces);
+  trim(1);
+  EXPECT_TRUE(eventually([&] { return mapped() == 0; })) << "as it was asked";
+  expectMessage(3);
+  EXPECT_EQ(mapped(), kPieces);
+  EXPECT_EQ(counters(0).cudaIpcMessages, 3U);
+}
+
+TEST_P(EngineGpuMemory, TrimRefusesWhileAMessageIsOnItsWayAndOthersKeepTheirs) {
+  const auto send = other.send(node(1), 0, 1, there);
+  EXPECT_THROW(trim(1), Error);
+  trim(0); // nothing of its own
+  const auto receive = one.receive(node(0), 1, 1, here);
+  ASSERT_TRUE(endsWell(*receive));
+  ASSERT_TRUE(endsWell(*send));
+  EXPECT_EQ(counters(0).cudaIpcMessages, 1U);
+}
+
+// Another group's message has been announced.
+TEST_P(EngineGpuMemory, TrimOfOneGroupLeavesWhatAnothersPeerMayGetAt) {
+  const std::shared_ptr<Group> groups[] = {
+      world->join(0, "second"), world->join(1, "second")};
+  const auto countersOf = [&](int rank) {
+    return node(rank).engine->report(*groups[rank]).at(0).counters;
+  };
+  expectMessage(1);
+  const auto make = [&](Operation::Kind kind, int rank, GpuSide& gpu) {
+    auto operation = std::make_shared<GpuOperation>(
+        kind, 1 - rank, 7, rank == 0 ? here : there, gpu.stream());
+    kind == Operation::Kind::kSend
+        ? node(rank).engine->send(*groups[rank], operation)
+        : node(rank).engine->receive(*groups[rank], operation);
+    return operation;
+  };
+  const auto send = make(Operation::Kind::kSend, 1, other);
+  ASSERT_TRUE(eventually(
+      [&] { return groups[1]->link(0).counters.rendezvousMessages == 1; }));
+  trim(1);
+  const auto receive = make(Operation::Kind::kReceive, 0, one);
+  ASSERT_TRUE(endsWell(*receive));
+  ASSERT_TRUE(endsWell(*send));
+  EXPECT_EQ(countersOf(0).cudaIpcMessages, 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Routes,
+    EngineGpuMemory,
+    ::testing::Values(GpuWay{"Shm"}),
+    nameOfWay);
+
+} // namespace
+} // namespace dlslime::testing

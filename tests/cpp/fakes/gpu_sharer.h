@@ -1,0 +1,108 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <string>
+
+#include "cuda/peer_memory.h"
+#include "fakes/fake_gpu.h"
+#include "world.h"
+
+namespace dlslime::testing {
+
+template <typename Body>
+Status statusOf(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return {};
+}
+
+inline bool mentions(const Status& status, const char* text) {
+  return status.message().find(text) != std::string::npos;
+}
+
+inline std::string toHex(ByteSpan bytes) {
+  std::string text;
+  for (const auto byte : bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof(digits), "%02x", unsigned(byte));
+    text += digits;
+  }
+  return text;
+}
+
+inline Bytes fromHex(const std::string& text) {
+  Bytes bytes;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) {
+    bytes.push_back(
+        static_cast<std::byte>(std::stoi(text.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+// A process with memory of its GPU 0, and what it tells of it.
+struct Sharer {
+  std::vector<std::string> told(cuda::DevicePointer pointer, size_t bytes) {
+    std::vector<std::string> all;
+    for (const auto id : exports.of(*gpu, pointer, bytes)) {
+      all.push_back(toHex(cuda::encode(exports.describe(id))));
+    }
+    return all;
+  }
+  uint64_t idOf(cuda::DevicePointer pointer) {
+    return exports.of(*gpu, pointer, 1).at(0);
+  }
+
+  FakeGpu fake;
+  std::shared_ptr<cuda::Gpu> gpu = fake.gpu();
+  cuda::Exports exports;
+};
+
+// A process that has been told of memory of its parent's, or of another one's.
+struct Mapper {
+  explicit Mapper(const std::vector<std::string>& told, pid_t pid = getppid())
+      : theirs(
+            static_cast<uint32_t>(pid),
+            [this](int) { return gpu; },
+            [this](
+                int,
+                std::span<const cuda::Copy> copies,
+                Accelerator::Done done) {
+              copier.start(copies);
+              running = std::move(done);
+            },
+            unused) {
+    for (const auto& text : told) {
+      add(text);
+    }
+  }
+  void add(const std::string& text) {
+    const auto bytes = fromHex(text);
+    ids.push_back(cuda::decodeAllocation(bytes).id);
+    theirs.add(ids.back(), bytes);
+  }
+  // Not ok: nothing was moved.
+  Status
+  move(bool write, cuda::DevicePointer here, uint64_t there, size_t size) {
+    return statusOf([&] {
+      const Piece piece{reinterpret_cast<std::byte*>(here), there, size};
+      theirs.move(0, write, {&piece, 1}, [](const Status&) {});
+      eventually([&] { return copier.idle() || !copier.takeEnded().empty(); });
+      running = nullptr;
+    });
+  }
+
+  FakeGpu fake;
+  std::shared_ptr<cuda::Gpu> gpu = fake.gpu();
+  cuda::Copier copier{gpu, nullptr, false};
+  std::shared_ptr<cuda::UnusedMappings> unused =
+      std::make_shared<cuda::UnusedMappings>();
+  Accelerator::Done running;
+  cuda::PeerMemory theirs;
+  std::vector<uint64_t> ids;
+};
+
+} // namespace dlslime::testing
