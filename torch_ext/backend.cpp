@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/fork_guard.h"
+#include "torch_ext/checked_call.h"
 #include "torch_ext/gil.h"
 #include "torch_ext/store_rendezvous.h"
 #include "torch_ext/tensor_view.h"
@@ -133,16 +134,15 @@ DlslimeBackend::WorkPtr DlslimeBackend::post(
       tag,
       ": tags must not be negative");
   const auto& tensor = checkedMessage(what, tensors);
-  handle_->requireUsable();
   auto operation = std::make_shared<TensorOperation>(
       kind, peer, static_cast<uint32_t>(tag), tensor);
   auto work = c10::make_intrusive<P2PWork>(
       handle_, operation, type, tensors, titleOf(type));
-  if (send) {
-    handle_->engine->send(*handle_->group, operation);
-  } else {
-    handle_->engine->receive(*handle_->group, operation);
-  }
+  checkedCall([&] {
+    handle_->requireUsable();
+    send ? handle_->engine->send(*handle_->group, operation)
+         : handle_->engine->receive(*handle_->group, operation);
+  });
   return work;
 }
 

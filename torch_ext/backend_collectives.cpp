@@ -1,6 +1,7 @@
 // Collectives: each goes to torch's own backend for its device.
 #include "core/random.h"
 #include "torch_ext/backend.h"
+#include "torch_ext/checked_call.h"
 
 namespace dlslime {
 
@@ -52,7 +53,7 @@ std::string DlslimeBackend::agreeNonce(c10::DeviceType device) {
 
 c10::intrusive_ptr<c10d::Backend> DlslimeBackend::collectiveOn(
     c10::DeviceType device) {
-  handle_->requireUsable();
+  checkedCall([&] { handle_->requireUsable(); });
   sequence_.fetch_add(1);
   return collectives_.forDevice(device);
 }

@@ -1,5 +1,6 @@
 // What a group holds, and giving it back for a while.
 #include "torch_ext/backend.h"
+#include "torch_ext/checked_call.h"
 
 #if DLSLIME_TORCH_HAS_SUSPEND
 
@@ -20,7 +21,7 @@ void DlslimeBackend::suspend() {
     return;
   }
   try {
-    handle_->engine->trim(*handle_->group);
+    checkedCall([&] { handle_->engine->trim(*handle_->group); });
     for (const auto& backend : collectives_.made()) {
       if (holdsMemory(*backend)) {
         backend->suspend();

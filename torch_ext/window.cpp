@@ -4,6 +4,7 @@
 
 #include "core/fork_guard.h"
 #include "torch_ext/backend.h"
+#include "torch_ext/checked_call.h"
 #include "torch_ext/gil.h"
 #include "torch_ext/tensor_view.h"
 #include "torch_ext/work.h"
@@ -16,20 +17,6 @@ namespace {
 constexpr uint32_t kExchangeTag = 0x90000000, kSignalTag = 0xa0000000;
 constexpr uint32_t kMostWindows = 0x10000000;
 constexpr size_t kMostHandleBytes = 1024;
-
-// Errors of the engine as torch has them.
-template <typename Body>
-auto checkedCall(const Body& body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    TORCH_CHECK_VALUE(
-        error.status().code() != ErrorCode::kInvalidArgument,
-        "dlslime: ",
-        error.what());
-    TORCH_CHECK_WITH(DistBackendError, false, "dlslime: ", error.what());
-  }
-}
 
 // The tensor's storage is kept until the last transfer with it is over. Nobody
 // else gets it, so it is in no table; windows are of processors' memory.

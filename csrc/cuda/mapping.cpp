@@ -149,11 +149,16 @@ void UnusedMappings::add(std::unique_ptr<const Mapping> mapping) {
   all_.push_back(std::move(mapping));
 }
 
-bool UnusedMappings::unmapAll() {
+void UnusedMappings::unmapAll() {
+  const std::lock_guard<std::mutex> unmapping(unmapping_);
   std::vector<std::unique_ptr<const Mapping>> taken;
-  const std::lock_guard<std::mutex> guard(mutex_);
-  taken.swap(all_); // they end when the mutex is free
-  return !taken.empty();
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    taken.swap(all_);
+  }
+  const auto count = taken.size();
+  taken.clear();
+  unmapped_ += count;
 }
 
 } // namespace dlslime::cuda

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -50,9 +51,16 @@ class Mapping {
 class UnusedMappings {
  public:
   void add(std::unique_ptr<const Mapping> mapping);
-  bool unmapAll(); // true if there was any
+  // Returns when they are unmapped, be it by another thread.
+  void unmapAll();
+  // How many have been so far.
+  uint64_t unmapped() const {
+    return unmapped_.load();
+  }
 
  private:
+  std::mutex unmapping_; // held meanwhile
+  std::atomic<uint64_t> unmapped_{0};
   std::mutex mutex_;
   std::vector<std::unique_ptr<const Mapping>> all_; // guarded by mutex_
 };

@@ -65,12 +65,14 @@ PeerMemory::MappingPtr PeerMemory::map(
     return std::make_unique<const Mapping>(gpu, known.exported, pid_);
   };
   std::unique_ptr<const Mapping> mapping;
+  const auto before = unused_->unmapped();
   try {
     mapping = open();
   } catch (const Error&) {
     // What was at the peer's address before must not be open any more
     // (CUDA_ERROR_ALREADY_MAPPED).
-    if (!unused_->unmapAll()) {
+    unused_->unmapAll();
+    if (unused_->unmapped() == before) {
       throw;
     }
     mapping = open();

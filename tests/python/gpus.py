@@ -39,6 +39,17 @@ def on(stream: torch.Stream) -> AbstractContextManager[object]:
     return fake_gpu.on(stream)
 
 
+def capturing(stream: torch.Stream) -> AbstractContextManager[object]:
+    """Capture the stream, which is not the default one, into a CUDA graph for a while."""
+    if REAL:
+        graph = torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream)  # type: ignore[arg-type]
+        manager: AbstractContextManager[object] = graph
+        return manager
+    import fake_gpu
+
+    return fake_gpu.capturing(stream)
+
+
 def settle() -> None:
     """Wait for the current stream."""
     if REAL:

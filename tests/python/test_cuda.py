@@ -36,3 +36,9 @@ def test_transfers(way: str, tmp_path: Path) -> None:
     status, output = torchrun(PROGRAMS / "cuda_transfers.py", [], 2, tmp_path, env=WAYS[way])
     assert status == 0, output
     assert output.splitlines()[-1] == "all right"
+
+
+def test_collectives(tmp_path: Path) -> None:
+    status, output = torchrun(PROGRAMS / "cuda_collectives.py", [], 3, tmp_path)
+    assert status == 0, output
+    assert output.splitlines().count("all right") == 3

@@ -48,7 +48,8 @@ int runAsChild(int count, char** arguments) {
 ChildProcess::ChildProcess(
     const std::string& role,
     const std::vector<std::string>& arguments) {
-  const std::string variable = std::string(kVariable) + "=" + role;
+  std::string variable(kVariable);
+  variable.append("=").append(role);
   std::vector<char*> environment{const_cast<char*>(variable.c_str())};
   for (char** entry = environ; *entry != nullptr; ++entry) {
     environment.push_back(*entry);

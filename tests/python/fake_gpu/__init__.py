@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import subprocess
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
 import torch
+import torch.distributed as dist
 from torch.utils import cpp_extension
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +50,7 @@ def use() -> ModuleType:
         os.environ["DLSLIME_CUDA_LIBRARY"] = str(driver())
         extension: ModuleType = cpp_extension.load(
             name="fake_gpu_device",
-            sources=[str(_HERE / "device.cpp"), str(_HERE / "memory.cpp")],
+            sources=[str(_HERE / f"{name}.cpp") for name in ("device", "memory", "nccl")],
             extra_include_paths=[str(_ROOT / "csrc"), str(_ROOT / "tests" / "cpp")],
             extra_cflags=["-O0", "-std=c++20"],
             build_directory=str(_BUILD),
@@ -55,8 +58,39 @@ def use() -> ModuleType:
     torch.cuda._lazy_init = lambda: None  # it says that torch has no CUDA
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 2
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)
     _extension = extension
     return extension
+
+
+class NcclOptions:
+    """What `dist.ProcessGroupNCCL.Options` is to those who fill it in."""
+
+    _timeout: timedelta
+    global_ranks_in_group: list[int]
+    group_name: str
+
+
+def use_nccl() -> list[NcclOptions]:
+    """Let torch have what does as NCCL; returns the options of each that is made from now on."""
+    assert _extension is not None
+    extension = _extension
+    made: list[NcclOptions] = []
+
+    class ProcessGroupNCCL:
+        Options = NcclOptions
+
+        def __new__(
+            cls, store: dist.Store, rank: int, size: int, options: NcclOptions
+        ) -> ProcessGroupNCCL:
+            made.append(options)
+            carrier = dist.ProcessGroupGloo(store, rank, size, timeout=options._timeout)
+            backend: ProcessGroupNCCL = extension.nccl(carrier)
+            return backend
+
+    dist.is_nccl_available = lambda: True
+    dist.ProcessGroupNCCL = ProcessGroupNCCL
+    return made
 
 
 @contextlib.contextmanager
@@ -68,3 +102,15 @@ def on(stream: torch.Stream) -> Iterator[None]:
         yield
     finally:
         _extension.exchange_stream(stream.device_index, before)
+
+
+@contextlib.contextmanager
+def capturing(stream: torch.Stream) -> Iterator[None]:
+    """Make it the current one, and have the driver say that it is being captured into a graph."""
+    capture = ctypes.CDLL(os.environ["DLSLIME_CUDA_LIBRARY"]).fakeCudaCapture
+    with on(stream):
+        capture(ctypes.c_void_p(stream.stream_id))
+        try:
+            yield
+        finally:
+            capture(None)

@@ -12,6 +12,7 @@
 #include <torch/library.h>
 
 #include "memory.h"
+#include "nccl.h"
 
 namespace fake_gpu {
 
@@ -234,6 +235,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   c10::SetAllocator(c10::DeviceType::CUDA, &fake_gpu::allocator());
   module.def("empty_cache", &fake_gpu::emptyCache);
+  module.def("nccl", &fake_gpu::makeNccl);
+  module.def("take_nccl_calls", &fake_gpu::takeNcclCalls);
   module.def("exchange_stream", [](c10::DeviceIndex index, int64_t stream) {
     using dlslime::cuda::Stream;
     auto& current = fake_gpu::currentStream(index);

@@ -164,6 +164,17 @@ def abort_lets_the_stream_go(rank: int, peer: int) -> None:
     dist.barrier()
 
 
+def graphs_are_refused(rank: int, peer: int) -> None:
+    tensor = torch.ones(1000, device="cuda")
+    gpus.settle()
+    with gpus.capturing(gpus.stream()):
+        refused(ValueError, "can't be captured in a CUDA graph", lambda: dist.isend(tensor, peer))
+        refused(ValueError, "can't be captured in a CUDA graph", lambda: dist.irecv(tensor, peer))
+    received = torch.zeros(1000, device="cuda")
+    exchange(tensor, received, peer)  # nothing of that was queued
+    assert received.cpu().sum().item() == 1000
+
+
 def beside_tensors_of_the_cpu(rank: int, peer: int) -> None:
     total = torch.ones(3) * rank
     dist.all_reduce(total)
@@ -175,6 +186,10 @@ def beside_tensors_of_the_cpu(rank: int, peer: int) -> None:
     elif torch.cuda.device_count() > 1:  # NCCL takes one rank for each GPU
         dist.all_reduce(mine)
         assert mine.tolist() == [2, 2, 2]
+    else:
+        alone = [dist.new_group([0]), dist.new_group([1])]
+        dist.all_reduce(mine, group=alone[rank])
+        assert mine.tolist() == [1, 1, 1]
     assert dlslime_backend.stats()["peers"]
 
 
@@ -184,6 +199,7 @@ def main() -> None:
         dtypes_views_and_blocking_calls,
         streams_keep_the_order,
         memory_is_kept_until_it_is_over,
+        graphs_are_refused,
         beside_tensors_of_the_cpu,
     ]
     if "--host-waits" in sys.argv:
