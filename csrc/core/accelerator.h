@@ -113,24 +113,30 @@ class Accelerator {
     virtual void forget(uint64_t id) = 0;
     // It is mapped again when it is used again.
     virtual void unmapIdle() = 0;
-    // What move() could not map because its description has had its time: it
-    // should be described anew.
-    virtual std::set<uint64_t> takeOutdated() = 0;
     // Copies between memory of one of our GPUs and the peer's, as copy() does.
-    // Throws Error: it was not shared, or can't be mapped; then nothing is
-    // copied.
-    virtual void move(
+    // False: not now. Throws Error: it was not shared, or can't be mapped. Then
+    // nothing is copied.
+    virtual bool move(
         int device,
         bool write, // to the peer
         std::span<const Piece> pieces,
         Done done) = 0;
+    // What the last move() could not map because its description has had its
+    // time: it should be described anew.
+    virtual std::set<uint64_t> takeOutdated() = 0;
   };
   // `pid`: of the peer, proven by reading its memory; 0: that is not permitted.
   virtual std::unique_ptr<PeerMemory> peerMemory(uint32_t pid) = 0;
-  // Not under the engine's lock, since it may wait for GPUs: unmaps what nobody
-  // uses any more, and looks for shared memory that has been freed. True if
-  // there was any, of which peers should be told.
-  virtual bool sweep() = 0;
+
+  // --- Giving back. Any thread, not under the engine's lock ----------------
+  // Unmaps what nobody uses any more. To unmap waits for all that goes on at
+  // the GPU. False: a stream is held back, so that it has to wait, too.
+  virtual bool unmapUnused() = 0;
+  // Has this called when there is some. Any thread, also under the lock.
+  virtual void onUnused(std::function<void()> tell) = 0;
+  // Stops sharing memory that has been freed. True if there was any, of which
+  // peers should be told.
+  virtual bool dropFreed() = 0;
 
   // True if a copy has ended.
   virtual bool poll() = 0;

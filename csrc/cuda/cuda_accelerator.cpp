@@ -72,21 +72,29 @@ class StreamPlace final : public Accelerator::Mark {
   const StreamMarks::Mark mark_;
 };
 
-class StreamHold final : public Accelerator::Hold {
+} // namespace
+
+class CudaAccelerator::StreamHold final : public Accelerator::Hold {
  public:
-  explicit StreamHold(StreamWords::Word word) : word_(std::move(word)) {}
+  // Throws Error: the stream does not wait.
+  StreamHold(
+      StreamWords::Word word,
+      Stream stream,
+      std::shared_ptr<HeldStreams> held)
+      : word_(std::move(word)), held_(std::move(held)) {
+    const std::lock_guard<std::mutex> guard(held_->mutex);
+    word_.holdBack(stream);
+    ++held_->count;
+  }
   void release() override {
     word_.set();
-  }
-  void begin(Stream stream) {
-    word_.holdBack(stream);
+    --held_->count;
   }
 
  private:
   const StreamWords::Word word_;
+  const std::shared_ptr<HeldStreams> held_;
 };
-
-} // namespace
 
 int deviceOf(const std::byte* address) {
   if (!driverIsLoaded()) {
@@ -151,9 +159,20 @@ std::unique_ptr<Accelerator::Hold> CudaAccelerator::hold(
   if (!holds_ || !here.words.supported()) {
     return nullptr;
   }
-  auto held = std::make_unique<StreamHold>(here.words.take());
-  held->begin(nativeOf(stream));
-  return held;
+  return std::make_unique<StreamHold>(
+      here.words.take(), nativeOf(stream), heldStreams_);
+}
+
+// What waits for all streams must not meet one that waits for us: the driver
+// may keep others' calls from being made meanwhile, by which it would be let
+// go. False: one is.
+bool CudaAccelerator::whenNothingIsHeld(const std::function<void()>& body) {
+  const std::lock_guard<std::mutex> guard(heldStreams_->mutex);
+  const bool quiet = heldStreams_->count == 0;
+  if (quiet) {
+    body();
+  }
+  return quiet;
 }
 
 std::shared_ptr<std::byte> CudaAccelerator::pin(int device, size_t size) {
@@ -179,9 +198,11 @@ MemoryUse CudaAccelerator::memoryUse() {
 }
 
 void CudaAccelerator::trim() {
-  for (const auto& pool : pools()) {
-    pool->trim();
-  }
+  whenNothingIsHeld([this] { // cuMemFreeHost waits for them, too
+    for (const auto& pool : pools()) {
+      pool->trim();
+    }
+  });
 }
 
 void CudaAccelerator::copy(
@@ -262,9 +283,8 @@ std::unique_ptr<Accelerator::PeerMemory> CudaAccelerator::peerMemory(
       unused_);
 }
 
-bool CudaAccelerator::sweep() {
-  unused_->unmapAll();
-  return exports_.dropFreed();
+bool CudaAccelerator::unmapUnused() {
+  return unused_->empty() || whenNothingIsHeld([this] { unused_->unmapAll(); });
 }
 
 bool CudaAccelerator::pollOne(Site& site) {

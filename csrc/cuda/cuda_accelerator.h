@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,6 +23,9 @@ class CudaAccelerator final : public Accelerator {
  public:
   // `useKernel`: as Copier's. Throws Error: there is no driver.
   explicit CudaAccelerator(bool useKernel);
+  ~CudaAccelerator() override {
+    unused_->onAdded(nullptr); // some may be added later
+  }
 
   std::unique_ptr<Mark> mark(const DeviceStream& stream, const Download& before)
       override;
@@ -41,13 +46,25 @@ class CudaAccelerator final : public Accelerator {
     exports_.dropAllBut(ids);
   }
   std::unique_ptr<Accelerator::PeerMemory> peerMemory(uint32_t pid) override;
-  bool sweep() override;
+  bool unmapUnused() override;
+  void onUnused(std::function<void()> tell) override {
+    unused_->onAdded(std::move(tell));
+  }
+  bool dropFreed() override {
+    return exports_.dropFreed();
+  }
   bool poll() override;
   bool copying() const override {
     return !busy_.empty();
   }
 
  private:
+  // Streams that wait for us now. None begins to while the mutex is held.
+  struct HeldStreams {
+    std::mutex mutex;
+    std::atomic<size_t> count{0};
+  };
+  class StreamHold;
   // What we have on one GPU.
   struct Site {
     Site(std::shared_ptr<Gpu> which, bool useKernel);
@@ -62,6 +79,7 @@ class CudaAccelerator final : public Accelerator {
   Site& site(int device);
   void start(Site& site, std::span<const cuda::Copy> copies, Done done);
   bool pollOne(Site& site);
+  bool whenNothingIsHeld(const std::function<void()>& body);
   void sayUnshared(const Error& error);
   std::vector<std::shared_ptr<PinnedPool>> pools();
 
@@ -74,6 +92,8 @@ class CudaAccelerator final : public Accelerator {
   // Under the engine's lock:
   std::set<std::string> unshared_; // reasons that were logged
   std::vector<Site*> busy_; // those with copies under way
+  const std::shared_ptr<HeldStreams> heldStreams_ =
+      std::make_shared<HeldStreams>();
   mutable std::mutex mutex_;
   std::map<int, std::unique_ptr<Site>> sites_; // guarded by mutex_
 };

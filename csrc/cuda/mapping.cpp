@@ -147,6 +147,19 @@ DevicePointer Mapping::at(uint64_t address, size_t bytes) const {
 void UnusedMappings::add(std::unique_ptr<const Mapping> mapping) {
   const std::lock_guard<std::mutex> guard(mutex_);
   all_.push_back(std::move(mapping));
+  if (tell_) {
+    tell_();
+  }
+}
+
+void UnusedMappings::onAdded(std::function<void()> tell) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  tell_ = std::move(tell);
+}
+
+bool UnusedMappings::empty() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return all_.empty() && taken_ == 0;
 }
 
 void UnusedMappings::unmapAll() {
@@ -155,10 +168,13 @@ void UnusedMappings::unmapAll() {
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     taken.swap(all_);
+    taken_ = taken.size();
   }
   const auto count = taken.size();
   taken.clear();
   unmapped_ += count;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  taken_ = 0;
 }
 
 } // namespace dlslime::cuda

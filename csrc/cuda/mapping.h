@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -46,14 +47,18 @@ class Mapping {
   bool mapped_ = false;
 };
 
-// Mappings that nobody uses any more. To unmap may mean to wait for a GPU,
-// which may wait for us: that is for somebody who holds no lock. Any thread.
+// Mappings that nobody uses any more. To unmap may mean to wait for all streams
+// of a GPU (cuIpcCloseMemHandle does), one of which may wait for us: that is
+// for somebody who holds no lock, at a time when none does. Any thread.
 class UnusedMappings {
  public:
   void add(std::unique_ptr<const Mapping> mapping);
+  // Has this called when one is added; null: nobody any more.
+  void onAdded(std::function<void()> tell);
   // Returns when they are unmapped, be it by another thread.
   void unmapAll();
-  // How many have been so far.
+  bool empty();
+  // How many have been unmapped so far.
   uint64_t unmapped() const {
     return unmapped_.load();
   }
@@ -62,7 +67,10 @@ class UnusedMappings {
   std::mutex unmapping_; // held meanwhile
   std::atomic<uint64_t> unmapped_{0};
   std::mutex mutex_;
-  std::vector<std::unique_ptr<const Mapping>> all_; // guarded by mutex_
+  // Guarded by mutex_:
+  std::vector<std::unique_ptr<const Mapping>> all_;
+  size_t taken_ = 0; // and being unmapped
+  std::function<void()> tell_;
 };
 
 } // namespace dlslime::cuda

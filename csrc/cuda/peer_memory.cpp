@@ -61,28 +61,13 @@ PeerMemory::Known& PeerMemory::find(uint64_t address) {
 PeerMemory::MappingPtr PeerMemory::map(
     const std::shared_ptr<Gpu>& gpu,
     const Known& known) {
-  const auto open = [&] {
-    return std::make_unique<const Mapping>(gpu, known.exported, pid_);
-  };
-  std::unique_ptr<const Mapping> mapping;
-  const auto before = unused_->unmapped();
-  try {
-    mapping = open();
-  } catch (const Error&) {
-    // What was at the peer's address before must not be open any more
-    // (CUDA_ERROR_ALREADY_MAPPED).
-    unused_->unmapAll();
-    if (unused_->unmapped() == before) {
-      throw;
-    }
-    mapping = open();
-  }
+  auto mapping = std::make_unique<const Mapping>(gpu, known.exported, pid_);
   return {mapping.release(), [unused = unused_](const Mapping* ended) {
             unused->add(std::unique_ptr<const Mapping>(ended));
           }};
 }
 
-// Null: it is outdated.
+// Null: not now.
 const PeerMemory::MappingPtr& PeerMemory::mapFor(
     const std::shared_ptr<Gpu>& gpu,
     Known& known) {
@@ -90,6 +75,7 @@ const PeerMemory::MappingPtr& PeerMemory::mapFor(
     throw Error(known.problem);
   }
   auto& mapped = known.mapped[gpu->ordinal()];
+  const auto before = unused_->unmapped();
   try {
     if (!mapped && !known.outdated) {
       mapped = map(gpu, known);
@@ -98,8 +84,13 @@ const PeerMemory::MappingPtr& PeerMemory::mapFor(
     logDebug(error.what());
     known.outdated = true;
   } catch (const Error& error) {
-    known.problem = error.status(); // not tried again
-    throw;
+    // Is what was at the peer's address before still open here, it can't be
+    // mapped (CUDA_ERROR_ALREADY_MAPPED): another time.
+    if (unused_->empty() && unused_->unmapped() == before) {
+      known.problem = error.status();
+      throw;
+    }
+    logDebug(error.what());
   }
   if (known.outdated) {
     outdated_.insert(known.exported.id);
@@ -117,6 +108,7 @@ void PeerMemory::addTo(
     const auto left = known.exported.base + known.exported.size - piece.remote;
     const auto size = std::min<size_t>(piece.size, left);
     const auto& mapping = mapFor(gpu, known);
+    plan.whole &= mapping != nullptr;
     if (mapping) {
       const auto here = reinterpret_cast<DevicePointer>(piece.local);
       const auto there = mapping->at(piece.remote, size);
@@ -130,7 +122,7 @@ void PeerMemory::addTo(
   }
 }
 
-void PeerMemory::move(
+bool PeerMemory::move(
     int device,
     bool write,
     std::span<const Piece> pieces,
@@ -142,12 +134,8 @@ void PeerMemory::move(
   for (const auto& piece : pieces) {
     addTo(plan, gpu, write, piece);
   }
-  if (!outdated_.empty()) {
-    throw Error(
-        ErrorCode::kUnavailable,
-        std::to_string(outdated_.size()) +
-            " of its descriptors were closed before they were used; it is "
-            "asked for others");
+  if (!plan.whole) {
+    return false;
   }
   // Mapped until the copies are over, whatever the peer says meanwhile.
   start_(
@@ -155,6 +143,7 @@ void PeerMemory::move(
       plan.copies,
       [used = std::move(plan.used),
        done = std::move(done)](const Status& status) { done(status); });
+  return true;
 }
 
 } // namespace dlslime::cuda

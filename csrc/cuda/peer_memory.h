@@ -34,14 +34,14 @@ class PeerMemory final : public Accelerator::PeerMemory {
   void add(uint64_t id, ByteSpan description) override;
   void forget(uint64_t id) override;
   void unmapIdle() override;
-  std::set<uint64_t> takeOutdated() override {
-    return std::exchange(outdated_, {});
-  }
-  void move(
+  bool move(
       int device,
       bool write,
       std::span<const Piece> pieces,
       Accelerator::Done done) override;
+  std::set<uint64_t> takeOutdated() override {
+    return std::exchange(outdated_, {});
+  }
 
  private:
   using MappingPtr = std::shared_ptr<const Mapping>; // goes to unused_
@@ -57,6 +57,7 @@ class PeerMemory final : public Accelerator::PeerMemory {
   struct Plan {
     std::vector<Copy> copies;
     std::vector<MappingPtr> used;
+    bool whole = true; // all pieces could be mapped
   };
   Known& find(uint64_t address);
   const MappingPtr& mapFor(const std::shared_ptr<Gpu>& gpu, Known& known);

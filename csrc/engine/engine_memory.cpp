@@ -74,7 +74,7 @@ void Engine::trim(Group& group) {
   }
   if (auto* const gpus = state_.accelerator()) {
     gpus->trim();
-    state_.sweeper.sweep(true);
+    state_.sweeper.sweep();
   }
 }
 

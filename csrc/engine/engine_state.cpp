@@ -32,6 +32,7 @@ EngineState::EngineState(const Config& settings)
 Accelerator& EngineState::needAccelerator() {
   std::call_once(acceleratorMade_, [this] {
     ownAccelerator_ = makeAccelerator(config);
+    ownAccelerator_->onUnused([this] { sweeper.wake(); });
     accelerator_.store(ownAccelerator_.get(), std::memory_order_release);
     sweeper.start();
   });

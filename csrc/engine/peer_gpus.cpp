@@ -70,16 +70,13 @@ bool PeerGpus::move(
     return false;
   }
   try {
-    mapped_->move(device, write, pieces, std::move(done));
-    return true;
-  } catch (const Error& error) {
-    const auto outdated = mapped_->takeOutdated();
-    for (const auto one : outdated) {
+    const bool begun = mapped_->move(device, write, pieces, std::move(done));
+    for (const auto one : mapped_->takeOutdated()) {
       askAgain_(one);
     }
-    if (outdated.empty()) {
-      say(error);
-    }
+    return begun;
+  } catch (const Error& error) {
+    say(error);
     return false;
   }
 }

@@ -1,5 +1,7 @@
 #include "engine/sweeper.h"
 
+#include <algorithm>
+
 #include "core/clock.h"
 #include "engine/engine_state.h"
 #include "engine/section.h"
@@ -9,6 +11,8 @@ namespace dlslime {
 namespace {
 // A call of the driver takes less than a microsecond for each allocation.
 constexpr milliseconds kPeriod{1000};
+// For streams that are held back to be let go.
+constexpr milliseconds kRetry{10};
 } // namespace
 
 void Sweeper::start() {
@@ -29,22 +33,42 @@ void Sweeper::stop() {
   }
 }
 
+void Sweeper::wake() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  woken_ = true;
+  changed_.notify_one();
+}
+
 void Sweeper::run() {
+  auto& gpus = state_.needAccelerator();
+  auto nextLook = deadlineAfter(kPeriod);
+  bool unmapped = true;
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!changed_.wait_for(lock, kPeriod, [this] { return stopping_; })) {
+  while (!stopping_) {
+    const auto until =
+        unmapped ? nextLook : std::min(nextLook, deadlineAfter(kRetry));
+    changed_.wait_until(lock, until, [this] { return stopping_ || woken_; });
+    woken_ = false;
     lock.unlock();
-    sweep();
+    unmapped = gpus.unmapUnused();
+    if (Clock::now() >= nextLook) {
+      giveBack(gpus, false);
+      nextLook = deadlineAfter(kPeriod);
+    }
     lock.lock();
   }
 }
 
-void Sweeper::sweep(bool unshared) {
-  auto* const gpus = state_.accelerator();
-  if (gpus == nullptr) {
-    return;
+void Sweeper::sweep() {
+  if (auto* const gpus = state_.accelerator()) {
+    gpus->unmapUnused(); // or the thread does it later
+    giveBack(*gpus, true);
   }
-  unshared |= gpus->sweep();
-  for (auto* const registrar : tellPeers(*gpus, unshared)) {
+}
+
+void Sweeper::giveBack(Accelerator& gpus, bool unshared) {
+  unshared |= gpus.dropFreed();
+  for (auto* const registrar : tellPeers(gpus, unshared)) {
     registrar->dropFreed();
   }
 }

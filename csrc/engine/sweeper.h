@@ -13,9 +13,8 @@ struct EngineState;
 
 // Has GPUs get back what nobody uses any more: memory of peers that is mapped
 // here, and ours that the program has freed while peers have it mapped or NICs
-// have it registered. To look for it takes calls of the driver, and to give it
-// back may mean to wait for a GPU that waits for us: so it is done now and
-// then, without any lock.
+// have it registered. To look for it takes calls of the driver, and to unmap
+// it waits for GPUs: so a thread does it now and then, without any lock.
 class Sweeper {
  public:
   explicit Sweeper(EngineState& state) : state_(state) {}
@@ -24,18 +23,22 @@ class Sweeper {
   }
   void start(); // once, when the first GPU is met; any thread
   void stop(); // not under the engine's lock; idempotent
-  // At once, by the calling thread, which does not hold the engine's lock.
-  // `unshared`: something is not shared any more of which peers know.
-  void sweep(bool unshared = false);
+  // There is something to unmap. Any thread, also under the engine's lock.
+  void wake();
+  // All of it at once, by the calling thread, which does not hold the engine's
+  // lock; peers are told what is not shared any more.
+  void sweep();
 
  private:
   void run();
+  void giveBack(Accelerator& gpus, bool unshared);
   std::set<MemoryRegistrar*> tellPeers(Accelerator& gpus, bool unshared);
 
   EngineState& state_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false; // guarded by mutex_, as the next one
+  bool stopping_ = false; // guarded by mutex_, as the next two
+  bool woken_ = false;
   std::thread thread_;
   bool owesNews_ = false; // to peers; under the engine's lock
 };

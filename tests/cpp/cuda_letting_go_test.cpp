@@ -71,7 +71,7 @@ TEST_F(CudaLettingGo, ANumberThatIsAnotherDescriptorsByNowIsNotTakenForIt) {
   ASSERT_NE(fcntl(first.descriptor, F_GETFD), -1)
       << "it is open, and another piece's";
   const auto late = fetch(0);
-  EXPECT_TRUE(mentions(late, "closed before")) << late.message();
+  EXPECT_TRUE(mentions(late, "not now")) << late.message();
   EXPECT_EQ(mapped(), 0);
   const std::set<uint64_t> outdated{first.id};
   EXPECT_EQ(mapper.theirs.takeOutdated(), outdated);

@@ -221,8 +221,10 @@ FAKE_CUDA_EXPORT Result cuIpcOpenMemHandle_v2(
   return Memory::instance().importHandle(handle, currentDevice(), *pointer);
 }
 
+// As others have met it, it waits for the device.
 FAKE_CUDA_EXPORT Result cuIpcCloseMemHandle(DevicePointer pointer) {
   FAKE_CUDA_ENTER(cuIpcCloseMemHandle);
+  waitForAllStreams();
   return Memory::instance().free(pointer, true);
 }
 

@@ -1,8 +1,38 @@
 #include "fake_cuda/streams.h"
 
 #include <random>
+#include <set>
+#include <shared_mutex>
+#include <vector>
 
 namespace fake_cuda {
+
+namespace {
+struct Registry { // never destroyed: streams outlive static objects
+  std::mutex mutex;
+  std::set<StreamQueue*> all;
+  // Whoever waits for all of them keeps others from giving them more.
+  std::shared_mutex giving;
+};
+Registry& registry() {
+  static auto* made = new Registry;
+  return *made;
+}
+} // namespace
+
+void waitForAllStreams() {
+  const std::lock_guard<std::shared_mutex> alone(registry().giving);
+  std::vector<PointPtr> points;
+  {
+    const std::lock_guard<std::mutex> guard(registry().mutex);
+    for (auto* const stream : registry().all) {
+      points.push_back(stream->mark());
+    }
+  }
+  for (const auto& point : points) {
+    point->wait();
+  }
+}
 
 std::atomic<int> delayMicroseconds{50};
 
@@ -20,7 +50,16 @@ void Point::wait() {
   changed_.wait(lock, [this] { return reached(); });
 }
 
+StreamQueue::StreamQueue(int of) : device(of) {
+  const std::lock_guard<std::mutex> guard(registry().mutex);
+  registry().all.insert(this);
+}
+
 StreamQueue::~StreamQueue() {
+  {
+    const std::lock_guard<std::mutex> guard(registry().mutex);
+    registry().all.erase(this);
+  }
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     stopping_ = true;
@@ -32,6 +71,7 @@ StreamQueue::~StreamQueue() {
 }
 
 void StreamQueue::enqueue(std::function<bool()> work) {
+  const std::shared_lock<std::shared_mutex> guard(registry().giving);
   push({std::move(work), false});
 }
 

@@ -39,7 +39,7 @@ using PointPtr = std::shared_ptr<Point>;
 // whoever gave it and with other streams.
 class StreamQueue {
  public:
-  explicit StreamQueue(int of) : device(of) {}
+  explicit StreamQueue(int of);
   ~StreamQueue();
   StreamQueue(const StreamQueue&) = delete;
   StreamQueue& operator=(const StreamQueue&) = delete;
@@ -72,6 +72,10 @@ class StreamQueue {
   std::atomic<bool> failed_{false};
   std::thread thread_; // once there is work
 };
+
+// For all that was given to any stream so far. As some have met it with the
+// real driver, nobody gives any of them more meanwhile.
+void waitForAllStreams();
 
 // By up to so many microseconds everything begins late.
 extern std::atomic<int> delayMicroseconds;

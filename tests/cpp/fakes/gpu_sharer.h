@@ -89,7 +89,9 @@ struct Mapper {
   move(bool write, cuda::DevicePointer here, uint64_t there, size_t size) {
     return statusOf([&] {
       const Piece piece{reinterpret_cast<std::byte*>(here), there, size};
-      theirs.move(0, write, {&piece, 1}, [](const Status&) {});
+      if (!theirs.move(0, write, {&piece, 1}, [](const Status&) {})) {
+        throw Error(ErrorCode::kUnavailable, "not now");
+      }
       eventually([&] { return copier.idle() || !copier.takeEnded().empty(); });
       running = nullptr;
     });
