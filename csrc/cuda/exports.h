@@ -85,7 +85,7 @@ class Exports {
   std::map<DevicePointer, Entry> entries_;
   std::map<uint64_t, DevicePointer> bases_; // of those that can be shared
   std::deque<uint64_t> opened_; // with descriptors, the oldest first
-  uint64_t nextId_; // from a random number on: SharedDescriptor
+  uint64_t nextId_ = 0; // from a random number on: SharedDescriptor
 };
 
 } // namespace dlslime::cuda
