@@ -53,7 +53,7 @@ std::string DlslimeBackend::agreeNonce(c10::DeviceType device) {
 
 c10::intrusive_ptr<c10d::Backend> DlslimeBackend::collectiveOn(
     c10::DeviceType device) {
-  checkedCall([&] { handle_->requireUsable(); });
+  checkedUse([&] { handle_->requireUsable(); });
   sequence_.fetch_add(1);
   return collectives_.forDevice(device);
 }

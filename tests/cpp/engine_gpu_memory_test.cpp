@@ -109,8 +109,8 @@ TEST_P(EngineGpuMemory, TrimOfOneGroupLeavesWhatAnothersPeerMayGetAt) {
     return operation;
   };
   const auto send = make(Operation::Kind::kSend, 1, other);
-  ASSERT_TRUE(eventually(
-      [&] { return groups[1]->link(0).counters.rendezvousMessages == 1; }));
+  ASSERT_TRUE(
+      eventually([&] { return countersOf(1).rendezvousMessages == 1; }));
   trim(1);
   const auto receive = make(Operation::Kind::kReceive, 0, one);
   ASSERT_TRUE(endsWell(*receive));

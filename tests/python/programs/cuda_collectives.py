@@ -77,7 +77,9 @@ def suspended_with_the_group(rank: int, size: int) -> None:
     backend = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]
     assert backend.memory_stats()["suspend"] >= 1000
     backend.suspend()
-    refused(ValueError, "suspended", lambda: dist.all_reduce(torch.ones(1, device="cuda")))
+    refused(
+        dist.DistBackendError, "suspended", lambda: dist.all_reduce(torch.ones(1, device="cuda"))
+    )
     backend.resume()
     assert extension.take_nccl_calls() == ["suspend", "resume"]
     dist.all_reduce(torch.ones(1, device="cuda"))
