@@ -89,11 +89,11 @@ class CudaAccelerator final : public Accelerator {
   Exports exports_;
   const std::shared_ptr<UnusedMappings> unused_ =
       std::make_shared<UnusedMappings>();
+  const std::shared_ptr<HeldStreams> heldStreams_ =
+      std::make_shared<HeldStreams>();
   // Under the engine's lock:
   std::set<std::string> unshared_; // reasons that were logged
   std::vector<Site*> busy_; // those with copies under way
-  const std::shared_ptr<HeldStreams> heldStreams_ =
-      std::make_shared<HeldStreams>();
   mutable std::mutex mutex_;
   std::map<int, std::unique_ptr<Site>> sites_; // guarded by mutex_
 };

@@ -170,9 +170,7 @@ void UnusedMappings::unmapAll() {
     taken.swap(all_);
     taken_ = taken.size();
   }
-  const auto count = taken.size();
   taken.clear();
-  unmapped_ += count;
   const std::lock_guard<std::mutex> guard(mutex_);
   taken_ = 0;
 }

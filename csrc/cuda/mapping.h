@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -57,15 +56,10 @@ class UnusedMappings {
   void onAdded(std::function<void()> tell);
   // Returns when they are unmapped, be it by another thread.
   void unmapAll();
-  bool empty();
-  // How many have been unmapped so far.
-  uint64_t unmapped() const {
-    return unmapped_.load();
-  }
+  bool empty(); // and none is being unmapped
 
  private:
   std::mutex unmapping_; // held meanwhile
-  std::atomic<uint64_t> unmapped_{0};
   std::mutex mutex_;
   // Guarded by mutex_:
   std::vector<std::unique_ptr<const Mapping>> all_;

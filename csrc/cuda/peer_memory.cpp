@@ -75,7 +75,7 @@ const PeerMemory::MappingPtr& PeerMemory::mapFor(
     throw Error(known.problem);
   }
   auto& mapped = known.mapped[gpu->ordinal()];
-  const auto before = unused_->unmapped();
+  const bool clear = unused_->empty(); // and stays so, under the engine's lock
   try {
     if (!mapped && !known.outdated) {
       mapped = map(gpu, known);
@@ -86,7 +86,7 @@ const PeerMemory::MappingPtr& PeerMemory::mapFor(
   } catch (const Error& error) {
     // Is what was at the peer's address before still open here, it can't be
     // mapped (CUDA_ERROR_ALREADY_MAPPED): another time.
-    if (unused_->empty() && unused_->unmapped() == before) {
+    if (clear) {
       known.problem = error.status();
       throw;
     }

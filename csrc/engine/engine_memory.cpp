@@ -74,8 +74,8 @@ void Engine::trim(Group& group) {
   }
   if (auto* const gpus = state_.accelerator()) {
     gpus->trim();
-    state_.sweeper.sweep();
   }
+  state_.sweeper.sweep();
 }
 
 } // namespace dlslime

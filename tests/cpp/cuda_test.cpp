@@ -7,6 +7,7 @@
 #include "cuda/allocation.h"
 #include "cuda/stream_words.h"
 #include "fakes/fake_gpu.h"
+#include "fakes/status_of.h"
 #include "world.h"
 
 namespace dlslime::cuda {
@@ -14,23 +15,11 @@ namespace {
 
 using dlslime::testing::eventually;
 using dlslime::testing::FakeGpu;
+using dlslime::testing::mentions;
+using dlslime::testing::statusOf;
 
 constexpr size_t kSize = 1 << 20;
 constexpr size_t kPiece = 128 << 10; // of mapped memory
-
-template <typename Body>
-Status statusOf(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
-}
-
-bool mentions(const Status& status, const char* text) {
-  return status.message().find(text) != std::string::npos;
-}
 
 // --- Starting ----------------------------------------------------------------
 

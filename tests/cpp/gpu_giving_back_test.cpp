@@ -16,10 +16,7 @@ const ChildRole kSuspended("gpu suspended", [](const auto& arguments) {
   auto node = joinAs(arguments.at(0), 1);
   const auto memory = mappedMemory(gpu);
   for (int turn = 0; turn < std::stoi(arguments.at(1)); ++turn) {
-    const auto receive = gpu.receive(node, 0, kThere, memory);
-    node.engine->holdStream(gpu.place(), *receive);
-    const auto send = gpu.send(node, 0, kBack, memory);
-    if (!endsWell(*receive) || !endsWell(*send)) {
+    if (!echo(node, gpu, memory)) {
       return 2;
     }
     if (!eventually([&] { return fake.live("imports") == 0; })) {

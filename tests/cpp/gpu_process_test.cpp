@@ -19,10 +19,7 @@ const ChildRole kMappedEchoer("gpu mapped echo", [](const auto& arguments) {
   for (int turn = 0; turn < std::stoi(arguments.at(1)); ++turn) {
     auto* const base = memory.data - 1000;
     gpu.remap(base + kPiece * static_cast<size_t>(turn % kPieces), kPiece);
-    const auto receive = gpu.receive(node, 0, kThere, memory);
-    node.engine->holdStream(gpu.place(), *receive);
-    const auto send = gpu.send(node, 0, kBack, memory);
-    if (!endsWell(*receive) || !endsWell(*send)) {
+    if (!echo(node, gpu, memory)) {
       return 2;
     }
     if (fake.live("handles") != 0) {
@@ -41,14 +38,8 @@ const ChildRole kEchoer("gpu echo", [](const auto& arguments) {
   auto node = joinAs(arguments.at(0), 1);
   for (int turn = 0; turn < std::stoi(arguments.at(1)); ++turn) {
     const auto memory = gpu.memory(kSize);
-    const auto receive = gpu.receive(node, 0, kThere, memory);
-    node.engine->holdStream(gpu.place(), *receive);
-    const auto send = gpu.send(node, 0, kBack, memory);
-    if (!endsWell(*receive)) {
+    if (!echo(node, gpu, memory)) {
       return 2;
-    }
-    if (!endsWell(*send)) {
-      return 3;
     }
     fake.free(reinterpret_cast<cuda::DevicePointer>(memory.data));
     if (fake.live("imports") > 1) { // the other end has one allocation

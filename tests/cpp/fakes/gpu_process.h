@@ -42,6 +42,14 @@ inline MemoryView mappedMemory(GpuSide& gpu) {
   return memory;
 }
 
+// Sends back to rank 0 what comes into this memory, by the stream alone.
+inline bool echo(Node& node, GpuSide& gpu, const MemoryView& memory) {
+  const auto receive = gpu.receive(node, 0, kThere, memory);
+  node.engine->holdStream(gpu.place(), *receive);
+  const auto send = gpu.send(node, 0, kBack, memory);
+  return endsWell(*receive) && endsWell(*send);
+}
+
 class GpuProcess : public ::testing::Test {
  protected:
   // One turn with the child; what has come back is there.

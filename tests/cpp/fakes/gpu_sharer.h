@@ -6,23 +6,10 @@
 
 #include "cuda/peer_memory.h"
 #include "fakes/fake_gpu.h"
+#include "fakes/status_of.h"
 #include "world.h"
 
 namespace dlslime::testing {
-
-template <typename Body>
-Status statusOf(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.status();
-  }
-  return {};
-}
-
-inline bool mentions(const Status& status, const char* text) {
-  return status.message().find(text) != std::string::npos;
-}
 
 inline std::string toHex(ByteSpan bytes) {
   std::string text;

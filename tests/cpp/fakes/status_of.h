@@ -1,0 +1,22 @@
+#pragma once
+
+#include "core/status.h"
+
+namespace dlslime::testing {
+
+// What the call throws; ok: nothing.
+template <typename Body>
+Status statusOf(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return {};
+}
+
+inline bool mentions(const Status& status, const char* text) {
+  return status.message().find(text) != std::string::npos;
+}
+
+} // namespace dlslime::testing
