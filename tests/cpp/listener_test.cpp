@@ -339,8 +339,9 @@ TEST_F(ListenerTest, ConnectionsThatComeAndGoLeaveNothingOpen) {
       socket.sendFrame(pattern(100), fds);
     }
   }
-  EXPECT_TRUE(eventually([&] { return openDescriptors() == before; }))
-      << openDescriptors() << ", not " << before;
+  // Fewer, where the handshake's own were still open then.
+  EXPECT_TRUE(eventually([&] { return openDescriptors() <= before; }))
+      << openDescriptors() << ", more than " << before;
   expectWell();
 }
 
