@@ -8,7 +8,6 @@
 #include <iterator>
 
 #include "core/bytes.h"
-#include "core/random.h"
 
 namespace dlslime::cuda {
 
@@ -122,7 +121,8 @@ Bytes encode(const ExportedAllocation& exported) {
   writer.number(exported.size);
   writer.number(static_cast<uint8_t>(exported.by));
   writer.number(exported.descriptor);
-  writer.number(exported.proof);
+  writer.number(exported.proof.address);
+  writer.number(exported.proof.word);
   writer.blob(std::as_bytes(std::span(exported.handle.bytes)));
   return writer.take();
 }
@@ -135,7 +135,8 @@ ExportedAllocation decodeAllocation(ByteSpan bytes) {
   exported.size = reader.number<uint64_t>();
   const auto by = reader.number<uint8_t>();
   exported.descriptor = reader.number<int32_t>();
-  exported.proof = reader.number<uint64_t>();
+  exported.proof.address = reader.number<uint64_t>();
+  exported.proof.word = reader.number<uint64_t>();
   const auto handle = reader.blob();
   if (!reader.atEnd() || handle.size() != sizeof(exported.handle.bytes) ||
       by < 1 || by > 3 || exported.size == 0 ||
@@ -152,11 +153,6 @@ ExportedAllocation decodeAllocation(ByteSpan bytes) {
 
 Exports::Exports() : Exports(shareOfDescriptors()) {}
 
-Exports::Exports(size_t mostDescriptors) : mostDescriptors_(mostDescriptors) {
-  const auto bytes = randomBytes(sizeof(nextId_));
-  std::memcpy(&nextId_, bytes.data(), bytes.size());
-}
-
 Exports::Entry* Exports::find(const Allocation& allocation) {
   const auto found = entries_.find(allocation.base);
   return found != entries_.end() &&
@@ -170,8 +166,7 @@ Exports::Entry& Exports::add(const Gpu& gpu, const Allocation& allocation) {
   auto& entry = entries_[allocation.base];
   entry.gpu = &gpu;
   entry.allocation = allocation;
-  entry.id = std::max<uint64_t>(nextId_, 1);
-  nextId_ = entry.id + 1;
+  entry.id = nextId_++;
   try {
     if (allocation.legacyIpc) {
       const Gpu::Scope scope(gpu);
@@ -197,6 +192,7 @@ void Exports::dropWhatWasAt(const Allocation& allocation) {
   const auto last = entries_.lower_bound(allocation.end());
   if (last != entries_.begin() && overlaps(std::prev(last)->second)) {
     take(overlaps);
+    replaced_ = true; // peers that are not told of the new one have it mapped
   }
 }
 
@@ -218,7 +214,7 @@ void Exports::exportMapped(Entry& entry) {
 
 void Exports::openDescriptor(Entry& entry) {
   entry.descriptor = std::make_unique<SharedDescriptor>(
-      descriptorOf(*entry.gpu, entry.allocation), entry.id);
+      descriptorOf(*entry.gpu, entry.allocation));
   opened_.push_back(entry.id);
   if (opened_.size() > mostDescriptors_) {
     const auto oldest = bases_.at(opened_.front());
@@ -275,7 +271,7 @@ ExportedAllocation Exports::describe(uint64_t id) {
       allocation.size,
       entry.by,
       entry.descriptor ? entry.descriptor->number() : -1,
-      entry.descriptor ? entry.descriptor->proof() : 0,
+      entry.descriptor ? entry.descriptor->proof() : DescriptorProof(),
       entry.handle};
 }
 
@@ -310,7 +306,7 @@ bool Exports::dropFreed() {
   if (!known.empty()) {
     freed = take([&](const Entry& entry) { return known.contains(entry.id); });
   }
-  return !freed.empty();
+  return std::exchange(replaced_, false) || !freed.empty();
 }
 
 void Exports::dropAllBut(const std::set<uint64_t>& ids) {

@@ -25,8 +25,8 @@ struct ExportedAllocation {
     kFabric = 3, // handle, or the descriptor if there is one
   };
   By by = By::kIpc;
-  int32_t descriptor = -1; // SharedDescriptor's number, in the exporter, and
-  uint64_t proof = 0;
+  int32_t descriptor = -1; // SharedDescriptor's number, in the exporter
+  DescriptorProof proof;
   IpcMemoryHandle handle{};
 };
 
@@ -41,7 +41,8 @@ class Exports {
   Exports();
   // At most so many descriptors are kept open; of mapped memory alone, and for
   // as long as it takes peers to map it.
-  explicit Exports(size_t mostDescriptors);
+  explicit Exports(size_t mostDescriptors)
+      : mostDescriptors_(mostDescriptors) {}
 
   // The ids of those that hold these bytes, by address; exported at their first
   // use. Throws Error: kUnavailable, and why, if this memory can't be shared (a
@@ -53,7 +54,7 @@ class Exports {
   // is not given back to the GPU.
   bool live(uint64_t id);
   // Stops sharing what has been freed, which takes a call of the driver for
-  // each that is shared. True if there was any.
+  // each that is shared. True if there was any, now or since the last time.
   bool dropFreed();
   // Stops sharing all but these.
   void dropAllBut(const std::set<uint64_t>& ids);
@@ -85,7 +86,8 @@ class Exports {
   std::map<DevicePointer, Entry> entries_;
   std::map<uint64_t, DevicePointer> bases_; // of those that can be shared
   std::deque<uint64_t> opened_; // with descriptors, the oldest first
-  uint64_t nextId_ = 0; // from a random number on: SharedDescriptor
+  uint64_t nextId_ = 1;
+  bool replaced_ = false; // something was dropped for what is there now
 };
 
 } // namespace dlslime::cuda

@@ -67,7 +67,7 @@ void Mapping::openFabric(IpcMemoryHandle handle) {
 
 void Mapping::openDescriptor(const ExportedAllocation& exported, uint32_t pid) {
   const auto fetched =
-      fetchDescriptor(pid, exported.descriptor, exported.proof, exported.id);
+      fetchDescriptor(pid, exported.descriptor, exported.proof);
   import(
       reinterpret_cast<void*>(static_cast<intptr_t>(fetched.get())),
       kDescriptorHandle);

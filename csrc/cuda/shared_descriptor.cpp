@@ -4,8 +4,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <string>
+
+#include "core/random.h"
 
 namespace dlslime::cuda {
 
@@ -36,8 +40,17 @@ uint64_t wordOf(uint32_t pid, uint64_t address) {
 
 } // namespace
 
+// The heap gives the place of a word again, also to the next descriptor of the
+// same memory: so it is no number that anything has besides.
+SharedDescriptor::SharedDescriptor(UniqueFd fd) : fd_(std::move(fd)), word_(0) {
+  uint64_t word = 0;
+  const auto bytes = randomBytes(sizeof(word));
+  std::memcpy(&word, bytes.data(), bytes.size());
+  word_.store(std::max<uint64_t>(word, 1));
+}
+
 UniqueFd
-fetchDescriptor(uint32_t pid, int number, uint64_t proof, uint64_t id) {
+fetchDescriptor(uint32_t pid, int number, const DescriptorProof& proof) {
   if (pid == 0) {
     cannotFetch(
         pid,
@@ -59,8 +72,9 @@ fetchDescriptor(uint32_t pid, int number, uint64_t proof, uint64_t id) {
         "pidfd_getfd: " + errnoText(errno) +
             " (Linux 5.6, the container's seccomp profile, ptrace_scope)");
   }
-  const auto word = wordOf(pid, proof); // last: it was still open before that
-  if (word == 0 || word != id) {
+  // Last: it was still open before that.
+  const auto word = wordOf(pid, proof.address);
+  if (word == 0 || word != proof.word) {
     outdated(pid);
   }
   return fetched;

@@ -8,16 +8,22 @@
 
 namespace dlslime::cuda {
 
+// Where the word of a descriptor is, and what it is while that is open.
+struct DescriptorProof {
+  uint64_t address = 0;
+  uint64_t word = 0;
+};
+
 // A descriptor that other processes of this host copy out of this one by its
 // number. When it is closed, its number may become that of another one before
-// all of them have done so; so there is a word beside it that says whose it is,
-// which they read out of our memory after they have copied it.
+// all of them have done so; so there is a word beside it, drawn for this one
+// alone, which they read out of our memory after they have copied it.
 class SharedDescriptor {
  public:
-  // `id`: of what it is for; never zero, nor the same for anything else.
-  SharedDescriptor(UniqueFd fd, uint64_t id) : fd_(std::move(fd)), id_(id) {}
+  // Throws Error: there are no random numbers.
+  explicit SharedDescriptor(UniqueFd fd);
   ~SharedDescriptor() {
-    id_.store(0); // before the number is free
+    word_.store(0); // before the number is free
   }
   SharedDescriptor(const SharedDescriptor&) = delete;
   SharedDescriptor& operator=(const SharedDescriptor&) = delete;
@@ -25,14 +31,13 @@ class SharedDescriptor {
   int number() const {
     return fd_.get();
   }
-  // The address of the word.
-  uint64_t proof() const {
-    return reinterpret_cast<uint64_t>(&id_);
+  DescriptorProof proof() const {
+    return {reinterpret_cast<uint64_t>(&word_), word_.load()};
   }
 
  private:
   const UnforkedFd fd_;
-  std::atomic<uint64_t> id_;
+  std::atomic<uint64_t> word_; // zero: it is closed
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
 };
 
@@ -44,6 +49,7 @@ class OutdatedDescriptor : public Error {
 
 // A copy of the descriptor that process `pid` has told of. Throws
 // OutdatedDescriptor, or Error{kUnavailable}: it can't be had, and why.
-UniqueFd fetchDescriptor(uint32_t pid, int number, uint64_t proof, uint64_t id);
+UniqueFd
+fetchDescriptor(uint32_t pid, int number, const DescriptorProof& proof);
 
 } // namespace dlslime::cuda

@@ -87,18 +87,18 @@ bool Outbound::dropUnshared(Accelerator& gpus) {
   return room;
 }
 
-// If it is still shared. Without room now: with the next message, or when the
-// peer asks again.
+// If it is still shared; else dropUnshared() says so. Without room nothing: the
+// peer asks again when it needs it.
 void Outbound::onReshare(const MessageHeader& header) {
-  if (shown_.erase(header.id) == 0 || !gpus_->isShared(header.id)) {
+  if (!shown_.contains(header.id) || !gpus_->isShared(header.id)) {
     return;
   }
   const auto description = gpus_->describeShared(header.id);
   MessageHeader share;
   share.type = MessageType::kShare;
   share.id = header.id;
-  if (!description.empty() && sendNow(share, description)) {
-    shown_.insert(header.id);
+  if (!description.empty()) {
+    static_cast<void>(sendNow(share, description));
   }
 }
 

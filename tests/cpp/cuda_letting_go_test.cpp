@@ -83,6 +83,24 @@ TEST_F(CudaLettingGo, ANumberThatIsAnotherDescriptorsByNowIsNotTakenForIt) {
   EXPECT_TRUE(mapper.theirs.takeOutdated().empty());
 }
 
+// The heap may give its word the same place.
+TEST_F(CudaLettingGo, ADescriptorThatIsMadeAnewIsAnotherOfTheSameMemory) {
+  const auto first = exports.describe(idOf(0));
+  for (int i = 1; i < kPieces; ++i) {
+    idOf(i);
+  }
+  const auto honest = exports.describe(first.id);
+  EXPECT_EQ(honest.id, first.id);
+  EXPECT_NE(honest.proof.word, first.proof.word);
+  const auto self = static_cast<uint32_t>(getpid());
+  for (const auto word : {first.proof.word, uint64_t{0}}) {
+    auto told = honest;
+    told.proof.word = word;
+    EXPECT_THROW(Mapping(sharer.gpu, told, self), OutdatedDescriptor);
+  }
+  EXPECT_NO_THROW(Mapping(sharer.gpu, honest, self));
+}
+
 TEST_F(CudaLettingGo, ADescriptorThatIsClosedIsAskedForAgain) {
   mapper.add(told(0));
   exports.dropAllBut({});
@@ -170,6 +188,8 @@ TEST_F(CudaLettingGo, WhatLiesAcrossWhatWasThereBeforeTakesItsPlace) {
   EXPECT_EQ(now.base, piece(0));
   EXPECT_FALSE(exports.live(before)) << "without that anybody has looked";
   EXPECT_TRUE(exports.live(behind));
+  EXPECT_TRUE(exports.dropFreed()) << "other peers are to be told";
+  EXPECT_FALSE(exports.dropFreed());
   mapper.add(toHex(encode(now))); // and nothing of what it replaces
   const auto ours = sharer.fake.allocate(*sharer.gpu, kPiece);
   ASSERT_TRUE(mapper.move(false, ours, piece(1), kPiece).ok());

@@ -2,6 +2,7 @@
 // and shared again: two of them in one process, which the fake driver permits
 // for mapped memory.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "fakes/gpu_region.h"
 #include "fakes/gpu_world.h"
@@ -117,6 +118,58 @@ TEST_P(EngineGpuMemory, TrimOfOneGroupLeavesWhatAnothersPeerMayGetAt) {
   ASSERT_TRUE(endsWell(*send));
   EXPECT_EQ(countersOf(0).cudaIpcMessages, 1U);
 }
+
+// Who keeps few descriptors open, and shares memory of more pieces than that.
+class FewDescriptors : public GpuWorld {
+ protected:
+  static constexpr int kMost = 50, kEach = 40;
+  static constexpr size_t kSmall = 64 << 10; // bytes of a piece
+
+  FewDescriptors() {
+    rlimit before{};
+    getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit few{4 * kMost, before.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
+    for (int rank = 0; rank < 2; ++rank) { // meets the GPU, and asks
+      auto& engine = *node(rank).engine;
+      engine.deregister(
+          engine.registerMemory(here, "it", nullptr),
+          deadlineAfter(milliseconds(10000)));
+    }
+    setrlimit(RLIMIT_NOFILE, &before);
+  }
+  // How many messages have gone from GPU to GPU, after this one.
+  uint64_t afterSending(MemoryView from, unsigned seed) {
+    const auto bytes = pattern(from.size, seed);
+    fake.fill(reinterpret_cast<cuda::DevicePointer>(from.data), bytes);
+    const auto receive = one.receive(node(0), 1, 1, here);
+    const auto send = other.send(node(1), 0, 1, from);
+    EXPECT_TRUE(endsWell(*receive));
+    EXPECT_TRUE(endsWell(*send));
+    EXPECT_TRUE(one.content(here) == bytes);
+    return counters(0).cudaIpcMessages;
+  }
+
+  MemoryView here = one.mapped(kSmall, kEach);
+  MemoryView first = other.mapped(kSmall, kEach);
+  MemoryView second = other.mapped(kSmall, kEach);
+};
+
+TEST_P(FewDescriptors, ThatWereClosedAreAskedForAgainAndStagedMeanwhile) {
+  EXPECT_EQ(afterSending(first, 1), 1U);
+  EXPECT_EQ(afterSending(second, 2), 2U); // closes most of the first's
+  EXPECT_EQ(afterSending(first, 3), 3U) << "it is mapped";
+  node(0).engine->trim(*node(0).group);
+  EXPECT_EQ(afterSending(first, 4), 3U);
+  EXPECT_EQ(afterSending(first, 5), 4U);
+  EXPECT_EQ(log.count("pinned memory"), 0U) << log.all();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Routes,
+    FewDescriptors,
+    ::testing::Values(GpuWay{"Shm"}),
+    nameOfWay);
 
 INSTANTIATE_TEST_SUITE_P(
     Routes,
