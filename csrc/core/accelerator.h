@@ -26,6 +26,11 @@ class Accelerator {
  public:
   virtual ~Accelerator() = default;
 
+  // Makes ready what is needed on one GPU, as mark() and pin() do; it takes its
+  // time, and so comes before what is called under the engine's lock. Any
+  // thread. Throws Error.
+  virtual void meet(int device) = 0;
+
   // --- The caller's streams. Any thread ----------------------------------
 
   // Tells when a stream has come to a place. It is dropped only once that is

@@ -26,9 +26,11 @@ std::set<int>& fds() {
 // Only close() and memory that the parent can't be changing (it holds the
 // mutex across the fork) are used here: fork may come from any thread.
 void inChild() {
-  forked.store(true, std::memory_order_relaxed);
-  for (const int fd : fds()) {
-    ::close(fd);
+  // Once: to a child of the child these numbers may be of other files.
+  if (!forked.exchange(true, std::memory_order_relaxed)) {
+    for (const int fd : fds()) {
+      ::close(fd);
+    }
   }
   fdMutex().unlock();
 }

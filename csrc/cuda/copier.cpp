@@ -45,27 +45,10 @@ Copier::~Copier() {
   }
 }
 
-// A call costs as much as copying hundreds of kilobytes.
-Copier::Copies Copier::merged(std::span<const Copy> copies) {
-  Copies merged;
-  merged.reserve(copies.size());
-  for (const auto& copy : copies) {
-    if (copy.size == 0) {
-      continue;
-    }
-    const bool goesOn = !merged.empty() &&
-        merged.back().to + merged.back().size == copy.to &&
-        merged.back().from + merged.back().size == copy.from;
-    if (goesOn) {
-      merged.back().size += copy.size;
-    } else {
-      merged.push_back(copy);
-    }
-  }
-  return merged;
-}
-
+// Neighbours stay apart: they may be of different allocations, which one copy
+// must not cross.
 Status Copier::enqueue(Copies copies, Running& entry) {
+  std::erase_if(copies, [](const Copy& copy) { return copy.size == 0; });
   launchSmall(copies, entry);
   const Gpu::Scope scope(*gpu_);
   const auto& driver = gpu_->driver();
@@ -132,7 +115,7 @@ uint64_t Copier::start(std::span<const Copy> copies) {
   Running entry;
   entry.id = nextId_++;
   try {
-    entry.status = enqueue(merged(copies), entry);
+    entry.status = enqueue({copies.begin(), copies.end()}, entry);
     // Also after an error: what was given to the stream before goes on.
     entry.mark = marks_.place(stream_);
   } catch (const Error& error) {

@@ -49,7 +49,6 @@ class Copier {
     std::shared_ptr<std::byte> list; // what a kernel reads
   };
   using Copies = std::vector<Copy>;
-  static Copies merged(std::span<const Copy> copies);
   Status enqueue(Copies copies, Running& entry);
   void launchSmall(Copies& copies, Running& entry);
   Status enqueueBatch(const Copies& copies);

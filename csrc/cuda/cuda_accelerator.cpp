@@ -120,13 +120,20 @@ CudaAccelerator::CudaAccelerator(bool useKernel)
       useKernel_(useKernel) {}
 
 CudaAccelerator::Site& CudaAccelerator::site(int device) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  auto& found = sites_[device];
-  if (!found) {
-    found = std::make_unique<Site>(
-        std::make_shared<Gpu>(driver_, device), useKernel_);
+  Place* place = nullptr;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    place = &places_[device];
   }
-  return *found;
+  // Making it takes its time, in which others meet their GPUs.
+  const std::lock_guard<std::mutex> making(place->mutex);
+  if (!place->site) {
+    place->site = std::make_unique<Site>(
+        std::make_shared<Gpu>(driver_, device), useKernel_);
+    const std::lock_guard<std::mutex> guard(mutex_);
+    pools_.push_back(place->site->pinned);
+  }
+  return *place->site;
 }
 
 std::unique_ptr<Accelerator::Mark> CudaAccelerator::mark(
@@ -180,13 +187,8 @@ std::shared_ptr<std::byte> CudaAccelerator::pin(int device, size_t size) {
 }
 
 std::vector<std::shared_ptr<PinnedPool>> CudaAccelerator::pools() {
-  std::vector<std::shared_ptr<PinnedPool>> found;
   const std::lock_guard<std::mutex> guard(mutex_);
-  found.reserve(sites_.size());
-  for (const auto& [device, site] : sites_) {
-    found.push_back(site->pinned);
-  }
-  return found;
+  return pools_;
 }
 
 MemoryUse CudaAccelerator::memoryUse() {
@@ -246,7 +248,7 @@ Accelerator::ForNics CudaAccelerator::forNics(const MemoryView& view) {
 }
 
 void CudaAccelerator::sayUnshared(const Error& error) {
-  if (unshared_.insert(error.what()).second) {
+  if (unshared_.isNew(error.what())) {
     logWarning(
         "CUDA tensors go to other processes of this host through pinned "
         "memory, several times slower than by NVLink, because " +

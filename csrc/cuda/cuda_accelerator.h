@@ -7,10 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "core/accelerator.h"
+#include "core/said_once.h"
 #include "cuda/copier.h"
 #include "cuda/exports.h"
 #include "cuda/peer_memory.h"
@@ -27,6 +27,9 @@ class CudaAccelerator final : public Accelerator {
     unused_->onAdded(nullptr); // some may be added later
   }
 
+  void meet(int device) override {
+    site(device);
+  }
   std::unique_ptr<Mark> mark(const DeviceStream& stream, const Download& before)
       override;
   std::unique_ptr<Hold> hold(const DeviceStream& stream) override;
@@ -76,6 +79,10 @@ class CudaAccelerator final : public Accelerator {
     Copier copier;
     std::deque<Done> running; // in the order of their start
   };
+  struct Place {
+    std::mutex mutex; // held while the site is made
+    std::unique_ptr<Site> site;
+  };
   Site& site(int device);
   void start(Site& site, std::span<const cuda::Copy> copies, Done done);
   bool pollOne(Site& site);
@@ -91,11 +98,12 @@ class CudaAccelerator final : public Accelerator {
       std::make_shared<UnusedMappings>();
   const std::shared_ptr<HeldStreams> heldStreams_ =
       std::make_shared<HeldStreams>();
-  // Under the engine's lock:
-  std::set<std::string> unshared_; // reasons that were logged
-  std::vector<Site*> busy_; // those with copies under way
-  mutable std::mutex mutex_;
-  std::map<int, std::unique_ptr<Site>> sites_; // guarded by mutex_
+  SaidOnce unshared_; // why
+  std::vector<Site*> busy_; // with copies under way; under the engine's lock
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  std::map<int, Place> places_; // by GPU; none is taken out
+  std::vector<std::shared_ptr<PinnedPool>> pools_; // of all sites
 };
 
 // The GPU whose memory this address is of, or MemoryView::kProcessor.

@@ -6,23 +6,6 @@
 
 namespace dlslime::cuda {
 
-Mapping::Mapping(
-    std::shared_ptr<Gpu> gpu,
-    const ExportedAllocation& exported,
-    uint32_t pid)
-    : gpu_(std::move(gpu)),
-      base_(exported.base),
-      size_(exported.size),
-      by_(exported.by) {
-  const Gpu::Scope scope(*gpu_);
-  try {
-    open(exported, pid);
-  } catch (...) {
-    unmap();
-    throw;
-  }
-}
-
 Mapping::~Mapping() {
   try {
     const Gpu::Scope scope(*gpu_);
@@ -32,42 +15,44 @@ Mapping::~Mapping() {
   }
 }
 
-void Mapping::open(const ExportedAllocation& exported, uint32_t pid) {
-  if (by_ == By::kIpc) {
-    openIpc(exported.handle);
+void Mapping::open(uint32_t pid) {
+  const Gpu::Scope scope(*gpu_);
+  if (exported_.by == By::kIpc) {
+    openIpc();
     return;
   }
-  if (by_ == By::kFabric) {
+  if (exported_.by == By::kFabric) {
     try {
-      openFabric(exported.handle);
+      openFabric();
       return;
     } catch (const Error& error) { // this process may have no such channel
-      if (exported.descriptor < 0) {
+      if (exported_.descriptor < 0 || mapped()) {
         throw;
       }
       logDebug(error.what());
-      unmap();
     }
   }
-  openDescriptor(exported, pid);
+  openDescriptor(pid);
 }
 
-void Mapping::openIpc(const IpcMemoryHandle& handle) {
+void Mapping::openIpc() {
   const auto& driver = gpu_->driver();
+  DevicePointer opened = 0;
   driver.check(
-      driver.ipcOpenHandle(&here_, handle, kIpcLazyPeerAccess),
+      driver.ipcOpenHandle(&opened, exported_.handle, kIpcLazyPeerAccess),
       "mapping a peer's GPU memory (cuIpcOpenMemHandle)");
-  mapped_ = true;
+  here_ = opened;
   requireSize(allocationOf(driver, here_));
 }
 
-void Mapping::openFabric(IpcMemoryHandle handle) {
+void Mapping::openFabric() {
+  auto handle = exported_.handle;
   import(&handle, kFabricHandle);
 }
 
-void Mapping::openDescriptor(const ExportedAllocation& exported, uint32_t pid) {
+void Mapping::openDescriptor(uint32_t pid) {
   const auto fetched =
-      fetchDescriptor(pid, exported.descriptor, exported.proof);
+      fetchDescriptor(pid, exported_.descriptor, exported_.proof);
   import(
       reinterpret_cast<void*>(static_cast<intptr_t>(fetched.get())),
       kDescriptorHandle);
@@ -91,57 +76,58 @@ void Mapping::import(void* shareable, int type) {
 
 void Mapping::mapHandle(MemoryHandle handle) {
   const auto& driver = gpu_->driver();
+  DevicePointer reserved = 0;
   driver.check(
-      driver.reserveAddresses(&here_, size_, 0, 0, 0),
+      driver.reserveAddresses(&reserved, exported_.size, 0, 0, 0),
       "reserving addresses for a peer's GPU memory (cuMemAddressReserve)");
+  here_ = reserved;
   driver.check(
-      driver.map(here_, size_, 0, handle, 0),
+      driver.map(here_, exported_.size, 0, handle, 0),
       "mapping a peer's GPU memory (cuMemMap)");
-  mapped_ = true;
+  backed_ = true;
   const AccessDescription ours{
       {kDeviceLocation, gpu_->ordinal()}, kReadAndWrite};
   driver.check(
-      driver.setAccess(here_, size_, &ours, 1),
+      driver.setAccess(here_, exported_.size, &ours, 1),
       "getting at a peer's GPU memory (cuMemSetAccess)");
 }
 
 // What the peer says of its size must not lead us out of the mapping.
 void Mapping::requireSize(const Allocation& actual) const {
-  if (actual.base != here_ || actual.size < size_) {
+  if (actual.base != here_ || actual.size < exported_.size) {
     throw Error(
         ErrorCode::kTransportFailed,
         "the peer's GPU memory has " + std::to_string(actual.size) +
-            " bytes, and not the " + std::to_string(size_) +
+            " bytes, and not the " + std::to_string(exported_.size) +
             " that it has told");
   }
 }
 
-void Mapping::unmap() {
+void Mapping::unmap() const {
   const auto& driver = gpu_->driver();
-  const auto here = std::exchange(here_, 0);
-  const bool mapped = std::exchange(mapped_, false);
-  if (by_ == By::kIpc) {
-    if (mapped) {
-      driver.ipcCloseHandle(here);
-    }
+  if (here_ == 0) {
     return;
   }
-  if (mapped) {
-    driver.unmap(here, size_);
+  if (exported_.by == By::kIpc) {
+    driver.ipcCloseHandle(here_);
+    return;
   }
-  if (here != 0) {
-    driver.freeAddresses(here, size_);
+  if (backed_) {
+    driver.unmap(here_, exported_.size);
   }
+  driver.freeAddresses(here_, exported_.size);
 }
 
 DevicePointer Mapping::at(uint64_t address, size_t bytes) const {
-  if (address < base_ || bytes > size_ || address - base_ > size_ - bytes) {
+  if (address < exported_.base || bytes > exported_.size ||
+      address - exported_.base > exported_.size - bytes) {
     throw Error(
         ErrorCode::kTransportFailed,
         "the peer names " + std::to_string(bytes) +
-            " bytes outside of its GPU allocation of " + std::to_string(size_));
+            " bytes outside of its GPU allocation of " +
+            std::to_string(exported_.size));
   }
-  return here_ + (address - base_);
+  return here_ + (address - exported_.base);
 }
 
 void UnusedMappings::add(std::unique_ptr<const Mapping> mapping) {

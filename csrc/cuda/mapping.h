@@ -12,16 +12,20 @@ namespace dlslime::cuda {
 // An allocation of another process of this host, mapped for one of our GPUs.
 class Mapping {
  public:
-  // `pid`: of the exporter; 0: unknown, and its descriptors can't be had.
-  // Throws OutdatedDescriptor, or Error{kUnavailable}: it can't be mapped, and
-  // why.
-  Mapping(
-      std::shared_ptr<Gpu> gpu,
-      const ExportedAllocation& exported,
-      uint32_t pid);
+  Mapping(std::shared_ptr<Gpu> gpu, const ExportedAllocation& exported)
+      : gpu_(std::move(gpu)), exported_(exported) {}
+  // Unmaps it, which may wait for the GPU.
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
+
+  // Once. `pid`: of the exporter; 0: unknown, and its descriptors can't be had.
+  // Throws OutdatedDescriptor, or Error: it can't be mapped, and why. What has
+  // been mapped until then stays.
+  void open(uint32_t pid);
+  bool mapped() const { // or some of it
+    return here_ != 0;
+  }
 
   // Where so many bytes of the exporter's address are here. Throws
   // Error{kTransportFailed}: they are not in this allocation.
@@ -29,21 +33,18 @@ class Mapping {
 
  private:
   using By = ExportedAllocation::By;
-  void open(const ExportedAllocation& exported, uint32_t pid);
-  void openIpc(const IpcMemoryHandle& handle);
-  void openFabric(IpcMemoryHandle handle);
-  void openDescriptor(const ExportedAllocation& exported, uint32_t pid);
+  void openIpc();
+  void openFabric();
+  void openDescriptor(uint32_t pid);
   void import(void* shareable, int type);
   void mapHandle(MemoryHandle handle);
   void requireSize(const Allocation& actual) const;
-  void unmap();
+  void unmap() const;
 
   const std::shared_ptr<Gpu> gpu_;
-  const uint64_t base_;
-  const size_t size_;
-  const By by_;
+  const ExportedAllocation exported_;
   DevicePointer here_ = 0;
-  bool mapped_ = false;
+  bool backed_ = false; // by memory; not of kIpc
 };
 
 // Mappings that nobody uses any more. To unmap may mean to wait for all streams

@@ -7,6 +7,12 @@
 
 namespace dlslime::cuda {
 
+namespace {
+// Descriptors, memory or addresses may have been short; and where it is
+// impossible, a call now and then costs nothing.
+constexpr milliseconds kRetry{1000};
+} // namespace
+
 void PeerMemory::add(uint64_t id, ByteSpan description) {
   const auto exported = decodeAllocation(description);
   if (exported.id != id) {
@@ -40,7 +46,7 @@ void PeerMemory::forget(uint64_t id) {
 
 void PeerMemory::unmapIdle() {
   for (auto& [base, known] : known_) {
-    known.mapped.clear(); // copies that are under way have their own
+    known.views.clear(); // copies that are under way have their own
   }
 }
 
@@ -58,44 +64,57 @@ PeerMemory::Known& PeerMemory::find(uint64_t address) {
           ", which it has not shared");
 }
 
-PeerMemory::MappingPtr PeerMemory::map(
-    const std::shared_ptr<Gpu>& gpu,
+PeerMemory::MappingPtr PeerMemory::mappingOf(
+    std::shared_ptr<Gpu> gpu,
     const Known& known) {
-  auto mapping = std::make_unique<const Mapping>(gpu, known.exported, pid_);
-  return {mapping.release(), [unused = unused_](const Mapping* ended) {
-            unused->add(std::unique_ptr<const Mapping>(ended));
-          }};
+  const std::shared_ptr<Mapping> mapping(
+      new Mapping(std::move(gpu), known.exported),
+      [unused = unused_](const Mapping* ended) {
+        std::unique_ptr<const Mapping> owned(ended);
+        if (owned->mapped()) {
+          unused->add(std::move(owned));
+        }
+      });
+  mapping->open(pid_);
+  return mapping;
 }
 
-// Null: not now.
-const PeerMemory::MappingPtr& PeerMemory::mapFor(
+void PeerMemory::map(
     const std::shared_ptr<Gpu>& gpu,
-    Known& known) {
-  if (!known.problem.ok()) {
-    throw Error(known.problem);
-  }
-  auto& mapped = known.mapped[gpu->ordinal()];
+    Known& known,
+    View& view) {
   const bool clear = unused_->empty(); // and stays so, under the engine's lock
   try {
-    if (!mapped && !known.outdated) {
-      mapped = map(gpu, known);
-    }
+    view.mapping = mappingOf(gpu, known);
   } catch (const OutdatedDescriptor& error) {
     logDebug(error.what());
     known.outdated = true;
   } catch (const Error& error) {
     // Is what was at the peer's address before still open here, it can't be
-    // mapped (CUDA_ERROR_ALREADY_MAPPED): another time.
-    if (clear) {
-      known.problem = error.status();
-      throw;
-    }
+    // mapped (CUDA_ERROR_ALREADY_MAPPED) until that is over.
+    view.problem = clear ? error.status() : Status();
+    view.again = deadlineAfter(kRetry);
     logDebug(error.what());
+  }
+}
+
+// Null: not now.
+PeerMemory::MappingPtr PeerMemory::mapFor(
+    const std::shared_ptr<Gpu>& gpu,
+    Known& known) {
+  auto& view = known.views[gpu->ordinal()];
+  const bool waits = !view.problem.ok() && Clock::now() < view.again;
+  if (!view.mapping && !known.outdated && !waits) {
+    view.problem = {};
+    map(gpu, known, view);
+  }
+  if (!view.problem.ok()) {
+    throw Error(view.problem);
   }
   if (known.outdated) {
     outdated_.insert(known.exported.id);
   }
-  return mapped;
+  return view.mapping;
 }
 
 void PeerMemory::addTo(
@@ -107,7 +126,7 @@ void PeerMemory::addTo(
     auto& known = find(piece.remote);
     const auto left = known.exported.base + known.exported.size - piece.remote;
     const auto size = std::min<size_t>(piece.size, left);
-    const auto& mapping = mapFor(gpu, known);
+    const auto mapping = mapFor(gpu, known);
     plan.whole &= mapping != nullptr;
     if (mapping) {
       const auto here = reinterpret_cast<DevicePointer>(piece.local);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/accelerator.h"
+#include "core/clock.h"
 #include "cuda/copier.h"
 #include "cuda/mapping.h"
 
@@ -45,12 +46,15 @@ class PeerMemory final : public Accelerator::PeerMemory {
 
  private:
   using MappingPtr = std::shared_ptr<const Mapping>; // goes to unused_
-  struct Known {
+  // For one of our GPUs.
+  struct View {
+    MappingPtr mapping; // from its first use on
+    Status problem; // it can't be mapped, as far as is known:
+    TimePoint again{}; // when to try it again
+  };
+  struct Known { // until the peer has freed it, or is gone
     ExportedAllocation exported;
-    // By our GPU, from its first use on: kept until the peer has freed it, or
-    // is gone.
-    std::map<Device, MappingPtr> mapped;
-    Status problem; // it was found that it can't be mapped
+    std::map<Device, View> views;
     bool outdated = false; // until it is described anew
   };
   // Copies, and the mappings that they are in.
@@ -60,8 +64,9 @@ class PeerMemory final : public Accelerator::PeerMemory {
     bool whole = true; // all pieces could be mapped
   };
   Known& find(uint64_t address);
-  const MappingPtr& mapFor(const std::shared_ptr<Gpu>& gpu, Known& known);
-  MappingPtr map(const std::shared_ptr<Gpu>& gpu, const Known& known);
+  MappingPtr mapFor(const std::shared_ptr<Gpu>& gpu, Known& known);
+  void map(const std::shared_ptr<Gpu>& gpu, Known& known, View& view);
+  MappingPtr mappingOf(std::shared_ptr<Gpu> gpu, const Known& known);
   void
   addTo(Plan& plan, const std::shared_ptr<Gpu>& gpu, bool write, Piece piece);
 

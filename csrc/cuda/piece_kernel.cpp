@@ -94,7 +94,12 @@ void PieceKernel::beginTrial(StreamMarks& marks) {
       {target, source, kFirst},
       {target + kFirst, source + kFirst, kTrialBytes - kFirst}};
   trial->list = launch(pieces);
-  trial->mark = marks.place(stream_);
+  try {
+    trial->mark = marks.place(stream_);
+  } catch (const Error&) {
+    gpu_->driver().streamSynchronize(stream_); // before its memory goes
+    throw;
+  }
   trial_ = std::move(trial);
 }
 

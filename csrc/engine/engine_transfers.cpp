@@ -25,6 +25,7 @@ RegionPtr Engine::registerMemory(
   refuseInForkedChild();
   if (view.onDevice()) {
     view.accelerator = &state_.needAccelerator();
+    view.accelerator->meet(view.device);
   }
   const Section section(state_);
   return state_.regions.add(view, std::move(name), std::move(keeper));

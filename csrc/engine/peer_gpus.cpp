@@ -11,7 +11,6 @@ namespace {
 // expandable segments is of 20 MiB, so that this is more than a GPU has.
 constexpr size_t kMostShared = 1 << 16;
 constexpr size_t kMostShareBytes = 256;
-constexpr size_t kMostSaid = 64;
 } // namespace
 
 void PeerGpus::onShare(const MessageHeader& header, ByteSpan payload) {
@@ -82,7 +81,7 @@ bool PeerGpus::move(
 }
 
 void PeerGpus::say(const Error& error) {
-  if (said_.size() < kMostSaid && said_.insert(error.what()).second) {
+  if (said_.isNew(error.what())) {
     logWarning(
         "memory of a GPU of pid " + std::to_string(peer_.pid) + " on " +
         peer_.host +

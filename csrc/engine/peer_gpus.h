@@ -3,12 +3,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <span>
-#include <string>
 
 #include "core/accelerator.h"
 #include "core/message.h"
+#include "core/said_once.h"
 #include "core/transport.h"
 
 namespace dlslime {
@@ -61,7 +60,7 @@ class PeerGpus {
   // How to map it, by the peer's id; empty: mapped_ has been told.
   std::map<uint64_t, Bytes> shared_;
   std::unique_ptr<Accelerator::PeerMemory> mapped_; // from the first use on
-  std::set<std::string> said_;
+  SaidOnce said_;
 };
 
 } // namespace dlslime

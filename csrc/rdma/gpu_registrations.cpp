@@ -133,16 +133,12 @@ size_t GpuRegistrations::entries() {
 }
 
 void GpuRegistrations::sayOnce(const Error& error) {
-  {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    if (!said_.insert(error.what()).second) {
-      return;
-    }
+  if (said_.isNew(error.what())) {
+    logWarning(
+        "CUDA tensors go to other hosts through pinned memory, and not by "
+        "GPUDirect, because " +
+        std::string(error.what()));
   }
-  logWarning(
-      "CUDA tensors go to other hosts through pinned memory, and not by "
-      "GPUDirect, because " +
-      std::string(error.what()));
 }
 
 } // namespace dlslime::rdma

@@ -3,12 +3,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "core/accelerator.h"
+#include "core/said_once.h"
 #include "rdma/handles.h"
 
 namespace dlslime::rdma {
@@ -60,7 +59,7 @@ class GpuRegistrations {
   std::mutex mutex_;
   // Guarded by mutex_, and no region is freed while it is held:
   std::map<Extent, Entry> entries_;
-  std::set<std::string> said_;
+  SaidOnce said_;
 };
 
 } // namespace dlslime::rdma

@@ -73,18 +73,15 @@ TEST_P(CudaCopier, PiecesGoWhereTheyBelong) {
       std::memcmp(reinterpret_cast<void*>(host), bytes.data() + 3000, 700), 0);
 }
 
-TEST_P(CudaCopier, NeighboursGoByOneCall) {
+// They may be of allocations that lie beside each other.
+TEST_P(CudaCopier, NeighboursStayApart) {
   const auto one = fake.allocate(*gpu, kSize);
   const auto other = fake.allocate(*gpu, kSize);
-  fake.fill(one, pattern(kSize));
-  std::vector<Copy> pieces;
-  for (size_t at = 0; at < kSize; at += kSize / 64) {
-    pieces.push_back({other + at, one + at, kSize / 64});
-  }
   fake.fail("cuMemcpyAsync", Result::kInvalidValue, 1); // the second call
+  const std::vector<Copy> pieces{
+      {other, one, 4000}, {other + 4000, one + 4000, 4000}};
   copier->start(pieces);
-  EXPECT_TRUE(ends(1).front().status.ok());
-  EXPECT_EQ(fake.content(other, kSize), pattern(kSize));
+  EXPECT_FALSE(ends(1).front().status.ok()) << "of one call there is no second";
 }
 
 TEST_P(CudaCopier, ManyPiecesGoByOneCallWhereTheDriverHasIt) {

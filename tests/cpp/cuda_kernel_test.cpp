@@ -157,6 +157,22 @@ TEST_F(CudaKernel, WhereItCantBeLoadedCopiesGoOn) {
   }
 }
 
+TEST_F(CudaKernel, ATrialThatNothingTellsTheEndOfIsOverBeforeItsMemoryIsUsed) {
+  fake.delay(50'000);
+  fake.fail("cuStreamWriteValue32", Result::kUnknown);
+  copier.emplace(gpu, pinned, true);
+  constexpr size_t kMost = 128 << 10; // the piece that the trial had
+  const auto again = pinned->take(kMost);
+  Bytes bytes(kMost); // none of which are as others that it may copy there
+  for (size_t i = 0; i < kMost; ++i) {
+    bytes[i] = static_cast<std::byte>(i >> 9);
+  }
+  std::memcpy(again.get(), bytes.data(), kMost);
+  copier.reset(); // waits for what is under way
+  EXPECT_EQ(std::memcmp(again.get(), bytes.data(), kMost), 0);
+  EXPECT_EQ(log.count("not by a kernel"), 1U) << log.all();
+}
+
 TEST_F(CudaKernel, ALaunchThatIsRefusedIsTheLast) {
   begin();
   settle();

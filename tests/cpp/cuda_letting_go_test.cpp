@@ -96,9 +96,9 @@ TEST_F(CudaLettingGo, ADescriptorThatIsMadeAnewIsAnotherOfTheSameMemory) {
   for (const auto word : {first.proof.word, uint64_t{0}}) {
     auto told = honest;
     told.proof.word = word;
-    EXPECT_THROW(Mapping(sharer.gpu, told, self), OutdatedDescriptor);
+    EXPECT_THROW(Mapping(sharer.gpu, told).open(self), OutdatedDescriptor);
   }
-  EXPECT_NO_THROW(Mapping(sharer.gpu, honest, self));
+  EXPECT_NO_THROW(Mapping(sharer.gpu, honest).open(self));
 }
 
 TEST_F(CudaLettingGo, ADescriptorThatIsClosedIsAskedForAgain) {
@@ -131,6 +131,37 @@ TEST_F(CudaLettingGo, IdleMappingsEndAndComeBackWithTheirNextUse) {
   mapper.add(told(0));
   EXPECT_TRUE(fetch(0).ok());
   EXPECT_EQ(mapped(), 2);
+}
+
+TEST_F(CudaLettingGo, WhatWasMappedHalfwayIsForWhoeverMayWaitForTheGpu) {
+  mapper.add(told(0));
+  sharer.fake.fail("cuMemSetAccess", Result::kPeerAccessUnsupported);
+  const auto problem = fetch(0);
+  EXPECT_TRUE(mentions(problem, "cuMemSetAccess")) << problem.message();
+  EXPECT_EQ(sharer.fake.live("imports"), 1) << "unmapped, under a lock";
+  EXPECT_EQ(mapped(), 0);
+  EXPECT_EQ(sharer.fake.live("handles"), 0);
+}
+
+TEST_F(CudaLettingGo, WhatCouldNotBeMappedIsTriedAgain) {
+  mapper.add(told(0));
+  sharer.fake.fail("cuMemImportFromShareableHandle", Result::kOutOfMemory);
+  const auto problem = fetch(0);
+  EXPECT_TRUE(mentions(problem, "cuMemImport")) << problem.message();
+  EXPECT_TRUE(eventually([&] { return fetch(0).ok(); }));
+}
+
+TEST_F(CudaLettingGo, WhatOneGpuCantMapAnotherMay) {
+  mapper.add(told(0));
+  const auto ours = sharer.fake.allocate(*sharer.gpu, kPiece);
+  const auto by = [&](int device) {
+    return mapper.move(false, ours, piece(0), kPiece, device);
+  };
+  sharer.fake.fail("cuMemSetAccess", Result::kPeerAccessUnsupported, 0, 1000);
+  EXPECT_TRUE(mentions(by(1), "cuMemSetAccess"));
+  mapper.unused->unmapAll();
+  sharer.fake.fail("cuMemSetAccess", Result::kSuccess, 0, 0);
+  EXPECT_TRUE(by(0).ok());
 }
 
 TEST_F(CudaLettingGo, ACopyKeepsWhatItIsInMapped) {

@@ -14,6 +14,7 @@ using dlslime::testing::ChildRole;
 using dlslime::testing::FakeGpu;
 using dlslime::testing::fromHex;
 using dlslime::testing::Mapper;
+using dlslime::testing::mapping;
 using dlslime::testing::mentions;
 using dlslime::testing::pattern;
 using dlslime::testing::Sharer;
@@ -87,9 +88,8 @@ class FabricHandles : public ::testing::Test {
   Status mapOf(int handleTypes, uint32_t pid = 0) {
     const auto pointer =
         sharer.fake.allocateMapped(*sharer.gpu, kPiece, 1, handleTypes);
-    return statusOf([&] {
-      Mapping(sharer.gpu, sharer.exports.describe(sharer.idOf(pointer)), pid);
-    });
+    const auto told = sharer.exports.describe(sharer.idOf(pointer));
+    return mapping(sharer.gpu, told, pid);
   }
   Sharer sharer;
   static constexpr int kBoth = kFabricHandle | kDescriptorHandle;
@@ -197,7 +197,7 @@ TEST(CudaSharing, MappingThatFailsIsAnErrorAndLeavesNothing) {
   auto& [fake, gpu, exports] = sharer;
   const auto map = [&, &gpuOfIt = gpu](DevicePointer pointer, uint32_t pid) {
     const auto told = sharer.exports.describe(sharer.idOf(pointer));
-    return statusOf([&] { Mapping(gpuOfIt, told, pid); });
+    return mapping(gpuOfIt, told, pid);
   };
   const auto own = map(fake.allocate(*gpu, kSize), 0);
   EXPECT_EQ(own.code(), ErrorCode::kUnavailable);
@@ -212,7 +212,7 @@ TEST(CudaSharing, MappingThatFailsIsAnErrorAndLeavesNothing) {
         "cuMemGetAddressRange"}) {
     const auto told = exports.describe(sharer.idOf(mapped));
     fake.fail(call, Result::kPeerAccessUnsupported);
-    const auto problem = statusOf([&] { Mapping(sharer.gpu, told, self); });
+    const auto problem = mapping(sharer.gpu, told, self);
     EXPECT_TRUE(mentions(problem, call)) << problem.message();
     EXPECT_EQ(fake.live("imports"), 0) << call;
     EXPECT_EQ(fake.live("handles"), 0) << call;
@@ -235,8 +235,10 @@ const ChildRole kSceptic("cuda sceptic", [](const auto& arguments) {
         ErrorCode::kTransportFailed;
   };
   mapper.theirs.add(known.id, lie);
-  if (mapper.move(false, ours, known.base, 1).ok() ||
-      mapper.fake.live("imports") != 0 || mapper.fake.live("handles") != 0) {
+  const bool mapped = mapper.move(false, ours, known.base, 1).ok();
+  mapper.unused->unmapAll();
+  if (mapped || mapper.fake.live("imports") != 0 ||
+      mapper.fake.live("handles") != 0) {
     return 2;
   }
   mapper.theirs.add(known.id, truth);

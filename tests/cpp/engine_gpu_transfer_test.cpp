@@ -4,6 +4,7 @@
 
 #include "fakes/gpu_region.h"
 #include "fakes/gpu_world.h"
+#include "fakes/status_of.h"
 
 namespace dlslime::testing {
 namespace {
@@ -70,6 +71,18 @@ TEST_P(EngineGpuTransfer, EveryPairOfMemories) {
     here.deregister();
     there.deregister();
   }
+}
+
+// And not in another thread, under the engine's lock, when a peer names it.
+TEST_P(EngineGpuTransfer, WhatAGpuNeedsIsMadeWhenItsMemoryIsRegistered) {
+  const auto view = other.filled(pattern(kSize));
+  fake.fail("cuStreamCreateWithPriority", cuda::Result::kOutOfMemory);
+  auto& engine = *node(1).engine;
+  const auto refused =
+      statusOf([&] { engine.registerMemory(view, "memory", nullptr); });
+  EXPECT_TRUE(mentions(refused, "cuStreamCreate")) << refused.message();
+  const auto region = engine.registerMemory(view, "memory", nullptr);
+  engine.deregister(region, deadlineAfter(milliseconds(1000)));
 }
 
 TEST_P(EngineGpuTransfer, BeginsWhenItsStreamComesThere) {

@@ -53,6 +53,18 @@ TEST_F(ForkGuardTest, ChildClosesWhatIsRegisteredAndNothingElse) {
   EXPECT_EQ(inChild([&] { return isOpen(first.get()) ? 1 : 0; }), 1);
 }
 
+TEST_F(ForkGuardTest, AGrandchildKeepsWhatItsParentHasOpened) {
+  registerForkFd(first.get());
+  const int kept = inChild([&] {
+    if (dup2(second.get(), first.get()) < 0) { // its number is free here
+      return 2;
+    }
+    return inChild([&] { return isOpen(first.get()) ? 1 : 0; });
+  });
+  EXPECT_EQ(kept, 1);
+  unregisterForkFd(first.get());
+}
+
 TEST_F(ForkGuardTest, OnlyTheChildIsForked) {
   registerForkFd(first.get());
   EXPECT_EQ(inChild([] { return inForkedChild() ? 1 : 0; }), 1);

@@ -48,12 +48,20 @@ struct Sharer {
   cuda::Exports exports;
 };
 
+// Whether it can be mapped for this GPU, which is over when it returns.
+inline Status mapping(
+    const std::shared_ptr<cuda::Gpu>& gpu,
+    const cuda::ExportedAllocation& told,
+    uint32_t pid) {
+  return statusOf([&] { cuda::Mapping(gpu, told).open(pid); });
+}
+
 // A process that has been told of memory of its parent's, or of another one's.
 struct Mapper {
   explicit Mapper(const std::vector<std::string>& told, pid_t pid = getppid())
       : theirs(
             static_cast<uint32_t>(pid),
-            [this](int) { return gpu; },
+            [this](int device) { return device == 0 ? gpu : other; },
             [this](
                 int,
                 std::span<const cuda::Copy> copies,
@@ -72,11 +80,15 @@ struct Mapper {
     theirs.add(ids.back(), bytes);
   }
   // Not ok: nothing was moved.
-  Status
-  move(bool write, cuda::DevicePointer here, uint64_t there, size_t size) {
+  Status move(
+      bool write,
+      cuda::DevicePointer here,
+      uint64_t there,
+      size_t size,
+      int device = 0) {
     return statusOf([&] {
       const Piece piece{reinterpret_cast<std::byte*>(here), there, size};
-      if (!theirs.move(0, write, {&piece, 1}, [](const Status&) {})) {
+      if (!theirs.move(device, write, {&piece, 1}, [](const Status&) {})) {
         throw Error(ErrorCode::kUnavailable, "not now");
       }
       eventually([&] { return copier.idle() || !copier.takeEnded().empty(); });
@@ -85,7 +97,7 @@ struct Mapper {
   }
 
   FakeGpu fake;
-  std::shared_ptr<cuda::Gpu> gpu = fake.gpu();
+  std::shared_ptr<cuda::Gpu> gpu = fake.gpu(), other = fake.gpu(1);
   cuda::Copier copier{gpu, nullptr, false};
   std::shared_ptr<cuda::UnusedMappings> unused =
       std::make_shared<cuda::UnusedMappings>();
