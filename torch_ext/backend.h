@@ -8,6 +8,7 @@
 
 #include "torch_ext/collectives.h"
 #include "torch_ext/options.h"
+#include "torch_ext/shared_tensors.h"
 #include "torch_ext/torch_carrier.h"
 #include "torch_ext/work.h"
 
@@ -84,6 +85,15 @@ class DlslimeBackend final : public c10d::Backend {
   void checkPeer(const char* what, int peer) const;
   std::string listenerName() const {
     return handle_->engine->socketName();
+  }
+
+  // Memory that other processes of this host can map (c10d::Window): of CPU
+  // tensors.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override {
+    return device < 0; // a CPU has no number
+  }
+  at::Tensor allocateTensor(long count, at::TensorOptions options) override {
+    return allocateShared(count, options);
   }
 
   // --- backend_collectives.cpp -------------------------------------------

@@ -16,7 +16,7 @@ namespace {
 // Tags from 2^31 up are the backend's own (docs/protocol.md).
 constexpr uint32_t kExchangeTag = 0x90000000, kSignalTag = 0xa0000000;
 constexpr uint32_t kMostWindows = 0x10000000;
-constexpr size_t kMostHandleBytes = 1024;
+constexpr size_t kMostPartBytes = 2048;
 
 // The tensor's storage is kept until the last transfer with it is over. Nobody
 // else gets it, so it is in no table; windows are of processors' memory.
@@ -100,7 +100,7 @@ std::vector<Bytes> Window::exchange(const Bytes& mine) const {
       continue;
     }
     auto& buffer = incoming[static_cast<size_t>(rank)];
-    buffer = std::make_shared<Bytes>(kMostHandleBytes);
+    buffer = std::make_shared<Bytes>(kMostPartBytes);
     operations.push_back(std::make_shared<NoteOperation>(
         Operation::Kind::kReceive, rank, kExchangeTag + number_, buffer));
     post(operations.back());
@@ -123,6 +123,18 @@ std::vector<Bytes> Window::exchange(const Bytes& mine) const {
   return all;
 }
 
+Window::Remote Window::remoteOf(WindowPart part, at::ScalarType dtype) {
+  if (part.dtype != dtype) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "the tensors of a window are of one dtype, but " +
+            part.region.describe() + " is of " + c10::toString(part.dtype) +
+            ", and this rank's of " + c10::toString(dtype));
+  }
+  auto handle = std::make_shared<const RegionHandle>(part.region);
+  return {std::move(handle), std::move(part)};
+}
+
 void Window::tensor_register(const at::Tensor& tensor, bool owning) {
   checkedTensor("window", {tensor});
   const WithoutGil others;
@@ -135,11 +147,11 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
         bytesOf(tensor),
         "window " + std::to_string(number_),
         owning ? std::make_shared<c10::Storage>(tensor.storage()) : nullptr);
-    std::vector<RemotePtr> remotes;
+    std::vector<Remote> remotes;
     try {
-      for (const auto& handle : exchange(encode(region->handle()))) {
-        remotes.push_back(
-            std::make_shared<const RegionHandle>(decodeRegion(handle)));
+      const WindowPart mine(region->handle(), tensor);
+      for (const auto& encoded : exchange(mine.encoded())) {
+        remotes.push_back(remoteOf(WindowPart(encoded), mine.dtype));
       }
     } catch (const Error&) {
       engine.deregister(region, deadlineAfter(handle_->timeout.load()));
@@ -186,7 +198,7 @@ Window::WorkPtr Window::put(
     transfer = checkedCall([&] {
       handle_->requireUsable();
       const auto local = sourceOf(tensor);
-      const auto& remote = remotes_[static_cast<size_t>(rank)];
+      const auto& remote = remotes_[static_cast<size_t>(rank)].handle;
       PieceBuilder builder(*local, *remote, true, 1);
       const auto unit = static_cast<int64_t>(tensor_.element_size());
       const auto size = static_cast<int64_t>(local->view().size);
@@ -250,13 +262,33 @@ Window::WorkPtr Window::wait_signal(
 at::Tensor Window::map_remote_tensor(int64_t rank) {
   const std::lock_guard<std::mutex> guard(mutex_);
   TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
+  const int peer = checked(rank);
+  if (peer == handle_->group->rank()) {
+    return tensor_;
+  }
+  const auto& part = remotes_[static_cast<size_t>(peer)].part;
+  constexpr auto kInstead =
+      "; else put() to it, or read it by dlslime_backend.peer(rank).read()";
   TORCH_CHECK_NOT_IMPLEMENTED(
-      checked(rank) == handle_->group->rank(),
-      "dlslime: the CPU memory of rank ",
+      part.mappable(),
+      "dlslime: the tensor of rank ",
       rank,
-      " can't be mapped into this process: put() to it, or read it by "
-      "dlslime_backend.peer(rank).read()");
-  return tensor_;
+      " is in ordinary memory, which can't be mapped into this process: make "
+      "it there by the group's backend, allocate_tensor(count, dtype=..., "
+      "device=torch.device(\"cpu\"))",
+      kInstead);
+  const auto pid = handle_->engine->peerPid(*handle_->group, peer);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      pid != 0,
+      "dlslime: ",
+      part.region.describe(),
+      " (rank ",
+      rank,
+      ") can't be mapped into this process, which is possible on one host, "
+      "where processes may read each other's memory "
+      "(dlslime_backend.explain(rank) tells)",
+      kInstead);
+  return checkedCall([&] { return part.map(pid); });
 }
 
 c10d::WindowAttr Window::get_attr(int64_t peerRank) {

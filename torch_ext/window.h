@@ -11,6 +11,7 @@
 
 #include "engine/transfer.h"
 #include "torch_ext/waiting.h"
+#include "torch_ext/window_part.h"
 
 namespace dlslime {
 
@@ -48,12 +49,19 @@ class Window final : public c10d::Window {
       int64_t peerRank,
       bool asyncOp,
       const c10d::WaitSignalOptions& opts) override;
-  // This rank's own only: another process's memory can't be mapped.
+  // As the tensor is at its rank, and not a copy: it is seen there what is
+  // written to it here. It stays after the window is gone. Of another rank only
+  // if that is a process of this host, and has it of allocate_tensor();
+  // NotImplementedError.
   at::Tensor map_remote_tensor(int64_t rank) override;
   c10d::WindowAttr get_attr(int64_t peerRank) override;
 
  private:
-  using RemotePtr = std::shared_ptr<const RegionHandle>;
+  struct Remote {
+    std::shared_ptr<const RegionHandle> handle;
+    WindowPart part;
+  };
+  static Remote remoteOf(WindowPart part, at::ScalarType dtype);
   int checked(int64_t rank) const;
   milliseconds limitOf(milliseconds wanted) const;
   // Gives each other rank these bytes, and returns theirs, by rank.
@@ -73,7 +81,7 @@ class Window final : public c10d::Window {
   // Guarded by mutex_:
   at::Tensor tensor_;
   RegionPtr region_; // null: nothing is registered
-  std::vector<RemotePtr> remotes_; // by rank
+  std::vector<Remote> remotes_; // by rank
   std::vector<std::vector<TransferPtr>> puts_; // to each rank, since its signal
 };
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/memory.h"
+#include "core/shared_descriptor.h"
 #include "cuda/allocation.h"
-#include "cuda/shared_descriptor.h"
 
 namespace dlslime::cuda {
 

@@ -22,6 +22,12 @@ std::set<MemoryRegistrar*> Engine::visitLocked(
   return registrars;
 }
 
+uint32_t Engine::peerPid(Group& group, int rank) {
+  const Section section(state_);
+  const auto& channel = group.link(rank).channel;
+  return channel ? channel->peerPid() : 0;
+}
+
 MemoryUse Engine::memoryUse(Group& group) {
   MemoryUse use;
   std::set<MemoryRegistrar*> registrars;

@@ -152,6 +152,10 @@ class PeerChannel final : public ConnectionEvents,
   MemoryRegistrar* registrar() const {
     return connection_ ? connection_->registrar() : nullptr;
   }
+  // Connection::peerPid().
+  uint32_t peerPid() const {
+    return connection_ ? connection_->peerPid() : 0;
+  }
   MemoryUse memoryUse() const {
     return connection_ ? connection_->memoryUse() : MemoryUse{};
   }

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "core/segment.h"
 #include "core/unique_fd.h"
-#include "shm/segment.h"
 
 namespace dlslime::shm {
 

@@ -3,13 +3,13 @@
 #include <memory>
 
 #include "core/piece_copies.h"
+#include "core/segment.h"
 #include "core/transport.h"
 #include "shm/assists.h"
 #include "shm/doorbell.h"
 #include "shm/layout.h"
 #include "shm/pulls.h"
 #include "shm/ring.h"
-#include "shm/segment.h"
 
 namespace dlslime::shm {
 

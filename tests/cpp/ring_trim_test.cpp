@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "core/segment.h"
 #include "shm/ring.h"
-#include "shm/segment.h"
 #include "world.h"
 
 namespace dlslime::shm {

@@ -1,4 +1,4 @@
-#include "shm/segment.h"
+#include "core/segment.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

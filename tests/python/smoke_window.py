@@ -55,10 +55,51 @@ def bad_calls(window: Any, mine: torch.Tensor, rank: int, size: int) -> None:
     refused(ValueError, "non-contiguous", lambda: window.put(strided, 0, 0, False))
     refused(ValueError, "a window has ranks", lambda: window.wait_signal(-1, False))
     refused(ValueError, "has a tensor already", lambda: window.tensor_register(mine))
-    other = "can't be mapped into this process"
+    other = "is in ordinary memory"
     refused(NotImplementedError, other, lambda: window.map_remote_tensor(next_rank))
+    refused(ValueError, "a window has ranks", lambda: window.map_remote_tensor(size))
     assert window.map_remote_tensor(rank).data_ptr() == mine.data_ptr()
     window.put(torch.empty(0, dtype=torch.int64), 0, 0, False)
+
+
+def shared(count: int, dtype: torch.dtype) -> torch.Tensor:
+    cpu = torch.device("cpu")
+    backend = dist.group.WORLD._get_backend(cpu)
+    return backend.allocate_tensor(count, dtype=dtype, device=cpu)
+
+
+def mapped(rank: int, size: int) -> None:
+    """Ranks write to each other's tensors as to their own; these are in the middle of memory."""
+    memory = shared(1000, torch.float32)
+    mine = memory[100 : 100 + 6 * size].view(size, 6)
+    window = c10d._new_window(mine)
+    theirs = [window.map_remote_tensor(peer) for peer in range(size)]
+    for peer, there in enumerate(theirs):
+        assert (there.shape, there.dtype) == (mine.shape, mine.dtype)
+        there[rank] = rank + 1
+        window.signal(peer, True)
+    for peer in range(size):
+        window.wait_signal(peer, False)
+    assert mine.eq(torch.arange(1, size + 1).view(size, 1)).all()
+    assert memory.sum() == mine.sum()
+    # What a window brings is seen as well, and mappings outlast the window.
+    after = (rank + 1) % size
+    window.put(torch.full((1,), 50.0 + rank), after, 3, True)
+    window.signal(after, False)
+    window.wait_signal((rank - 1) % size, False)
+    dist.barrier()
+    assert theirs[after][0, 3] == 50 + rank
+    window.tensor_deregister()
+    refused(ValueError, "has no tensor", lambda: window.map_remote_tensor(after))
+    theirs[after][0, 4] = 7
+    dist.barrier()
+    assert mine[0, 4] == 7
+
+
+def dtypes_differ(rank: int, size: int) -> None:
+    dtype = torch.float32 if rank == 0 else torch.int32
+    tensor = torch.zeros(10, dtype=dtype)
+    refused(ValueError, "are of one dtype", lambda: c10d._new_window(tensor))
 
 
 def windows(rank: int, size: int) -> None:
@@ -77,6 +118,8 @@ def windows(rank: int, size: int) -> None:
     refused(ValueError, "has no tensor", second.tensor_deregister)
     second.tensor_register(other)
     window.tensor_deregister()
+    mapped(rank, size)
+    dtypes_differ(rank, size)
     dist.barrier()  # and `second` is dropped as it is
 
 

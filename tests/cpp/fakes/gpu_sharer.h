@@ -6,29 +6,11 @@
 
 #include "cuda/peer_memory.h"
 #include "fakes/fake_gpu.h"
+#include "fakes/hex.h"
 #include "fakes/status_of.h"
 #include "world.h"
 
 namespace dlslime::testing {
-
-inline std::string toHex(ByteSpan bytes) {
-  std::string text;
-  for (const auto byte : bytes) {
-    char digits[3];
-    std::snprintf(digits, sizeof(digits), "%02x", unsigned(byte));
-    text += digits;
-  }
-  return text;
-}
-
-inline Bytes fromHex(const std::string& text) {
-  Bytes bytes;
-  for (size_t i = 0; i + 1 < text.size(); i += 2) {
-    bytes.push_back(
-        static_cast<std::byte>(std::stoi(text.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
-}
 
 // A process with memory of its GPU 0, and what it tells of it.
 struct Sharer {

@@ -1,10 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 
 #include "core/unique_fd.h"
 
-namespace dlslime::shm {
+namespace dlslime {
 
 // Anonymous memory that two processes map: a sealed memfd. It has no name, so
 // nothing stays in /dev/shm, whatever happens to the processes.
@@ -28,6 +29,10 @@ class Segment {
   }
   // A second descriptor of the same memory, to be sent to the peer.
   UniqueFd duplicateFd() const;
+  // Its own, of which there are no more duplicates then.
+  UniqueFd takeFd() {
+    return std::move(fd_);
+  }
 
  private:
   Segment(UniqueFd fd, size_t size);
@@ -37,4 +42,4 @@ class Segment {
   size_t size_ = 0;
 };
 
-} // namespace dlslime::shm
+} // namespace dlslime

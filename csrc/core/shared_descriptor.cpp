@@ -1,4 +1,4 @@
-#include "cuda/shared_descriptor.h"
+#include "core/shared_descriptor.h"
 
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -11,12 +11,12 @@
 
 #include "core/random.h"
 
-namespace dlslime::cuda {
+namespace dlslime {
 
 namespace {
 
 std::string problemOf(uint32_t pid, const std::string& why) {
-  return "the descriptor of GPU memory of process " + std::to_string(pid) +
+  return "a descriptor of process " + std::to_string(pid) +
       " can't be had: " + why;
 }
 
@@ -80,4 +80,4 @@ fetchDescriptor(uint32_t pid, int number, const DescriptorProof& proof) {
   return fetched;
 }
 
-} // namespace dlslime::cuda
+} // namespace dlslime

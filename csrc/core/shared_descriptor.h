@@ -6,7 +6,7 @@
 #include "core/fork_guard.h"
 #include "core/status.h"
 
-namespace dlslime::cuda {
+namespace dlslime {
 
 // Where the word of a descriptor is, and what it is while that is open.
 struct DescriptorProof {
@@ -52,4 +52,4 @@ class OutdatedDescriptor : public Error {
 UniqueFd
 fetchDescriptor(uint32_t pid, int number, const DescriptorProof& proof);
 
-} // namespace dlslime::cuda
+} // namespace dlslime

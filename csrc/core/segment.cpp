@@ -1,4 +1,4 @@
-#include "shm/segment.h"
+#include "core/segment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 
 #include "core/status.h"
 
-namespace dlslime::shm {
+namespace dlslime {
 
 namespace {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -75,4 +75,4 @@ UniqueFd Segment::duplicateFd() const {
   return copy;
 }
 
-} // namespace dlslime::shm
+} // namespace dlslime
