@@ -66,7 +66,7 @@ TEST(EngineGroups, FirstMessageComesSoon) {
     const auto start = Clock::now();
     ASSERT_TRUE(world.passes(0, 1));
     // Far above the 5 ms that benchmarks hold it to: this machine is shared.
-    EXPECT_LT(Clock::now() - start, milliseconds(2000));
+    EXPECT_LT(Clock::now() - start, milliseconds(5000));
   }
 }
 

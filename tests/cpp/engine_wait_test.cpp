@@ -259,7 +259,7 @@ TEST_P(EngineWait, WaitWithAPassedDeadlineReturnsAtOnce) {
   const auto receive = world[1].receive(0, 1, 8);
   const auto start = Clock::now();
   EXPECT_FALSE(world[1].engine->wait(*receive, start - milliseconds(1)));
-  EXPECT_LT(Clock::now() - start, milliseconds(1000));
+  EXPECT_LT(Clock::now() - start, milliseconds(5000));
 }
 
 INSTANTIATE_TEST_SUITE_P(
