@@ -82,13 +82,11 @@ class CudaAccelerator::StreamHold final : public Accelerator::Hold {
       Stream stream,
       std::shared_ptr<HeldStreams> held)
       : word_(std::move(word)), held_(std::move(held)) {
-    const std::lock_guard<std::mutex> guard(held_->mutex);
-    word_.holdBack(stream);
-    ++held_->count;
+    held_->add([&] { word_.holdBack(stream); });
   }
   void release() override {
     word_.set();
-    --held_->count;
+    held_->drop();
   }
 
  private:
@@ -170,18 +168,6 @@ std::unique_ptr<Accelerator::Hold> CudaAccelerator::hold(
       here.words.take(), nativeOf(stream), heldStreams_);
 }
 
-// What waits for all streams must not meet one that waits for us: the driver
-// may keep others' calls from being made meanwhile, by which it would be let
-// go. False: one is.
-bool CudaAccelerator::whenNothingIsHeld(const std::function<void()>& body) {
-  const std::lock_guard<std::mutex> guard(heldStreams_->mutex);
-  const bool quiet = heldStreams_->count == 0;
-  if (quiet) {
-    body();
-  }
-  return quiet;
-}
-
 std::shared_ptr<std::byte> CudaAccelerator::pin(int device, size_t size) {
   return site(device).pinned->take(size);
 }
@@ -200,7 +186,7 @@ MemoryUse CudaAccelerator::memoryUse() {
 }
 
 void CudaAccelerator::trim() {
-  whenNothingIsHeld([this] { // cuMemFreeHost waits for them, too
+  heldStreams_->whenNone([this] { // cuMemFreeHost waits for all streams, too
     for (const auto& pool : pools()) {
       pool->trim();
     }
@@ -286,7 +272,8 @@ std::unique_ptr<Accelerator::PeerMemory> CudaAccelerator::peerMemory(
 }
 
 bool CudaAccelerator::unmapUnused() {
-  return unused_->empty() || whenNothingIsHeld([this] { unused_->unmapAll(); });
+  return unused_->empty() ||
+      heldStreams_->whenNone([this] { unused_->unmapAll(); });
 }
 
 bool CudaAccelerator::pollOne(Site& site) {

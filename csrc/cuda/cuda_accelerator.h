@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -13,6 +12,7 @@
 #include "core/said_once.h"
 #include "cuda/copier.h"
 #include "cuda/exports.h"
+#include "cuda/held_streams.h"
 #include "cuda/peer_memory.h"
 #include "cuda/pinned_pool.h"
 
@@ -62,11 +62,6 @@ class CudaAccelerator final : public Accelerator {
   }
 
  private:
-  // Streams that wait for us now. None begins to while the mutex is held.
-  struct HeldStreams {
-    std::mutex mutex;
-    std::atomic<size_t> count{0};
-  };
   class StreamHold;
   // What we have on one GPU.
   struct Site {
@@ -86,7 +81,6 @@ class CudaAccelerator final : public Accelerator {
   Site& site(int device);
   void start(Site& site, std::span<const cuda::Copy> copies, Done done);
   bool pollOne(Site& site);
-  bool whenNothingIsHeld(const std::function<void()>& body);
   void sayUnshared(const Error& error);
   std::vector<std::shared_ptr<PinnedPool>> pools();
 
