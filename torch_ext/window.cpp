@@ -260,6 +260,7 @@ Window::WorkPtr Window::wait_signal(
 }
 
 at::Tensor Window::map_remote_tensor(int64_t rank) {
+  const WithoutGil others;
   const std::lock_guard<std::mutex> guard(mutex_);
   TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
   const int peer = checked(rank);
