@@ -10,7 +10,8 @@
 namespace dlslime {
 
 // A tensor of one dimension, of zeros, in memory that other processes of this
-// host can map. Throws ValueError: not a number of elements, not on the CPU.
+// host can map; forked children share it, too. Throws ValueError: not a number
+// of elements, not on the CPU.
 at::Tensor allocateShared(int64_t count, const at::TensorOptions& options);
 
 // What allocateShared() has made, and where in it these bytes are.

@@ -14,6 +14,9 @@ namespace dlslime {
 void registerForkFd(int fd);
 void unregisterForkFd(int fd);
 
+// True in a child that was forked while this library was loaded.
+bool inForkedChild() noexcept;
+
 // Owns a descriptor that forked children close.
 class UnforkedFd {
  public:
@@ -22,6 +25,9 @@ class UnforkedFd {
   }
   ~UnforkedFd() {
     unregisterForkFd(fd_.get());
+    if (inForkedChild() && !ofChild_) {
+      static_cast<void>(fd_.release()); // closed, and maybe another file's now
+    }
   }
   UnforkedFd(const UnforkedFd&) = delete;
   UnforkedFd& operator=(const UnforkedFd&) = delete;
@@ -30,10 +36,8 @@ class UnforkedFd {
   }
 
  private:
-  const UniqueFd fd_;
+  UniqueFd fd_;
+  const bool ofChild_ = inForkedChild();
 };
-
-// True in a child that was forked while this library was loaded.
-bool inForkedChild() noexcept;
 
 } // namespace dlslime

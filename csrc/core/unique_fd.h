@@ -31,6 +31,10 @@ class UniqueFd {
   explicit operator bool() const {
     return fd_ >= 0;
   }
+  // It is the caller's now.
+  [[nodiscard]] int release() {
+    return std::exchange(fd_, -1);
+  }
   void reset() {
     if (fd_ >= 0) {
       ::close(std::exchange(fd_, -1));

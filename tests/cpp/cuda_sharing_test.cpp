@@ -88,8 +88,10 @@ class FabricHandles : public ::testing::Test {
   Status mapOf(int handleTypes, uint32_t pid = 0) {
     const auto pointer =
         sharer.fake.allocateMapped(*sharer.gpu, kPiece, 1, handleTypes);
-    const auto told = sharer.exports.describe(sharer.idOf(pointer));
-    return mapping(sharer.gpu, told, pid);
+    return statusOf([&] {
+      const auto told = sharer.exports.describe(sharer.idOf(pointer));
+      Mapping(sharer.gpu, told).open(pid);
+    });
   }
   Sharer sharer;
   static constexpr int kBoth = kFabricHandle | kDescriptorHandle;

@@ -53,6 +53,25 @@ TEST_F(ForkGuardTest, ChildClosesWhatIsRegisteredAndNothingElse) {
   EXPECT_EQ(inChild([&] { return isOpen(first.get()) ? 1 : 0; }), 1);
 }
 
+TEST_F(ForkGuardTest, WhoeverOwnedItClosesNothingInTheChild) {
+  const int number = first.get();
+  auto owner = std::make_unique<UnforkedFd>(std::move(first));
+  const int kept = inChild([&] {
+    if (dup2(second.get(), number) < 0) {
+      return 2;
+    }
+    owner.reset();
+    auto own = std::make_unique<UnforkedFd>(UniqueFd(dup(second.get())));
+    const int its = own->get();
+    own.reset();
+    return isOpen(number) && !isOpen(its) ? 1 : 0;
+  });
+  EXPECT_EQ(kept, 1);
+  EXPECT_TRUE(isOpen(number));
+  owner.reset();
+  EXPECT_FALSE(isOpen(number));
+}
+
 TEST_F(ForkGuardTest, AGrandchildKeepsWhatItsParentHasOpened) {
   registerForkFd(first.get());
   const int kept = inChild([&] {
