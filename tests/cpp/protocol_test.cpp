@@ -14,12 +14,7 @@ namespace {
 
 using loopback::Faults;
 constexpr int kAny = Operation::kAnySource;
-// One thread does all of this: the thread sanitizer makes it slow for nothing.
-#if defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSeeds = 5;
-#else
-constexpr uint64_t kSeeds = 15;
-#endif
+constexpr uint64_t kSeeds = kThreadSanitized ? 2 : 15;
 constexpr Outbound::Limits kSmall{1000, 20000};
 
 // A pair under random traffic in one direction or both; every tag's n-th

@@ -14,7 +14,7 @@
 namespace dlslime::testing {
 namespace {
 
-constexpr uint64_t kSeeds = 8;
+constexpr uint64_t kSeeds = kThreadSanitized ? 2 : 8;
 constexpr size_t kSlot = 160 * 1024; // bytes that one transfer has to itself
 constexpr size_t kSlots = 40;
 constexpr uint32_t kNoteTag = 9;
