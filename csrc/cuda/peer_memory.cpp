@@ -8,9 +8,13 @@
 namespace dlslime::cuda {
 
 namespace {
-// Descriptors, memory or addresses may have been short; and where it is
-// impossible, a call now and then costs nothing.
+// What could not be mapped is tried again, each time after twice as long: as
+// descriptors, memory or addresses may have been short, and so may have been
+// the time since others were unmapped. Where it is impossible, each try that
+// fails halfway costs an unmapping, which waits for the GPU.
+constexpr milliseconds kSoon{10};
 constexpr milliseconds kRetry{1000};
+constexpr milliseconds kRarely{60000};
 } // namespace
 
 void PeerMemory::add(uint64_t id, ByteSpan description) {
@@ -84,16 +88,19 @@ void PeerMemory::map(
     Known& known,
     View& view) {
   const bool clear = unused_->empty(); // and stays so, under the engine's lock
+  view.problem = {};
   try {
     view.mapping = mappingOf(gpu, known);
+    view.pause = {};
   } catch (const OutdatedDescriptor& error) {
     logDebug(error.what());
     known.outdated = true;
   } catch (const Error& error) {
+    view.pause = std::clamp(view.pause * 2, clear ? kRetry : kSoon, kRarely);
+    view.again = deadlineAfter(view.pause);
     // Is what was at the peer's address before still open here, it can't be
-    // mapped (CUDA_ERROR_ALREADY_MAPPED) until that is over.
-    view.problem = clear ? error.status() : Status();
-    view.again = deadlineAfter(kRetry);
+    // mapped (CUDA_ERROR_ALREADY_MAPPED) until that is over, which is soon.
+    view.problem = view.pause < kRetry ? Status() : error.status();
     logDebug(error.what());
   }
 }
@@ -103,16 +110,13 @@ PeerMemory::MappingPtr PeerMemory::mapFor(
     const std::shared_ptr<Gpu>& gpu,
     Known& known) {
   auto& view = known.views[gpu->ordinal()];
-  const bool waits = !view.problem.ok() && Clock::now() < view.again;
-  if (!view.mapping && !known.outdated && !waits) {
-    view.problem = {};
+  if (!view.mapping && !known.outdated && Clock::now() >= view.again) {
     map(gpu, known, view);
   }
-  if (!view.problem.ok()) {
-    throw Error(view.problem);
-  }
-  if (known.outdated) {
+  if (!view.mapping && known.outdated) {
     outdated_.insert(known.exported.id);
+  } else if (!view.problem.ok()) {
+    throw Error(view.problem);
   }
   return view.mapping;
 }

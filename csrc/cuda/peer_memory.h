@@ -49,8 +49,9 @@ class PeerMemory final : public Accelerator::PeerMemory {
   // For one of our GPUs.
   struct View {
     MappingPtr mapping; // from its first use on
-    Status problem; // it can't be mapped, as far as is known:
-    TimePoint again{}; // when to try it again
+    Status problem; // it can't be mapped, as far as is known;
+    TimePoint again{}; // when to try it again,
+    milliseconds pause{0}; // and how long that was away
   };
   struct Known { // until the peer has freed it, or is gone
     ExportedAllocation exported;

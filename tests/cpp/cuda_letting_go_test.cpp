@@ -164,6 +164,39 @@ TEST_F(CudaLettingGo, WhatOneGpuCantMapAnotherMay) {
   EXPECT_TRUE(by(0).ok());
 }
 
+// What is left of a try is in the next one's way until it is unmapped.
+TEST_F(CudaLettingGo, WhatFailsHalfwayIsTriedEverMoreRarely) {
+  mapper.add(told(0));
+  mapper.add(told(1));
+  const auto why = Result::kPeerAccessUnsupported;
+  sharer.fake.fail("cuMemSetAccess", why, 0, 1000000);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(mentions(fetch(0), "cuMemSetAccess"));
+    EXPECT_FALSE(fetch(1).ok());
+  }
+  EXPECT_LT(sharer.fake.live("imports"), 20) << "of 200 fetches";
+  EXPECT_TRUE(eventually([&] { return mentions(fetch(1), "cuMemSetAccess"); }));
+  mapper.unused->unmapAll();
+  sharer.fake.fail("cuMemSetAccess", Result::kSuccess, 0, 0);
+  EXPECT_TRUE(eventually([&] { return fetch(1).ok(); }));
+}
+
+TEST_F(CudaLettingGo, WhatIsOutdatedIsAskedForWhateverHasFailedBefore) {
+  mapper.add(told(0));
+  const auto ours = sharer.fake.allocate(*sharer.gpu, kPiece);
+  const auto by = [&](int device) {
+    return mapper.move(false, ours, piece(0), kPiece, device);
+  };
+  sharer.fake.fail("cuMemSetAccess", Result::kPeerAccessUnsupported);
+  EXPECT_TRUE(mentions(by(1), "cuMemSetAccess"));
+  mapper.unused->unmapAll();
+  exports.dropAllBut({});
+  for (const int device : {0, 1}) {
+    EXPECT_TRUE(mentions(by(device), "not now"));
+    EXPECT_EQ(mapper.theirs.takeOutdated().size(), 1U) << device;
+  }
+}
+
 TEST_F(CudaLettingGo, ACopyKeepsWhatItIsInMapped) {
   mapper.add(told(0));
   const auto ours = sharer.fake.allocate(*sharer.gpu, kPiece);
