@@ -88,9 +88,9 @@ class DlslimeBackend final : public c10d::Backend {
   }
 
   // Memory that other processes of this host can map (c10d::Window): of CPU
-  // tensors.
+  // tensors. torch asks by number alone, which a CPU lacks, but so does "cuda".
   bool supportsTensorAlloc(c10::DeviceIndex device) override {
-    return device < 0; // a CPU has no number
+    return device < 0;
   }
   at::Tensor allocateTensor(long count, at::TensorOptions options) override {
     return allocateShared(count, options);

@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 
+#include "core/fork_guard.h"
+#include "engine/engine.h"
 #include "torch_ext/checked_call.h"
 
 namespace dlslime {
@@ -20,7 +22,11 @@ class SharedTensors {
   std::shared_ptr<const SharedMemory> make(size_t size) {
     const std::shared_ptr<const SharedMemory> made(
         new SharedMemory(size), [this](const SharedMemory* memory) {
-          drop(memory->data());
+          // The mutex of a forked child may be locked for ever; and nothing is
+          // looked up there.
+          if (!inForkedChild()) {
+            drop(memory->data());
+          }
           delete memory;
         });
     const std::lock_guard<std::mutex> guard(mutex_);
@@ -52,20 +58,23 @@ SharedTensors& sharedTensors() {
 } // namespace
 
 at::Tensor allocateShared(int64_t count, const at::TensorOptions& options) {
+  checkedUse(refuseInForkedChild);
   const auto unit = static_cast<int64_t>(options.dtype().itemsize());
-  TORCH_CHECK_VALUE(
-      options.device().is_cpu(),
-      "dlslime: memory to share is made for CPU tensors, and not on ",
-      options.device(),
-      ": CUDA tensors are shared as they are");
   TORCH_CHECK_VALUE(
       count >= 0 && count <= std::numeric_limits<int64_t>::max() / unit,
       "dlslime: a tensor of ",
       count,
       " elements can't be made");
   const auto bytes = static_cast<size_t>(std::max<int64_t>(count * unit, 1));
+  if (!options.device().is_cpu()) {
+    return at::empty({count}, options);
+  }
   const auto memory = checkedCall([&] { return sharedTensors().make(bytes); });
-  return at::from_blob(memory->data(), {count}, [memory](void*) {}, options);
+  return at::from_blob(
+      memory->data(),
+      {count},
+      [memory](void*) {},
+      options.device(at::kCPU)); // "cpu:0" is the CPU, too
 }
 
 std::optional<SharedPlace> sharedPlaceOf(const MemoryView& view) {

@@ -10,8 +10,9 @@
 namespace dlslime {
 
 // A tensor of one dimension, of zeros, in memory that other processes of this
-// host can map; forked children share it, too. Throws ValueError: not a number
-// of elements, not on the CPU.
+// host can map; forked children share it, too. On other devices an ordinary
+// one: memory of GPUs is shared as it is. Throws ValueError: not a number of
+// elements; DistBackendError: in a forked child, no memory.
 at::Tensor allocateShared(int64_t count, const at::TensorOptions& options);
 
 // What allocateShared() has made, and where in it these bytes are.

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import threading
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from harness import dlslime_only, run_world
 from patterns import blank, expect_pattern, pattern
+from test_fork import fork_and_run
 
 pytestmark = dlslime_only
 
@@ -51,6 +53,10 @@ def _kinds(rank: int, size: int) -> None:
         assert not tensor.any()
         assert _shared(tensor)
     assert backend.allocate_tensor(0, dtype=torch.int8, device=CPU).numel() == 0
+    assert _shared(backend.allocate_tensor(8, dtype=torch.int8, device=torch.device("cpu:0")))
+    # What is asked by a device's number alone may be meant for a GPU.
+    elsewhere = backend.allocate_tensor(8, dtype=torch.int8, device=torch.device("meta"))
+    assert elsewhere.device.type == "meta"
 
 
 def test_tensors_of_all_kinds_are_zeros_in_shared_memory() -> None:
@@ -103,8 +109,35 @@ def _refused(rank: int, size: int) -> None:
         backend.allocate_tensor(2**61, dtype=torch.float64, device=CPU)
     with pytest.raises(RuntimeError, match="shared segment"):
         backend.allocate_tensor(2**60, dtype=torch.uint8, device=CPU)
-    with pytest.raises(ValueError, match="made for CPU tensors"):
-        backend.allocate_tensor(8, dtype=torch.uint8, device=torch.device("cuda:0"))
+
+
+def _forked(rank: int, size: int) -> None:
+    """Children are forked while other threads allocate, and let go of what they have inherited."""
+    kept = [_backend().allocate_tensor(8, dtype=torch.uint8, device=CPU) for _ in range(3)]
+    stop = threading.Event()
+
+    def allocate() -> None:
+        while not stop.is_set():
+            _backend().allocate_tensor(8, dtype=torch.uint8, device=CPU)
+
+    def let_go() -> None:
+        kept.clear()
+        with pytest.raises(RuntimeError, match="fork"):
+            _backend().allocate_tensor(8, dtype=torch.uint8, device=CPU)
+
+    threads = [threading.Thread(target=allocate) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert [fork_and_run(let_go) for _ in range(200)] == [0] * 200
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_forked_children_let_go_of_them() -> None:
+    run_world(_forked, 1, fresh=True)
 
 
 def test_what_cant_be_made_is_an_error() -> None:
