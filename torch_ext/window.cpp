@@ -3,6 +3,7 @@
 #ifdef C10D_BACKEND_HAS_WINDOW
 
 #include "core/fork_guard.h"
+#include "core/shared_descriptor.h"
 #include "torch_ext/backend.h"
 #include "torch_ext/checked_call.h"
 #include "torch_ext/gil.h"
@@ -44,6 +45,10 @@ Window::~Window() {
   }
 }
 
+void Window::requireUsable() const {
+  checkedUse([&] { handle_->requireUsable(); });
+}
+
 int Window::checked(int64_t rank) const {
   const int size = handle_->group->size();
   TORCH_CHECK_VALUE(
@@ -60,7 +65,6 @@ milliseconds Window::limitOf(milliseconds wanted) const {
 }
 
 void Window::post(const OperationPtr& operation) const {
-  handle_->requireUsable();
   auto& engine = *handle_->engine;
   auto& group = *handle_->group;
   operation->kind() == Operation::Kind::kReceive
@@ -137,11 +141,11 @@ Window::Remote Window::remoteOf(WindowPart part, at::ScalarType dtype) {
 
 void Window::tensor_register(const at::Tensor& tensor, bool owning) {
   checkedTensor("window", {tensor});
+  requireUsable();
   const WithoutGil others;
   const std::lock_guard<std::mutex> guard(mutex_);
   TORCH_CHECK_VALUE(!region_, "dlslime: the window has a tensor already");
   checkedCall([&] {
-    handle_->requireUsable();
     auto& engine = *handle_->engine;
     const auto region = engine.registerMemory(
         bytesOf(tensor),
@@ -165,6 +169,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
 }
 
 void Window::tensor_deregister() {
+  requireUsable();
   const WithoutGil others;
   const std::lock_guard<std::mutex> guard(mutex_);
   TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
@@ -191,12 +196,12 @@ Window::WorkPtr Window::put(
     const c10d::PutOptions& opts) {
   checkedTensor("put", {tensor});
   const int rank = checked(dstRank);
+  requireUsable();
   TransferPtr transfer;
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
     transfer = checkedCall([&] {
-      handle_->requireUsable();
       const auto local = sourceOf(tensor);
       const auto& remote = remotes_[static_cast<size_t>(rank)].handle;
       PieceBuilder builder(*local, *remote, true, 1);
@@ -228,6 +233,7 @@ Window::WorkPtr Window::signal(
     bool asyncOp,
     const c10d::SignalOptions& opts) {
   const int rank = checked(peerRank);
+  requireUsable();
   std::vector<TransferPtr> puts;
   {
     const std::lock_guard<std::mutex> guard(mutex_);
@@ -254,16 +260,18 @@ Window::WorkPtr Window::wait_signal(
     bool asyncOp,
     const c10d::WaitSignalOptions& opts) {
   const int rank = checked(peerRank);
+  requireUsable();
   const auto receive =
       checkedCall([&] { return postSignal(Operation::Kind::kReceive, rank); });
   return finish(receive, {}, asyncOp, limitOf(opts.timeout));
 }
 
 at::Tensor Window::map_remote_tensor(int64_t rank) {
+  const int peer = checked(rank);
+  requireUsable();
   const WithoutGil others;
   const std::lock_guard<std::mutex> guard(mutex_);
   TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
-  const int peer = checked(rank);
   if (peer == handle_->group->rank()) {
     return tensor_;
   }
@@ -278,7 +286,8 @@ at::Tensor Window::map_remote_tensor(int64_t rank) {
       "it there by the group's backend, allocate_tensor(count, dtype=..., "
       "device=torch.device(\"cpu\"))",
       kInstead);
-  const auto pid = handle_->engine->peerPid(*handle_->group, peer);
+  const auto pid = checkedCall(
+      [&] { return handle_->engine->peerPid(*handle_->group, peer); });
   TORCH_CHECK_NOT_IMPLEMENTED(
       pid != 0,
       "dlslime: ",
@@ -289,7 +298,20 @@ at::Tensor Window::map_remote_tensor(int64_t rank) {
       "where processes may read each other's memory "
       "(dlslime_backend.explain(rank) tells)",
       kInstead);
-  return checkedCall([&] { return part.map(pid); });
+  return checkedCall([&] {
+    try {
+      return part.map(pid);
+    } catch (const OutdatedDescriptor&) {
+      throw; // gone, and with it the peer's window
+    } catch (const Error& error) {
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          error.status().code() != ErrorCode::kUnavailable,
+          "dlslime: ",
+          error.what(),
+          kInstead);
+      throw;
+    }
+  });
 }
 
 c10d::WindowAttr Window::get_attr(int64_t peerRank) {

@@ -62,6 +62,7 @@ class Window final : public c10d::Window {
     WindowPart part;
   };
   static Remote remoteOf(WindowPart part, at::ScalarType dtype);
+  void requireUsable() const; // DistBackendError
   int checked(int64_t rank) const;
   milliseconds limitOf(milliseconds wanted) const;
   // Gives each other rank these bytes, and returns theirs, by rank.

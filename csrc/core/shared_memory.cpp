@@ -26,8 +26,10 @@ Segment mapShared(uint32_t pid, ByteSpan description) {
             std::to_string(description.size()) +
             " bytes that are no such thing");
   }
-  return Segment::adopt(
+  auto segment = Segment::adopt(
       fetchDescriptor(pid, number, proof), static_cast<size_t>(size));
+  segment.takeFd().reset(); // mapped memory needs none, and they are few
+  return segment;
 }
 
 } // namespace dlslime

@@ -91,8 +91,8 @@ class Engine final : public ProgressSource {
   // operations of the group are pending.
   void trim(Group& group);
 
-  // Of a process of this host whose memory we may read; 0: it is none, or is
-  // not connected.
+  // Of a process of this host whose memory we may read; 0: it is none. Throws
+  // Error: it has failed, or is not connected.
   uint32_t peerPid(Group& group, int rank);
   std::vector<PeerReport> report(Group& group);
   // Connects to the rank if need be; throws Error if that fails.

@@ -23,9 +23,19 @@ std::set<MemoryRegistrar*> Engine::visitLocked(
 }
 
 uint32_t Engine::peerPid(Group& group, int rank) {
+  refuseInForkedChild();
   const Section section(state_);
-  const auto& channel = group.link(rank).channel;
-  return channel ? channel->peerPid() : 0;
+  const auto& link = group.link(rank);
+  if (link.state == Group::LinkState::kFailed) {
+    throw Error(link.failure);
+  }
+  if (link.state != Group::LinkState::kReady || !link.channel->open()) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "rank " + std::to_string(rank) +
+            " is not connected now: exchange a message with it first");
+  }
+  return link.channel->peerPid();
 }
 
 MemoryUse Engine::memoryUse(Group& group) {

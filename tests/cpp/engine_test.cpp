@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include "fakes/status_of.h"
 #include "world.h"
 
 namespace dlslime::testing {
@@ -128,6 +131,23 @@ TEST(EngineTest, EndOfAnEngineFailsWhatItsPeersWaitFor) {
   const auto send = world[1].send(0, 1, pattern(8));
   ASSERT_TRUE(world[1].wait(send));
   EXPECT_EQ(send->status().code(), ErrorCode::kPeerFailed);
+}
+
+TEST(EngineTest, ThePidOfAPeerIsToldWhileItIsConnected) {
+  World world(2);
+  const auto problem = [&] {
+    return statusOf([&] { world[1].engine->peerPid(*world[1].group, 0); });
+  };
+  EXPECT_TRUE(mentions(problem(), "not connected now"));
+  const auto first = world[1].receive(0, 1, 8);
+  world[0].send(1, 1, pattern(8));
+  ASSERT_TRUE(world[1].wait(first));
+  EXPECT_EQ(
+      world[1].engine->peerPid(*world[1].group, 0),
+      static_cast<uint32_t>(getpid()));
+  world[0].engine->leave(*world[0].group);
+  EXPECT_TRUE(
+      eventually([&] { return problem().code() == ErrorCode::kPeerFailed; }));
 }
 
 TEST(EngineTest, EagerMessagesOutliveTheirSender) {

@@ -5,6 +5,10 @@ torchrun --standalone --nproc-per-node 3 tests/python/smoke_window.py
 
 from __future__ import annotations
 
+import os
+import signal
+import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -68,12 +72,30 @@ def shared(count: int, dtype: torch.dtype) -> torch.Tensor:
     return backend.allocate_tensor(count, dtype=dtype, device=cpu)
 
 
+def in_child(check: Callable[[], None]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads is the subject
+        pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        try:
+            check()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def mapped(rank: int, size: int) -> None:
     """Ranks write to each other's tensors as to their own; these are in the middle of memory."""
     memory = shared(1000, torch.float32)
     mine = memory[100 : 100 + 6 * size].view(size, 6)
     window = c10d._new_window(mine)
+    descriptors = len(os.listdir("/proc/self/fd"))
     theirs = [window.map_remote_tensor(peer) for peer in range(size)]
+    assert len(os.listdir("/proc/self/fd")) == descriptors, "a mapping needs none"
+    in_child(lambda: refused(RuntimeError, "fork", lambda: window.map_remote_tensor(0)))
+    in_child(lambda: refused(RuntimeError, "fork", lambda: window.signal(0, True)))
     for peer, there in enumerate(theirs):
         assert (there.shape, there.dtype) == (mine.shape, mine.dtype)
         there[rank] = rank + 1
