@@ -9,10 +9,12 @@ namespace dlslime {
 
 // Values under ids that cross the wire: an id that was released, or that a
 // peer made up, is never mistaken for a live one. No allocation once warm.
-// Zero is never an id.
-template <typename T>
+// Zero is never an id, nor is what has one of the two highest bits: others mark
+// ids by these. `kFirst` is for tests.
+template <typename T, uint32_t kFirst = 1>
 class Slab {
  public:
+  static constexpr uint32_t kGenerations = (1U << 30) - 1; // from 1 on
   uint64_t insert(T value) {
     if (free_.empty()) {
       free_.push_back(static_cast<uint32_t>(entries_.size()));
@@ -38,7 +40,7 @@ class Slab {
     const auto index = static_cast<uint32_t>(id);
     auto& entry = entries_[index];
     entry.live = false;
-    ++entry.generation;
+    entry.generation = entry.generation % kGenerations + 1;
     free_.push_back(index);
     --size_;
     return std::exchange(entry.value, T{});
@@ -60,7 +62,7 @@ class Slab {
  private:
   struct Entry {
     T value{};
-    uint32_t generation = 1;
+    uint32_t generation = kFirst;
     bool live = false;
   };
   uint64_t idOf(uint32_t index) const {

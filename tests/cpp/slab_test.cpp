@@ -25,6 +25,19 @@ TEST(SlabTest, ZeroIsNeverAnId) {
   EXPECT_EQ(slab.find(0), nullptr);
 }
 
+// One place, taken ten thousand times a second, comes there in 30 hours.
+TEST(SlabTest, IdsStayBelowTheBitsThatOthersMarkThemBy) {
+  Slab<int, Slab<int>::kGenerations - 1> slab;
+  std::set<uint64_t> ids;
+  for (int i = 0; i < 4; ++i) {
+    const auto id = slab.insert(i);
+    EXPECT_NE(id, 0U);
+    EXPECT_LT(id, 1ULL << 62);
+    EXPECT_TRUE(ids.insert(id).second);
+    slab.take(id);
+  }
+}
+
 TEST(SlabTest, StaleIdIsNotFoundAfterItsPlaceIsTakenAgain) {
   Slab<int> slab;
   const auto first = slab.insert(1);
