@@ -14,6 +14,30 @@ std::string shapeText(const at::Tensor& tensor) {
   return text.str();
 }
 
+// That the tensor's numbers are what its memory has, and that it has all of it:
+// FSDP takes the memory of parameters away from under their tensors.
+void requirePlainBytes(const char* what, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(
+      !tensor.is_conj() && !tensor.is_neg(),
+      "dlslime: ",
+      what,
+      " of a tensor that is to be conjugated or negated when it is read is not "
+      "supported; call .resolve_conj() or .resolve_neg() first");
+  const auto end =
+      static_cast<size_t>(tensor.storage_offset()) * tensor.element_size() +
+      tensor.nbytes();
+  const auto there = tensor.storage().nbytes();
+  TORCH_CHECK_VALUE(
+      tensor.nbytes() == 0 || end <= there,
+      "dlslime: ",
+      what,
+      " of a tensor that ends at byte ",
+      end,
+      " of a storage that has only ",
+      there,
+      ": it was resized under the tensor");
+}
+
 } // namespace
 
 const at::Tensor& checkedMessage(
@@ -48,6 +72,7 @@ const at::Tensor& checkedMessage(
       shapeText(tensor),
       "); call .contiguous() first",
       *what == 'r' ? " and copy the result back" : "");
+  requirePlainBytes(what, tensor);
   return tensor;
 }
 
