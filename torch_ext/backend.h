@@ -6,6 +6,8 @@
 #include <atomic>
 #include <memory>
 
+#include "engine/engine.h"
+#include "torch_ext/checked_call.h"
 #include "torch_ext/collectives.h"
 #include "torch_ext/options.h"
 #include "torch_ext/shared_tensors.h"
@@ -69,13 +71,16 @@ class DlslimeBackend final : public c10d::Backend {
 
   // For dlslime_backend.stats() and explain().
   std::vector<PeerReport> report() {
+    checkedUse(refuseInForkedChild); // where the lock may be held for ever
     return handle_->engine->report(*handle_->group);
   }
   PeerReport explain(int rank);
   size_t connections() {
+    checkedUse(refuseInForkedChild);
     return handle_->engine->connections();
   }
   size_t groups() {
+    checkedUse(refuseInForkedChild);
     return handle_->engine->groups();
   }
   // For transfers past torch's interface, with any rank.

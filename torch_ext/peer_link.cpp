@@ -120,6 +120,7 @@ std::shared_ptr<GroupHandle> PeerLink::usable() const {
 }
 
 PeerReport PeerLink::explain() const {
+  refuseInForkedChild();
   const auto shared = handle();
   return shared->engine->explain(
       *shared->group, peer(), deadlineAfter(shared->timeout.load()));

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
+import dlslime_backend
 from harness import all_routes, dlslime_only, run_world, sync
 from patterns import blank, expect_pattern, pattern
 from test_groups import exchange
@@ -44,6 +45,7 @@ def _refused_in_child(rank: int) -> None:
         lambda: dist.isend(torch.ones(100_000), other),
         lambda: dist.isend(torch.ones(3), rank),
         dist.barrier,
+        dlslime_backend.stats,
     ):
         with pytest.raises(RuntimeError, match="fork"):
             operation()
