@@ -54,6 +54,10 @@ std::string DlslimeBackend::agreeNonce(c10::DeviceType device) {
 c10::intrusive_ptr<c10d::Backend> DlslimeBackend::collectiveOn(
     c10::DeviceType device) {
   checkedUse([&] { handle_->requireUsable(); });
+  TORCH_CHECK_WITH(
+      DistBackendError,
+      !aborted_.load(),
+      "dlslime: the process group was aborted");
   sequence_.fetch_add(1);
   return collectives_.forDevice(device);
 }

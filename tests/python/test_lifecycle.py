@@ -195,6 +195,8 @@ def _after_abort(rank: int, size: int) -> None:
         dist.isend(torch.ones(1), 1 - rank).wait()
     with pytest.raises(RuntimeError):
         dist.irecv(torch.ones(1), 1 - rank).wait()
+    with pytest.raises(RuntimeError, match="aborted"):
+        dist.all_reduce(torch.ones(1))
 
 
 @dlslime_only
