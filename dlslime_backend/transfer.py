@@ -86,7 +86,7 @@ class _Callbacks:
             for number in self._core.take():
                 try:
                     self._waiting.pop(number)()
-                except Exception:
+                except BaseException:  # SystemExit, too: the thread is everybody's
                     _logger.exception("a callback of a dlslime transfer has failed")
 
 

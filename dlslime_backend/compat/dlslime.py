@@ -100,6 +100,7 @@ class _Endpoint:
     def __init__(self) -> None:
         self._endpoint = one_sided.Endpoint("DLSlime's API")
         self._regions: dict[Key, memory.Region] = {}
+        self._replaced: list[memory.Region] = []  # by others of their keys
         self._remote: dict[Key, memory.RemoteRegion] = {}
 
     def register_memory_region(self, mr_key: Key, addr: int, offset: int, length: int) -> int:
@@ -111,7 +112,10 @@ class _Endpoint:
         Returns:
             How many were registered before it.
         """
-        self._regions[mr_key] = memory.register((addr + offset, length), str(mr_key))
+        region = memory.register((addr + offset, length), str(mr_key))
+        if mr_key in self._regions:  # transfers of the old one may be under way
+            self._replaced.append(self._regions[mr_key])
+        self._regions[mr_key] = region
         return len(self._regions) - 1
 
     def mr_info(self) -> dict[str, str]:
@@ -179,8 +183,12 @@ class _Endpoint:
     def shutdown(self) -> None:
         """Leave the pair, and give the memory back. Does nothing the second time."""
         self._endpoint.close()
-        while self._regions:
-            self._regions.popitem()[1].deregister()
+        while self._replaced:
+            self._replaced[-1].deregister()
+            self._replaced.pop()
+        for key in list(self._regions):
+            self._regions[key].deregister()
+            del self._regions[key]
 
     def _memory(self, key: Key, offset: int, length: int) -> torch.Tensor:
         region: memory.Region = _known(self._regions, key, "local")

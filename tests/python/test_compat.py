@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
+from dlslime_backend import memory
 from dlslime_backend.compat import dlslime as upstream
 from harness import await_key, dlslime_only, run_world, sync, tell
 
@@ -138,6 +140,27 @@ def _wrong(rank: int, size: int) -> None:
 
 def test_unknown_keys_ranges_and_peers_are_refused_at_the_call() -> None:
     run_world(_wrong, 2, init=False)
+
+
+def _replaced(rank: int, size: int) -> None:
+    endpoint, caches = _pair(rank)
+    other = torch.full_like(caches[0], 77)
+    region = endpoint._regions[0]
+    assert endpoint.register_memory_region(0, other.data_ptr(), 0, other.nbytes) == 1
+    assert endpoint._regions[0] is not region
+    sync("replaced")
+    with mock.patch.object(
+        memory.Region, "deregister", autospec=True, side_effect=memory.Region.deregister
+    ) as deregister:
+        endpoint.shutdown()
+        endpoint.shutdown()
+    ended = [call.args[0] for call in deregister.call_args_list]
+    assert len(ended) == 3
+    assert region in ended
+
+
+def test_what_was_registered_under_a_key_before_ends_as_well() -> None:
+    run_world(_replaced, 2, init=False)
 
 
 def _gone(rank: int, size: int) -> str:

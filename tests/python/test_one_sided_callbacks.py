@@ -4,6 +4,7 @@ import collections
 import logging
 import os
 import queue
+import sys
 import threading
 
 import pytest
@@ -55,6 +56,11 @@ def _failing(side: Side) -> None:
     def raises(_: dlslime_backend.Transfer) -> None:
         raise RuntimeError("a callback on purpose")
 
+    def leaves(_: dlslime_backend.Transfer) -> None:
+        sys.exit("a callback leaves")
+
+    side.read().add_done_callback(leaves)
+    assert "a callback leaves" in str(logged.get(timeout=SECONDS).exc_info)
     side.read().add_done_callback(raises)
     assert "a callback on purpose" in str(logged.get(timeout=SECONDS).exc_info)
     with stopped(side.remote.pid):
