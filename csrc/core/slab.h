@@ -10,8 +10,8 @@ namespace dlslime {
 // Values under ids that cross the wire: an id that was released, or that a
 // peer made up, is never mistaken for a live one. No allocation once warm.
 // Zero is never an id, nor is what has one of the two highest bits: others mark
-// ids by these. `kFirst` is for tests.
-template <typename T, uint32_t kFirst = 1>
+// ids by these. `First` is for tests.
+template <typename T, uint32_t First = 1>
 class Slab {
  public:
   static constexpr uint32_t kGenerations = (1U << 30) - 1; // from 1 on
@@ -62,7 +62,7 @@ class Slab {
  private:
   struct Entry {
     T value{};
-    uint32_t generation = kFirst;
+    uint32_t generation = First;
     bool live = false;
   };
   uint64_t idOf(uint32_t index) const {
