@@ -100,7 +100,7 @@ class _Endpoint:
     def __init__(self) -> None:
         self._endpoint = one_sided.Endpoint("DLSlime's API")
         self._regions: dict[Key, memory.Region] = {}
-        self._replaced: list[memory.Region] = []  # by others of their keys
+        self._ending: list[memory.Region] = []  # no key means them any more
         self._remote: dict[Key, memory.RemoteRegion] = {}
 
     def register_memory_region(self, mr_key: Key, addr: int, offset: int, length: int) -> int:
@@ -114,7 +114,7 @@ class _Endpoint:
         """
         region = memory.register((addr + offset, length), str(mr_key))
         if mr_key in self._regions:  # transfers of the old one may be under way
-            self._replaced.append(self._regions[mr_key])
+            self._ending.append(self._regions[mr_key])
         self._regions[mr_key] = region
         return len(self._regions) - 1
 
@@ -183,12 +183,11 @@ class _Endpoint:
     def shutdown(self) -> None:
         """Leave the pair, and give the memory back. Does nothing the second time."""
         self._endpoint.close()
-        while self._replaced:
-            self._replaced[-1].deregister()
-            self._replaced.pop()
-        for key in list(self._regions):
-            self._regions[key].deregister()
-            del self._regions[key]
+        self._ending += self._regions.values()
+        self._regions.clear()
+        while self._ending:
+            self._ending[-1].deregister()
+            self._ending.pop()
 
     def _memory(self, key: Key, offset: int, length: int) -> torch.Tensor:
         region: memory.Region = _known(self._regions, key, "local")

@@ -44,6 +44,13 @@ class CudaLettingGo : public ::testing::Test {
         ? Status(ErrorCode::kTransportFailed, "other bytes")
         : status;
   }
+  // The first piece, by one of two GPUs.
+  Status fetchBy(int device) {
+    const auto ours = sharer.fake.allocate(*sharer.gpu, kPiece);
+    const auto status = mapper.move(false, ours, piece(0), kPiece, device);
+    sharer.fake.free(ours);
+    return status;
+  }
   int mapped() {
     mapper.unused->unmapAll();
     return sharer.fake.live("imports");
@@ -153,15 +160,11 @@ TEST_F(CudaLettingGo, WhatCouldNotBeMappedIsTriedAgain) {
 
 TEST_F(CudaLettingGo, WhatOneGpuCantMapAnotherMay) {
   mapper.add(told(0));
-  const auto ours = sharer.fake.allocate(*sharer.gpu, kPiece);
-  const auto by = [&](int device) {
-    return mapper.move(false, ours, piece(0), kPiece, device);
-  };
   sharer.fake.fail("cuMemSetAccess", Result::kPeerAccessUnsupported, 0, 1000);
-  EXPECT_TRUE(mentions(by(1), "cuMemSetAccess"));
+  EXPECT_TRUE(mentions(fetchBy(1), "cuMemSetAccess"));
   mapper.unused->unmapAll();
   sharer.fake.fail("cuMemSetAccess", Result::kSuccess, 0, 0);
-  EXPECT_TRUE(by(0).ok());
+  EXPECT_TRUE(fetchBy(0).ok());
 }
 
 // What is left of a try is in the next one's way until it is unmapped.
@@ -183,16 +186,12 @@ TEST_F(CudaLettingGo, WhatFailsHalfwayIsTriedEverMoreRarely) {
 
 TEST_F(CudaLettingGo, WhatIsOutdatedIsAskedForWhateverHasFailedBefore) {
   mapper.add(told(0));
-  const auto ours = sharer.fake.allocate(*sharer.gpu, kPiece);
-  const auto by = [&](int device) {
-    return mapper.move(false, ours, piece(0), kPiece, device);
-  };
   sharer.fake.fail("cuMemSetAccess", Result::kPeerAccessUnsupported);
-  EXPECT_TRUE(mentions(by(1), "cuMemSetAccess"));
+  EXPECT_TRUE(mentions(fetchBy(1), "cuMemSetAccess"));
   mapper.unused->unmapAll();
   exports.dropAllBut({});
   for (const int device : {0, 1}) {
-    EXPECT_TRUE(mentions(by(device), "not now"));
+    EXPECT_TRUE(mentions(fetchBy(device), "not now"));
     EXPECT_EQ(mapper.theirs.takeOutdated().size(), 1U) << device;
   }
 }
