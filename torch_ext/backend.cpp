@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/fork_guard.h"
+#include "torch_ext/callback_thread.h"
 #include "torch_ext/checked_call.h"
 #include "torch_ext/gil.h"
 #include "torch_ext/store_rendezvous.h"
@@ -14,14 +15,18 @@ namespace dlslime {
 
 namespace {
 
-// Backends that have not been destroyed, for shutdownAll().
-std::mutex& liveMutex() {
-  static auto* mutex = new std::mutex;
-  return *mutex;
-}
-std::set<DlslimeBackend*>& live() {
-  static auto* set = new std::set<DlslimeBackend*>;
-  return *set;
+// For the callbacks of futures that the shutdown has ended.
+constexpr milliseconds kLastCallbacks{1000};
+
+// Backends that have not been destroyed, for shutdownAll(), which holds the
+// mutex while it shuts one of them down.
+struct Live {
+  std::mutex mutex;
+  std::set<DlslimeBackend*> all; // guarded by mutex
+};
+Live& live() {
+  static auto* const backends = new Live;
+  return *backends;
 }
 
 RoutePolicy routeOf(const BackendOptions& options, const Config& config) {
@@ -77,16 +82,20 @@ DlslimeBackend::DlslimeBackend(Setup setup)
           std::move(setup.makeCollectives),
           [this](c10::DeviceType device) { return agreeNonce(device); }) {
   init();
-  const std::lock_guard<std::mutex> guard(liveMutex());
-  live().insert(this);
+  const std::lock_guard<std::mutex> guard(live().mutex);
+  live().all.insert(this);
 }
 
 DlslimeBackend::~DlslimeBackend() {
-  {
-    const std::lock_guard<std::mutex> guard(liveMutex());
-    live().erase(this);
+  if (inForkedChild()) {
+    return;
   }
-  if (!inForkedChild() && !left_.exchange(true)) {
+  {
+    const WithoutGil others;
+    const std::lock_guard<std::mutex> guard(live().mutex);
+    live().all.erase(this);
+  }
+  if (!left_.exchange(true)) {
     // Dropped without destroy_process_group(): nobody expects us to wait here.
     handle_->engine->abort(
         *handle_->group,
@@ -96,14 +105,21 @@ DlslimeBackend::~DlslimeBackend() {
 }
 
 void shutdownAll() {
-  std::vector<DlslimeBackend*> all;
+  if (inForkedChild()) {
+    return;
+  }
+  std::set<DlslimeBackend*> all;
   {
-    const std::lock_guard<std::mutex> guard(liveMutex());
-    all.assign(live().begin(), live().end());
+    const std::lock_guard<std::mutex> guard(live().mutex);
+    all = live().all;
   }
   for (auto* const backend : all) {
-    backend->shutdown();
+    const std::lock_guard<std::mutex> guard(live().mutex);
+    if (live().all.contains(backend)) {
+      backend->shutdown();
+    }
   }
+  CallbackThread::instance().drain(kLastCallbacks);
 }
 
 void DlslimeBackend::checkPeer(const char* what, int peer) const {

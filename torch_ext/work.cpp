@@ -1,6 +1,5 @@
 #include "torch_ext/work.h"
 
-#include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -14,6 +13,8 @@ namespace {
   C10_THROW_ERROR(DistBackendError, "dlslime: " + status.message());
 }
 
+} // namespace
+
 std::exception_ptr makeException(const Status& status) {
   try {
     throwStatus(status);
@@ -21,8 +22,6 @@ std::exception_ptr makeException(const Status& status) {
     return std::current_exception();
   }
 }
-
-} // namespace
 
 P2PWork::P2PWork(
     std::shared_ptr<GroupHandle> handle,
@@ -100,8 +99,11 @@ bool P2PWork::wait(std::chrono::milliseconds timeout) {
     c10d::unregister_work(
         c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));
   }
-  if (operation_->done() && !operation_->status().ok()) {
-    throwStatus(operation_->status());
+  if (operation_->done()) {
+    awaitFuture();
+    if (!operation_->status().ok()) {
+      throwStatus(operation_->status());
+    }
   }
   return true;
 }
@@ -124,20 +126,20 @@ void P2PWork::abort() {
 c10::intrusive_ptr<c10::ivalue::Future> P2PWork::getFuture() {
   const std::lock_guard<std::mutex> guard(futureMutex_);
   if (!future_) {
-    future_ = c10::make_intrusive<c10::ivalue::Future>(
-        c10::ListType::create(c10::TensorType::get()),
-        operation_->ofDevice() ? std::vector{tensors_[0].device()}
-                               : std::vector<c10::Device>());
-    auto* const operation = operation_.get(); // alive while it calls back
-    operation_->onDone([future = future_, operation, tensors = tensors_] {
-      if (operation->status().ok()) {
-        future->markCompleted(c10::IValue(tensors));
-      } else {
-        future->setError(makeException(operation->status()));
-      }
-    });
+    future_ = WorkFuture::of(operation_, tensors_);
   }
-  return future_;
+  return future_->future();
+}
+
+void P2PWork::awaitFuture() {
+  std::shared_ptr<WorkFuture> future;
+  {
+    const std::lock_guard<std::mutex> guard(futureMutex_);
+    future = future_;
+  }
+  if (future) {
+    future->await(*operation_);
+  }
 }
 
 } // namespace dlslime

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "torch_ext/waiting.h"
+#include "torch_ext/work_future.h"
 
 namespace dlslime {
 
@@ -37,14 +38,19 @@ class P2PWork final : public c10d::Work {
   // caller: what goes wrong later is logged, and raised when it is asked again.
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
+  // What is hung on it runs on a thread of its own, one after the other.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
+  // So that whoever asks the future after wait() finds it done, unless
+  // another's callback takes its time.
+  void awaitFuture();
+
   const std::shared_ptr<GroupHandle> handle_;
   const OperationPtr operation_;
   const std::vector<at::Tensor> tensors_;
   std::mutex futureMutex_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_; // guarded by futureMutex_
+  std::shared_ptr<WorkFuture> future_; // guarded by futureMutex_
 };
 
 } // namespace dlslime

@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "core/fork_guard.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "engine/own_thread.h"
 #include "engine/section.h"
 #include "engine/system_cost.h"
 
@@ -26,6 +28,19 @@ constexpr int kCopiesPerStep = 4;
 const std::string& processNonce() {
   static const auto* nonce = new std::string(dlslime::hex(randomBytes(8)));
   return *nonce;
+}
+
+// Of the last handle. In a forked child its threads do not exist and its lock
+// may be held for ever: there it is left alone.
+void end(Engine* engine) {
+  if (inForkedChild()) {
+    return;
+  }
+  if (onEngineThread) {
+    std::thread([engine] { delete engine; }).detach();
+  } else {
+    delete engine;
+  }
 }
 
 constexpr uint64_t kWakeTokens = 1ULL << 62; // wakeFds(), by transport index
@@ -48,14 +63,8 @@ std::shared_ptr<Engine> Engine::acquire() {
   const std::lock_guard<std::mutex> guard(mutex);
   auto engine = shared.lock();
   if (!engine) {
-    // In a forked child its threads do not exist and its lock may be held for
-    // ever: there it is left alone.
-    engine = std::shared_ptr<Engine>(
-        new Engine(Config::fromEnvironment()), [](Engine* gone) {
-          if (!inForkedChild()) {
-            delete gone;
-          }
-        });
+    engine =
+        std::shared_ptr<Engine>(new Engine(Config::fromEnvironment()), &end);
     shared = engine;
   }
   return engine;

@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "engine/engine_state.h"
+#include "engine/own_thread.h"
 #include "engine/section.h"
 
 namespace dlslime {
@@ -16,7 +17,10 @@ void Enroller::wake() {
   const std::lock_guard<std::mutex> guard(mutex_);
   wanted_ = true;
   if (!thread_.joinable() && !stopping_) {
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::thread([this] {
+      onEngineThread = true;
+      run();
+    });
   }
   changed_.notify_one();
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/own_thread.h"
 #include "engine/system_cost.h"
 
 #if defined(__SSE2__)
@@ -41,7 +42,10 @@ Progress::~Progress() {
 }
 
 void Progress::start() {
-  thread_ = std::thread([this] { background(); });
+  thread_ = std::thread([this] {
+    onEngineThread = true;
+    background();
+  });
 }
 
 void Progress::stop() {

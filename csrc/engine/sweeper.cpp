@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "engine/engine_state.h"
+#include "engine/own_thread.h"
 #include "engine/section.h"
 
 namespace dlslime {
@@ -18,7 +19,10 @@ constexpr milliseconds kRetry{10};
 void Sweeper::start() {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (!stopping_) {
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::thread([this] {
+      onEngineThread = true;
+      run();
+    });
   }
 }
 

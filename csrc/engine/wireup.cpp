@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/own_thread.h"
 #include "engine/section.h"
 
 namespace dlslime {
@@ -34,7 +35,10 @@ WireUp::~WireUp() {
 }
 
 void WireUp::start() {
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([this] {
+    onEngineThread = true;
+    run();
+  });
 }
 
 void WireUp::stop() {

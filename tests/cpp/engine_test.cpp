@@ -2,11 +2,42 @@
 
 #include <unistd.h>
 
+#include <array>
+#include <filesystem>
+
 #include "fakes/status_of.h"
 #include "world.h"
 
 namespace dlslime::testing {
 namespace {
+
+// A receive whose memory keeps the engine: a tensor over something with a
+// deleter of its own, for instance.
+class EngineKeeper final : public Operation {
+ public:
+  explicit EngineKeeper(std::shared_ptr<Engine> engine)
+      : Operation(Kind::kReceive, 1, 1, {bytes_.data(), bytes_.size()}),
+        engine_(std::move(engine)) {}
+
+ private:
+  void releaseMemory() override {
+    engine_.reset();
+  }
+  std::array<std::byte, 8> bytes_{};
+  std::shared_ptr<Engine> engine_;
+};
+
+Node joined(
+    std::shared_ptr<Engine> engine,
+    int rank,
+    const std::shared_ptr<MapRendezvous>& rendezvous) {
+  GroupOptions options;
+  options.rank = rank;
+  options.size = 2;
+  options.rendezvous = rendezvous;
+  auto group = engine->join(std::move(options));
+  return {std::move(engine), std::move(group)};
+}
 
 constexpr size_t kEagerLimit = 64 * 1024;
 
@@ -162,6 +193,25 @@ TEST(EngineTest, EagerMessagesOutliveTheirSender) {
   const auto receive = world[1].receive(0, 2, 1000);
   ASSERT_TRUE(world[1].wait(receive));
   EXPECT_EQ(receive->buffer(), pattern(1000));
+}
+
+TEST(EngineTest, ItsLastHandleMayBeDroppedByAThreadOfItsOwn) {
+  const auto rendezvous = std::make_shared<MapRendezvous>();
+  auto sender = joined(std::make_shared<Engine>(Config()), 1, rendezvous);
+  const auto threads = [] {
+    const std::filesystem::directory_iterator all("/proc/self/task");
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = threads();
+  auto receiver = joined(Engine::acquire(), 0, rendezvous);
+  const std::weak_ptr<Engine> engine = receiver.engine;
+  receiver.engine->receive(
+      *receiver.group, std::make_shared<EngineKeeper>(receiver.engine));
+  receiver = {};
+  EXPECT_FALSE(engine.expired());
+  sender.send(0, 1, pattern(8)); // nobody waits: a thread of its own finds it
+  EXPECT_TRUE(eventually([&] { return engine.expired(); }));
+  EXPECT_TRUE(eventually([&] { return threads() == before; }));
 }
 
 TEST(EngineTest, StreamsWhereMemoryCannotBeReadAcross) {

@@ -79,6 +79,31 @@ def test_rank_that_comes_late_to_the_next_life(env: dict[str, str]) -> None:
     run_world(_one_rank_late, 2, env=env, init=False)
 
 
+def _destroyed_by_a_callback(rank: int, size: int) -> None:
+    over = threading.Event()
+
+    def destroy(_: torch.futures.Future[list[torch.Tensor]]) -> None:
+        dist.destroy_process_group()
+        over.set()
+
+    for i in range(5):
+        over.clear()
+        init_group(store=dist.PrefixStore(f"life{i}", context().store))
+        received = blank(100)
+        dist.irecv(received, 1 - rank).get_future().add_done_callback(destroy)
+        sync(f"posted{i}")
+        dist.isend(pattern(100, i), 1 - rank)
+        assert over.wait(20)
+        expect_pattern(received, i)
+        sync(f"over{i}")
+
+
+@dlslime_only
+@all_routes
+def test_a_callback_may_destroy_the_group(env: dict[str, str]) -> None:
+    run_world(_destroyed_by_a_callback, 2, env=env, init=False)
+
+
 def _growth(rank: int, size: int) -> None:
     def counts() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))

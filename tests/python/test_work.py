@@ -283,6 +283,60 @@ def test_future_is_done_without_anyone_waiting(env: dict[str, str]) -> None:
     run_world(_future_without_wait, 2, env=env)
 
 
+def _callback_blocks(rank: int, size: int) -> None:
+    """A callback waits for what comes later, while others work on."""
+    if rank == 1:
+        await_key("posted")
+        dist.send(pattern(SMALL, 1), 0, tag=1)
+        await_key("in the callback")
+        time.sleep(0.2)  # rank 0 is asleep by now
+        for i in range(20):
+            dist.send(pattern(LARGE, i), 0)
+        return
+    entered, leave, over = threading.Event(), threading.Event(), threading.Event()
+
+    def block(future: torch.futures.Future[list[torch.Tensor]]) -> None:
+        entered.set()
+        assert leave.wait(30)
+        expect_pattern(future.value()[0], 1)
+        over.set()
+
+    dist.irecv(blank(SMALL), 1, tag=1).get_future().add_done_callback(block)
+    tell("posted")
+    assert entered.wait(20)
+    tell("in the callback")
+    received = blank(LARGE)
+    work = dist.irecv(received, 1)
+    future = work.get_future()
+    for i in range(20):
+        work.wait(datetime.timedelta(seconds=20))
+        expect_pattern(received, i)
+        work = dist.irecv(received, 1) if i < 19 else work
+    assert not over.is_set()
+    leave.set()
+    assert over.wait(20)
+    future.wait()
+
+
+@all_routes
+def test_a_callback_may_block(env: dict[str, str]) -> None:
+    run_world(_callback_blocks, 2, env=env)
+
+
+def _wait_fulfils(rank: int, size: int) -> None:
+    for i in range(200):
+        data = pattern(SMALL, i)
+        work = dist.isend(data, 1) if rank == 0 else dist.irecv(data, 0)
+        future = work.get_future()
+        work.wait()
+        assert future.done(), f"round {i}"
+
+
+@all_routes
+def test_the_future_is_done_when_wait_returns(env: dict[str, str]) -> None:
+    run_world(_wait_fulfils, 2, env=env)
+
+
 def _future_of_a_failure(rank: int, size: int) -> None:
     if rank == 0:
         work = dist.irecv(blank(SMALL), 1)

@@ -1,0 +1,81 @@
+#include "torch_ext/callback_thread.h"
+
+#include <exception>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/log.h"
+
+namespace dlslime {
+
+namespace {
+
+// A future is fulfilled in microseconds, but for what hangs on it.
+constexpr milliseconds kPatience{10};
+
+void call(const std::function<void()>& callback) {
+  try {
+    callback();
+  } catch (const std::exception& error) {
+    logError(
+        std::string("a callback of a dlslime future has failed: ") +
+        error.what());
+  }
+}
+
+} // namespace
+
+CallbackThread& CallbackThread::instance() {
+  static auto* const all = new CallbackThread; // runs until the end
+  return *all;
+}
+
+uint64_t CallbackThread::post(std::function<void()> callback) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  waiting_.push_back(std::move(callback));
+  if (!started_) {
+    started_ = true;
+    std::thread([this] { run(); }).detach();
+  }
+  changed_.notify_all();
+  return ++posted_;
+}
+
+bool CallbackThread::awaitTurn(uint64_t ticket) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (begun_ < ticket) {
+    if (running_ && Clock::now() - since_ > kPatience) {
+      return false;
+    }
+    changed_.wait_for(lock, kPatience);
+  }
+  return true;
+}
+
+void CallbackThread::drain(milliseconds most) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(
+      lock, most, [this] { return waiting_.empty() && !running_; });
+}
+
+void CallbackThread::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return !waiting_.empty(); });
+    auto callback = std::move(waiting_.front());
+    waiting_.pop_front();
+    running_ = true;
+    since_ = Clock::now();
+    ++begun_;
+    changed_.notify_all();
+    lock.unlock();
+    call(callback);
+    callback = nullptr; // what it holds may need the GIL, or this lock
+    lock.lock();
+    running_ = false;
+    changed_.notify_all();
+  }
+}
+
+} // namespace dlslime
