@@ -137,6 +137,11 @@ bool Bulk::postPart(Job& job, Lane& lane, size_t size, int& error) {
   lane.running.push_back({job.number, job.offset, size});
   lane.bytes += size;
   ++job.running;
+  if (job.write && size > 0) {
+    const auto number = static_cast<size_t>(&lane - lanes_.data());
+    job.unflushed |= number == 0 ? 0 : 1U << number;
+    job.probe = request.wr.rdma.remote_addr;
+  }
   job.offset += size;
   if (job.offset == piece.size) {
     ++job.piece;
@@ -159,6 +164,35 @@ const Rail* Bulk::postJob(Job& job, std::string& why) {
           " could not be posted: " + errnoText(error);
       return lane->rail;
     }
+  }
+  return job.status.ok() && job.posted() ? postFlushes(job, why) : nullptr;
+}
+
+const Rail* Bulk::postFlushes(Job& job, std::string& why) {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    auto& [rail, running, bytes] = lanes_[i];
+    if ((job.unflushed >> i & 1) == 0 || !rail->queue.room()) {
+      continue;
+    }
+    ibv_sge segment{};
+    segment.addr = reinterpret_cast<uint64_t>(rail->scratch);
+    segment.length = 1;
+    segment.lkey = rail->mirror.localKey();
+    ibv_send_wr request{};
+    request.opcode = IBV_WR_RDMA_READ;
+    request.sg_list = &segment;
+    request.num_sge = 1;
+    request.wr.rdma.remote_addr = job.probe;
+    request.wr.rdma.rkey = job.there.keys[rail->peerNicNumber];
+    int error = 0;
+    if (!rail->queue.post(request, RequestKind::kBulk, 0, error)) {
+      why = "the read after an RDMA write could not be posted: " +
+          errnoText(error);
+      return rail;
+    }
+    running.push_back({job.number, 0, 0});
+    ++job.running;
+    job.unflushed &= ~(1U << i);
   }
   return nullptr;
 }

@@ -15,6 +15,11 @@ namespace dlslime::rdma {
 // posted meanwhile are not stuck behind a large one, and so that each rail gets
 // as many as it can carry. A rail takes the next part when one of its own is
 // through, so a slower one, or a busier one, takes fewer.
+//
+// A write is over when a message that is sent then can't come before its bytes.
+// By the rail of messages it can't anyway; the end of a write by another one
+// says that the peer's NIC has it, from where it may still be on its way to
+// memory. A read by that rail pushes it there.
 class Bulk {
  public:
   void use(const std::vector<std::unique_ptr<Rail>>& rails);
@@ -56,6 +61,8 @@ class Bulk {
     size_t offset = 0; // and how much of it has been
     size_t missing = SIZE_MAX; // pull: where the first part that failed begins
     uint32_t running = 0; // parts
+    uint32_t unflushed = 0; // by lane: it wrote, and nothing was read since
+    uint64_t probe = 0; // an address that was written
     Status status;
 
     const Piece& next() const {
@@ -65,7 +72,7 @@ class Bulk {
       return piece == (kind == Kind::kPull ? 1 : pieces.size());
     }
     bool over() const {
-      return running == 0 && (!status.ok() || posted());
+      return running == 0 && (!status.ok() || (posted() && unflushed == 0));
     }
   };
   struct Part {
@@ -83,6 +90,7 @@ class Bulk {
   Lane* laneFor(const Job& job, size_t size);
   bool postPart(Job& job, Lane& lane, size_t size, int& error);
   const Rail* postJob(Job& job, std::string& why);
+  const Rail* postFlushes(Job& job, std::string& why);
 
   std::vector<Lane> lanes_;
   std::deque<Job> jobs_; // oldest first

@@ -33,7 +33,8 @@ Rail::Rail(
       bitsPerSecond(nic->bitsPerSecond()),
       completions(std::move(completionQueue)),
       ring(nic->domain(), memory.ring(), kRingBytes),
-      mirror(nic->domain(), memory.mirror(), kRingBytes),
+      mirror(nic->domain(), memory.mirror(), kRingBytes + kScratchBytes),
+      scratch(memory.scratch()),
       pair(nic, completions, {kSends, kReceives, kInlineBytes}, config),
       queue(pair, kSends) {
   if (!pair.postReceives(kReceives)) {

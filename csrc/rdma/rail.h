@@ -36,7 +36,8 @@ struct Rail {
   const uint64_t bitsPerSecond; // of the NIC now: it may be read again
   const CompletionQueuePtr completions;
   const MemoryRegion ring; // what the peer writes into
-  const MemoryRegion mirror; // what we write from
+  const MemoryRegion mirror; // what we write from, and scratch
+  std::byte* const scratch; // for what is read in vain
   QueuePair pair;
   SendQueue queue;
   uint8_t peerNicNumber = 0;

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <thread>
 
 #include "core/bytes.h"
 #include "core/log.h"
+#include "rdma/rail_problems.h"
 
 namespace dlslime::rdma {
 
@@ -19,8 +19,13 @@ constexpr milliseconds kOtherRailsTime{1500};
 
 } // namespace
 
-RdmaConnection::RdmaConnection(std::unique_ptr<RingMemory> memory, Rails rails)
-    : memory_(std::move(memory)), rails_(std::move(rails)) {}
+RdmaConnection::RdmaConnection(
+    std::unique_ptr<RingMemory> memory,
+    Rails rails,
+    FindRegistrar findRegistrar)
+    : memory_(std::move(memory)),
+      rails_(std::move(rails)),
+      findRegistrar_(std::move(findRegistrar)) {}
 
 RdmaConnection::~RdmaConnection() {
   for (const auto& rail : rails_) {
@@ -51,21 +56,36 @@ void RdmaConnection::keepRails(uint32_t numbers) {
   }
   regions_.use(rails_);
   bulk_.use(rails_);
+  registrar_ = findRegistrar_(nics());
+}
+
+std::vector<NicPtr> RdmaConnection::nics() const {
+  std::vector<NicPtr> nics;
+  for (const auto& rail : rails_) {
+    if (std::find(nics.begin(), nics.end(), rail->nic) == nics.end()) {
+      nics.push_back(rail->nic);
+    }
+  }
+  return nics;
 }
 
 void RdmaConnection::connect(const EndAddress& peer, bool initiator) {
   uint32_t common = 0;
+  RailProblems problems;
   for (const auto& end : peer.rails) {
     for (auto& rail : rails_) {
-      if (rail->number == end.number) {
-        rail->peerNicNumber = end.nicNumber;
-        rail->peerRing = peer.ring;
-        rail->peerRingKey = end.ringKey;
-        rail->pair.connect(end.pair);
+      if (rail->number != end.number) {
+        continue;
+      }
+      rail->peerNicNumber = end.nicNumber;
+      rail->peerRing = peer.ring;
+      rail->peerRingKey = end.ringKey;
+      if (problems.none([&] { rail->pair.connect(end.pair); })) {
         common |= 1U << rail->number;
       }
     }
   }
+  problems.settle(common != 0);
   keepRails(common);
   peerReady_ = initiator;
   for (auto& rail : rails_) {
@@ -132,11 +152,7 @@ std::string RdmaConnection::describe() const {
 
 // NICs count first, then queue pairs.
 size_t RdmaConnection::lanes() const {
-  std::set<const Nic*> nics;
-  for (const auto& rail : rails_) {
-    nics.insert(rail->nic.get());
-  }
-  return nics.size() * (EndAddress::kMostRails + 1) + rails_.size();
+  return nics().size() * (EndAddress::kMostRails + 1) + rails_.size();
 }
 
 // How near the nearest NIC is counts before that.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,21 +27,25 @@ namespace dlslime::rdma {
 class RdmaConnection final : public Connection {
  public:
   using Rails = std::vector<std::unique_ptr<Rail>>;
+  // Finds what registers memory with the NICs that are left; it must live as
+  // long as the transport. Called on the thread that connects.
+  using FindRegistrar =
+      std::function<MemoryRegistrar*(const std::vector<NicPtr>& nics)>;
 
-  RdmaConnection(std::unique_ptr<RingMemory> memory, Rails rails);
+  RdmaConnection(
+      std::unique_ptr<RingMemory> memory,
+      Rails rails,
+      FindRegistrar findRegistrar);
   ~RdmaConnection() override;
 
   EndAddress address() const;
-  // Drops the rails that the peer does not have. `initiator` speaks first: the
-  // other end's queue pairs are ready before its own, so what that one sent at
-  // once would be lost and sent again late. Throws Error.
+  // Drops the rails that the peer does not have, and those that can't be
+  // connected. `initiator` speaks first: the other end's queue pairs are ready
+  // before its own, so what that one sent at once would be lost and sent again
+  // late. Throws Error: no rail is left.
   void connect(const EndAddress& peer, bool initiator);
   bool verify(Bytes& result) override;
   void confirm(ByteSpan result) override;
-  // Where memory is registered for the peer; lives as long as the transport.
-  void prepareBy(MemoryRegistrar* registrar) {
-    registrar_ = registrar;
-  }
 
   std::string_view route() const override {
     return "rdma";
@@ -109,6 +114,7 @@ class RdmaConnection final : public Connection {
     return *rails_.front();
   }
   void keepRails(uint32_t numbers);
+  std::vector<NicPtr> nics() const;
   void postBulk();
   void breakWith(const Rail& rail, const std::string& what);
 
@@ -140,6 +146,7 @@ class RdmaConnection final : public Connection {
   Rails rails_; // at least one
   RailMemory regions_;
   Bulk bulk_;
+  const FindRegistrar findRegistrar_;
   MemoryRegistrar* registrar_ = nullptr;
   RingProducer out_;
   RingConsumer in_;

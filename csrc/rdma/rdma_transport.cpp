@@ -9,6 +9,7 @@
 
 #include "core/fork_guard.h"
 #include "core/log.h"
+#include "rdma/rail_problems.h"
 
 namespace dlslime::rdma {
 
@@ -70,18 +71,21 @@ std::unique_ptr<RdmaConnection> RdmaTransport::makeConnection(
   auto memory = std::make_unique<RingMemory>();
   std::vector<NicPtr> nics;
   RdmaConnection::Rails rails;
+  RailProblems problems;
   for (const auto& berth : berths) {
     const auto found = std::find(nics.begin(), nics.end(), berth.nic);
     const auto place = static_cast<uint8_t>(found - nics.begin());
-    if (found == nics.end()) {
+    const bool made = problems.none(
+        [&] { rails.push_back(makeRail(berth, place, *memory)); });
+    if (made && found == nics.end()) {
       nics.push_back(berth.nic);
     }
-    rails.push_back(makeRail(berth, place, *memory));
   }
-  auto made =
-      std::make_unique<RdmaConnection>(std::move(memory), std::move(rails));
-  made->prepareBy(registrarFor(nics));
-  return made;
+  problems.settle(!rails.empty());
+  return std::make_unique<RdmaConnection>(
+      std::move(memory), std::move(rails), [this](const auto& left) {
+        return registrarFor(left);
+      });
 }
 
 Offer RdmaTransport::offer(const Context& context) {

@@ -9,13 +9,15 @@ namespace dlslime::rdma {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr size_t kAllBytes = 2 * kRingBytes + kPage;
+static_assert(kScratchBytes <= kPage);
 
 std::byte* allocate() {
-  auto* const memory = std::aligned_alloc(kPage, 2 * kRingBytes);
+  auto* const memory = std::aligned_alloc(kPage, kAllBytes);
   if (memory == nullptr) {
     throw std::bad_alloc();
   }
-  std::memset(memory, 0, 2 * kRingBytes);
+  std::memset(memory, 0, kAllBytes);
   return static_cast<std::byte*>(memory);
 }
 

@@ -8,7 +8,9 @@
 namespace dlslime::rdma {
 
 // Memory of one connection that NICs read and write: the ring that the peer
-// fills, and the mirror that our messages to the peer's ring are sent from.
+// fills, the mirror that our messages to the peer's ring are sent from, and
+// right behind that a few bytes that may be overwritten at any time.
+constexpr size_t kScratchBytes = 64;
 class RingMemory {
  public:
   RingMemory();
@@ -18,6 +20,9 @@ class RingMemory {
   }
   std::byte* mirror() const {
     return memory_.get() + kRingBytes;
+  }
+  std::byte* scratch() const {
+    return memory_.get() + 2 * kRingBytes;
   }
 
  private:

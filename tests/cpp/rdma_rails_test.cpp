@@ -113,6 +113,55 @@ TEST_F(RdmaRails, PortThatIsDownIsLeftOut) {
   ASSERT_TRUE(world->passes(0, 1, 4 << 20));
 }
 
+struct Refusal {
+  const char* nic;
+  ibv_qp_state state;
+};
+class RdmaRailRefused : public RdmaRails,
+                        public ::testing::WithParamInterface<Refusal> {};
+
+TEST_P(RdmaRailRefused, AndTheOtherIsUsed) {
+  const std::string nic = GetParam().nic;
+  fabric.refusePairs(nic, GetParam().state, ETIMEDOUT);
+  start();
+  for (const int rank : {0, 1}) {
+    ASSERT_TRUE(world->passes(rank, 1 - rank, 100));
+    ASSERT_TRUE(world->passes(rank, 1 - rank, 9 << 20));
+    EXPECT_EQ(
+        devices(rank),
+        "nic" + std::to_string(rank) + otherThan(nic.back()) + ":1");
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Nics,
+    RdmaRailRefused,
+    ::testing::Values(
+        Refusal{"nic0a", IBV_QPS_RESET},
+        Refusal{"nic1b", IBV_QPS_RESET},
+        Refusal{"nic0b", IBV_QPS_INIT},
+        Refusal{"nic0a", IBV_QPS_RTR},
+        Refusal{"nic0b", IBV_QPS_RTS},
+        Refusal{"nic1a", IBV_QPS_RTR},
+        Refusal{"nic1b", IBV_QPS_RTS}),
+    [](const auto& instance) {
+      return std::string(instance.param.nic) + "State" +
+          std::to_string(instance.param.state);
+    });
+
+TEST_F(RdmaRails, WithoutAnyThereIsGloo) {
+  fabric.refusePairs("nic0a", IBV_QPS_RTR, ETIMEDOUT);
+  fabric.refusePairs("nic0b", IBV_QPS_RTR, EINVAL);
+  start();
+  ASSERT_TRUE(world->passes(0, 1, 4 << 20));
+  EXPECT_EQ(route(0), "gloo");
+  std::string why;
+  for (const auto& rejected : report(0).rejected) {
+    why += rejected.reason;
+  }
+  EXPECT_NE(why.find("nic0a:1 to RTR"), std::string::npos) << why;
+  EXPECT_NE(why.find("nic0b:1 to RTR"), std::string::npos) << why;
+}
+
 struct Counts {
   const char *first, *second;
   int queuePairs;

@@ -129,12 +129,15 @@ TEST_F(RdmaTransfer, LastNicIsFollowedByGloo) {
 class RdmaTransferByTwo : public RdmaTransfer {
  protected:
   RdmaTransferByTwo() : RdmaTransfer(twoNetworks()) {}
+  void start() {
+    RdmaTransfer::start([](Config& config, int rank) {
+      config.rdma.nics = rank == 0 ? "=nic0a,nic0b" : "=nic1a,nic1b";
+    });
+  }
 };
 
 TEST_F(RdmaTransferByTwo, PagesGoByBothNics) {
-  start([](Config& config, int rank) {
-    config.rdma.nics = rank == 0 ? "=nic0a,nic0b" : "=nic1a,nic1b";
-  });
+  start();
   ASSERT_TRUE(sides[0]->done(sides[0]->read(1, *sides[1], pages())));
   expectPages();
   EXPECT_GE(fabric.requests("nic0a", IBV_WR_RDMA_READ), 50U);
@@ -144,6 +147,24 @@ TEST_F(RdmaTransferByTwo, PagesGoByBothNics) {
   fabric.cut("nic0a");
   ASSERT_TRUE(sides[0]->done(write));
   expectPages();
+}
+
+// NICs have buffers of their own: that one has acknowledged what it was sent
+// does not say that a message by another one comes later.
+TEST_F(RdmaTransferByTwo, WhatIsWrittenIsThereBeforeTheNextMessage) {
+  fabric.landLate("nic0a");
+  fabric.landLate("nic0b");
+  start();
+  for (unsigned round = 0; round < 5; ++round) {
+    const auto fresh = pattern(kSize, round + 10);
+    std::copy(fresh.begin(), fresh.end(), sides[0]->memory.begin());
+    ASSERT_TRUE(sides[0]->done(sides[0]->write(1, *sides[1], pages())));
+    ASSERT_TRUE(world->passes(0, 1, 8));
+    expectPages();
+  }
+  EXPECT_GE(fabric.requests("nic0a", IBV_WR_RDMA_WRITE), 100U);
+  EXPECT_GE(fabric.requests("nic0b", IBV_WR_RDMA_WRITE), 100U);
+  EXPECT_EQ(fabric.requests(IBV_WR_RDMA_READ), 5U); // by the second one
 }
 
 } // namespace

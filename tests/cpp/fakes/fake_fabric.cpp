@@ -115,9 +115,22 @@ void FakeFabric::failRegistrations(int error, int count) {
   failingRegistrations_ = error == 0 ? 0 : count;
 }
 
+void FakeFabric::refusePairs(
+    const std::string& device,
+    ibv_qp_state state,
+    int error) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  refusedPairs_[{device, state}] = error;
+}
+
 void FakeFabric::delay(int polls) {
   const std::lock_guard<std::mutex> guard(mutex_);
   delay_ = polls;
+}
+
+void FakeFabric::landLate(const std::string& device) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  landingLate_.insert(device);
 }
 
 void FakeFabric::slow(const std::string& device, int polls) {
@@ -242,6 +255,11 @@ bool FakeFabric::scatter(
 ibv_wc_status FakeFabric::transfer(Qp& qp, Request& request, Qp& target) {
   const auto& wr = request.request;
   const auto at = static_cast<uintptr_t>(wr.wr.rdma.remote_addr);
+  if (wr.opcode != IBV_WR_RDMA_WRITE) {
+    for (const auto& [to, landing] : std::exchange(qp.unlanded, {})) {
+      std::memcpy(to, landing.data(), landing.size());
+    }
+  }
   if (wr.opcode == IBV_WR_RDMA_READ) {
     size_t size = 0;
     for (const auto& segment : request.segments) {
@@ -272,7 +290,11 @@ ibv_wc_status FakeFabric::transfer(Qp& qp, Request& request, Qp& target) {
     if (region == nullptr) {
       return IBV_WC_REM_ACCESS_ERR;
     }
-    std::memcpy(region->at(at), bytes.data(), bytes.size());
+    if (!immediate && landingLate_.contains(qp.base.context->device->name)) {
+      qp.unlanded.emplace_back(region->at(at), std::move(bytes));
+    } else {
+      std::memcpy(region->at(at), bytes.data(), bytes.size());
+    }
   }
   if (immediate) {
     ibv_wc completion{};

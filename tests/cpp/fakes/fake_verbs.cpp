@@ -270,6 +270,11 @@ struct FakeCalls {
   }
   static void acknowledge(ibv_cq* /*cq*/, unsigned int /*count*/) {}
 
+  static int refusal(ibv_context* context, ibv_qp_state state) {
+    const auto& refused = FakeFabric::current->refusedPairs_;
+    const auto found = refused.find({context->device->name, state});
+    return found == refused.end() ? 0 : found->second;
+  }
   static ibv_qp* makeQp(ibv_pd* domain, ibv_qp_init_attr* wanted) {
     const auto& device = *of(domain->context).device;
     const auto& cap = wanted->cap;
@@ -280,6 +285,10 @@ struct FakeCalls {
       return nullptr;
     }
     const auto held = lock();
+    errno = refusal(domain->context, IBV_QPS_RESET);
+    if (errno != 0) {
+      return nullptr;
+    }
     auto made = std::make_unique<Qp>();
     made->base.context = domain->context;
     made->base.pd = domain;
@@ -316,6 +325,9 @@ struct FakeCalls {
     const int needed = required(base->state, attributes->qp_state);
     if ((mask & IBV_QP_STATE) == 0 || needed < 0 || (mask & needed) != needed) {
       return EINVAL;
+    }
+    if (const int error = refusal(base->context, attributes->qp_state)) {
+      return error;
     }
     if (attributes->qp_state == IBV_QPS_RTR) {
       qp.attributes.dest_qp_num = attributes->dest_qp_num;

@@ -67,8 +67,14 @@ class FakeFabric {
   void failPosts(int count, int error, int taken = 0);
   // The next `count` registrations fail with this errno; 0: they work.
   void failRegistrations(int error, int count = INT_MAX);
+  // Queue pairs of this device can't be brought to `state` (RESET: made); 0:
+  // they can.
+  void refusePairs(const std::string& device, ibv_qp_state state, int error);
   // Requests wait until poll_cq has been called this often.
   void delay(int polls);
+  // What this device writes without an immediate comes to memory only before
+  // the next request by the same queue pair that is not such a write.
+  void landLate(const std::string& device);
   // The same for what is sent, and read, by this device, until somebody sleeps.
   void slow(const std::string& device, int polls);
 
@@ -116,12 +122,14 @@ class FakeFabric {
   std::map<std::string, int> live_;
   std::map<std::string, bool> cut_;
   std::set<std::string> removed_;
+  std::map<std::pair<std::string, ibv_qp_state>, int> refusedPairs_;
   std::map<uint32_t, std::unique_ptr<Qp>> qps_;
   std::map<uint32_t, Region> regions_;
   std::map<uint32_t, std::pair<void*, size_t>> mapped_; // of dma-bufs
   std::map<int, uint64_t> requests_;
   std::map<std::pair<std::string, int>, uint64_t> posted_;
   std::map<std::string, int> slow_;
+  std::set<std::string> landingLate_;
   uint32_t nextNumber_ = 17;
   int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;
   int registrationError_ = 0, failingRegistrations_ = 0;

@@ -44,6 +44,7 @@ struct FakeFabric::Qp {
   ibv_qp_attr attributes{};
   std::deque<Request> sends;
   std::deque<uint64_t> receives; // wr_id
+  std::vector<std::pair<std::byte*, std::vector<std::byte>>> unlanded;
   uint64_t posted = 0; // sends, ever
   uint64_t retired = 0; // of those, known to be over by polling
 };
