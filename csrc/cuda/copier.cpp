@@ -120,8 +120,13 @@ uint64_t Copier::start(std::span<const Copy> copies) {
     entry.mark = marks_.place(stream_);
   } catch (const Error& error) {
     // Not even a mark: nothing more can be known but that the stream is empty.
-    gpu_->driver().streamSynchronize(stream_);
     entry.status = error.status();
+    try {
+      const Gpu::Scope scope(*gpu_);
+      gpu_->driver().streamSynchronize(stream_);
+    } catch (const Error& gone) {
+      logDebug(gone.what());
+    }
   }
   if (running_.empty()) {
     lastNews_ = Clock::now();
@@ -154,16 +159,26 @@ void Copier::lookForFailure(std::vector<Ended>& ended) {
     return;
   }
   lastNews_ = now;
-  const auto result = gpu_->driver().streamQuery(stream_);
-  if (result == Result::kSuccess || result == Result::kNotReady) {
+  const auto why = health();
+  if (why.ok()) {
     return;
   }
-  const auto why =
-      gpu_->driver().status(result, "copying by the stream of a GPU");
   for (auto& entry : running_) {
     ended.push_back({entry.id, why});
   }
   running_.clear();
+}
+
+Status Copier::health() const {
+  try {
+    const Gpu::Scope scope(*gpu_);
+    const auto answer = gpu_->driver().streamQuery(stream_);
+    return isLost(answer)
+        ? gpu_->driver().status(answer, "copying by the stream of a GPU")
+        : Status();
+  } catch (const Error& error) { // the context is gone, and the stream with it
+    return error.status();
+  }
 }
 
 } // namespace dlslime::cuda

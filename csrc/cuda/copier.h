@@ -53,6 +53,7 @@ class Copier {
   void launchSmall(Copies& copies, Running& entry);
   Status enqueueBatch(const Copies& copies);
   void lookForFailure(std::vector<Ended>& ended);
+  Status health() const;
 
   const std::shared_ptr<Gpu> gpu_;
   StreamMarks marks_;

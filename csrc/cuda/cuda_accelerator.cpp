@@ -57,10 +57,10 @@ class StreamPlace final : public Accelerator::Mark {
         return {}; // later work of it: to ask for its state would spoil that
       }
       const Gpu::Scope scope(gpu_);
-      const auto result = gpu_.driver().streamQuery(stream_);
-      return result == Result::kNotReady
-          ? Status()
-          : gpu_.driver().status(result, "the work before it in its stream");
+      const auto answer = gpu_.driver().streamQuery(stream_);
+      return isLost(answer)
+          ? gpu_.driver().status(answer, "the work before it in its stream")
+          : Status();
     } catch (const Error& error) {
       return error.status();
     }
@@ -152,6 +152,7 @@ std::unique_ptr<Accelerator::Mark> CudaAccelerator::mark(
         *here.gpu, native, here.marks.place(native));
   } catch (const Error&) {
     if (before.size != 0) { // nothing else tells when that has ended
+      const Gpu::Scope scope(*here.gpu);
       driver_.streamSynchronize(native);
     }
     throw;

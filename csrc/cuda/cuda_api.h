@@ -42,6 +42,11 @@ enum class Result : int {
   kUnknown = 999,
 };
 
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to CUDA_ERROR_STREAM_CAPTURE_WRONG_
+// THREAD: of a graph that some thread is capturing.
+constexpr int kFirstCaptureError = 900;
+constexpr int kLastCaptureError = 908;
+
 struct Uuid {
   unsigned char bytes[16];
 };

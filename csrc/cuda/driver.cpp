@@ -214,6 +214,14 @@ void Driver::check(Result result, const char* what) const {
   }
 }
 
+bool isLost(Result answer) {
+  const int code = static_cast<int>(answer);
+  const bool capturing =
+      code >= kFirstCaptureError && code <= kLastCaptureError;
+  return !capturing && answer != Result::kSuccess &&
+      answer != Result::kNotReady && answer != Result::kOutOfMemory;
+}
+
 bool driverIsLoaded() {
   void* const library =
       dlopen(libraryName().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);

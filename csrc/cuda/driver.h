@@ -122,6 +122,10 @@ struct Driver {
   void check(Result result, const char* what) const;
 };
 
+// Whether a stream that answers so will never go on. That nobody may ask now,
+// or that there is no memory for the answer, says nothing of it.
+bool isLost(Result answer);
+
 // The process's libcuda, loaded and initialised once; no context is made.
 // Throws Error{kUnavailable} that says what is missing.
 const Driver& loadDriver();

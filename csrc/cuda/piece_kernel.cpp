@@ -97,6 +97,7 @@ void PieceKernel::beginTrial(StreamMarks& marks) {
   try {
     trial->mark = marks.place(stream_);
   } catch (const Error&) {
+    const Gpu::Scope scope(*gpu_);
     gpu_->driver().streamSynchronize(stream_); // before its memory goes
     throw;
   }

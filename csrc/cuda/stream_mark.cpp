@@ -15,7 +15,12 @@ bool StreamMarks::Mark::reached() const {
     return word_.isSet();
   }
   // An error is the stream's, and found by whoever asks for its health.
-  return marks_->gpu_->driver().eventQuery(event_) == Result::kSuccess;
+  try {
+    const Gpu::Scope scope(*marks_->gpu_);
+    return marks_->gpu_->driver().eventQuery(event_) == Result::kSuccess;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 StreamMarks::Mark StreamMarks::place(Stream stream) {

@@ -155,6 +155,30 @@ TEST_P(CudaCopier, FailureOfTheDeviceEndsAllThatIsUnderWay) {
   EXPECT_TRUE(copier->idle());
 }
 
+// Of a graph in another stream: what has to do with it is refused meanwhile.
+TEST_P(CudaCopier, CaptureByTheProgramDisturbsNoCopies) {
+  const auto one = fake.allocate(*gpu, kSize);
+  const std::vector<Copy> copies{{one, one + 5000, 100}};
+  fake.delay(30000); // looks for failures come sooner
+  fake.capture(reinterpret_cast<Stream>(&fake));
+  for (int i = 0; i < 4; ++i) {
+    copier->start(copies);
+  }
+  for (const auto& ended : ends(4)) {
+    EXPECT_TRUE(ended.status.ok()) << ended.status.message();
+  }
+  fake.capture(nullptr);
+}
+
+TEST_P(CudaCopier, AnswerThatSaysNothingOfTheStreamEndsNothing) {
+  const auto one = fake.allocate(*gpu, kSize);
+  const std::vector<Copy> copies{{one, one + 5000, 100}};
+  fake.delay(30000); // looks for failures come sooner
+  fake.fail("cuStreamQuery", Result::kStreamCaptureUnsupported, 0, 2);
+  copier->start(copies);
+  EXPECT_TRUE(ends(1).front().status.ok());
+}
+
 TEST_P(CudaCopier, NoMarkIsAnErrorOnceTheStreamIsEmpty) {
   const auto one = fake.allocate(*gpu, kSize);
   const std::vector<Copy> copies{{one, one + 5000, 100}};

@@ -23,6 +23,14 @@ std::set<Stream>& streams() {
 }
 std::atomic<int> events{0};
 std::atomic<Stream> captured{nullptr};
+thread_local auto captureMode = CaptureMode::kGlobal;
+
+// What a thread must not call while another one captures a graph, unless it
+// says that this has nothing to do with it: the capture is spoilt, too.
+#define FAKE_CUDA_UNSAFE                                             \
+  if (captured != nullptr && captureMode != CaptureMode::kRelaxed) { \
+    return Result::kStreamCaptureUnsupported;                        \
+  }
 
 // Where a word is, for the processor; null: a stream can't get at it.
 std::atomic<uint32_t>* wordAt(DevicePointer address) {
@@ -91,6 +99,7 @@ FAKE_CUDA_EXPORT Result cuStreamDestroy_v2(Stream stream) {
 
 FAKE_CUDA_EXPORT Result cuStreamQuery(Stream stream) {
   FAKE_CUDA_ENTER(cuStreamQuery);
+  FAKE_CUDA_UNSAFE;
   auto* const queue = queueOf(stream);
   if (queue == nullptr) {
     return Result::kInvalidHandle;
@@ -100,6 +109,7 @@ FAKE_CUDA_EXPORT Result cuStreamQuery(Stream stream) {
 
 FAKE_CUDA_EXPORT Result cuStreamSynchronize(Stream stream) {
   FAKE_CUDA_ENTER(cuStreamSynchronize);
+  FAKE_CUDA_UNSAFE;
   auto* const queue = queueOf(stream);
   if (queue == nullptr) {
     return Result::kInvalidHandle;
@@ -118,8 +128,7 @@ cuStreamIsCapturing(Stream stream, CaptureStatus* status) {
 
 FAKE_CUDA_EXPORT Result cuThreadExchangeStreamCaptureMode(CaptureMode* mode) {
   FAKE_CUDA_ENTER(cuThreadExchangeStreamCaptureMode);
-  thread_local auto mine = CaptureMode::kGlobal;
-  std::swap(*mode, mine);
+  std::swap(*mode, captureMode);
   return Result::kSuccess;
 }
 
@@ -155,6 +164,7 @@ FAKE_CUDA_EXPORT Result cuEventRecord(Event event, Stream stream) {
 
 FAKE_CUDA_EXPORT Result cuEventQuery(Event event) {
   FAKE_CUDA_ENTER(cuEventQuery);
+  FAKE_CUDA_UNSAFE;
   const std::lock_guard<std::mutex> guard(event->mutex);
   if (event->point == nullptr) {
     return Result::kSuccess;
