@@ -22,14 +22,34 @@ MemoryRegionPtr RegistrationCache::lookUp(MemoryView view) {
   // older, and will be evicted.
   auto at = byAddress_.upper_bound(view.data);
   if (at == byAddress_.begin()) {
-    return nullptr;
+    return passing(view);
   }
   const auto entry = std::prev(at)->second;
   if (!contains(entry->range, view)) {
-    return nullptr;
+    return passing(view);
   }
   entries_.splice(entries_.end(), entries_, entry);
   return entry->region;
+}
+
+MemoryRegionPtr RegistrationCache::passing(MemoryView view) const {
+  for (const auto& entry : passing_) {
+    auto region = contains(entry.range, view) ? entry.region.lock() : nullptr;
+    if (region) {
+      return region;
+    }
+  }
+  return nullptr;
+}
+
+MemoryRegionPtr RegistrationCache::pass(MemoryView range) {
+  auto region = make(range);
+  range.owner = nullptr; // outlives it
+  const std::lock_guard<std::mutex> guard(mutex_);
+  std::erase_if(
+      passing_, [](const Passing& entry) { return entry.region.expired(); });
+  passing_.push_back({range, region});
+  return region;
 }
 
 MemoryRegionPtr RegistrationCache::find(MemoryView view) {
@@ -66,7 +86,7 @@ MemoryRegionPtr RegistrationCache::acquire(MemoryView view) {
     }
   }
   if (meet(*view.owner) == Met::kNever) {
-    return make(view);
+    return pass(view);
   }
   const auto allocation = view.owner->allocation();
   const auto range = allocation.size <= kMostWhole ? allocation : view;
@@ -103,8 +123,7 @@ std::shared_ptr<const void> RegistrationCache::prepare(MemoryView view) {
   }
   try {
     const auto met = meet(*view.owner);
-    const bool worth =
-        met == Met::kBefore || (met == Met::kNow && view.size > kMostCopied);
+    const bool worth = met == Met::kBefore || view.size > kMostCopied;
     return worth ? acquire(view) : nullptr;
   } catch (const Error& error) {
     logDebug(error.what()); // and a warning when the memory is used

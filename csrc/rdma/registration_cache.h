@@ -15,7 +15,9 @@ namespace dlslime::rdma {
 // The memory that is registered with one device. Registering takes as long as
 // sending tens of kilobytes, so registrations are kept for the next use of
 // the same memory: until it is freed, which its MemoryOwner tells beforehand,
-// or until they are too many. Those in use stay. Any thread.
+// or until they are too many. Those in use stay. Where nobody tells (memory
+// that is not of torch's allocator), one lasts as long as what it was made for:
+// who holds it holds the memory. Any thread.
 class RegistrationCache final
     : public std::enable_shared_from_this<RegistrationCache> {
  public:
@@ -48,6 +50,10 @@ class RegistrationCache final
     MemoryView range;
     MemoryRegionPtr region;
   };
+  struct Passing {
+    MemoryView range;
+    std::weak_ptr<MemoryRegionPtr::element_type> region;
+  };
   using Entries = std::list<Entry>; // least recently used first
   using Dropped = std::vector<MemoryRegionPtr>;
   // Whether this allocation has been met, and its end will be told.
@@ -56,6 +62,8 @@ class RegistrationCache final
   MemoryRegionPtr lookUp(MemoryView view);
   MemoryRegionPtr make(MemoryView range);
   MemoryRegionPtr keep(MemoryView range, MemoryRegionPtr region);
+  MemoryRegionPtr passing(MemoryView view) const;
+  MemoryRegionPtr pass(MemoryView range);
   Met meet(MemoryOwner& owner);
   void onEnd(MemoryView allocation);
   void shrink(Limits limits, Dropped& dropped);
@@ -69,6 +77,7 @@ class RegistrationCache final
   std::map<const std::byte*, Entries::iterator> byAddress_;
   std::set<const std::byte*> watched_; // allocations
   size_t bytes_ = 0; // of the entries
+  std::vector<Passing> passing_; // few: of what is under way
 };
 
 } // namespace dlslime::rdma

@@ -47,6 +47,21 @@ TEST_F(RegistrationTest, NextUseFindsWhatTheFirstRegistered) {
   EXPECT_EQ(regions(), 1);
 }
 
+TEST_F(RegistrationTest, MemoryWhoseEndNobodyTellsIsRegisteredWhileItIsHeld) {
+  open(SIZE_MAX);
+  Memory memory(kLarge, false);
+  EXPECT_EQ(cache->prepare(memory.view(0, kSmall)), nullptr) << "is copied";
+  auto prepared = cache->prepare(memory.view());
+  ASSERT_NE(prepared, nullptr) << "by whoever sends it, before any lock";
+  EXPECT_EQ(cache->acquire(memory.view(100, 5000)), prepared);
+  EXPECT_EQ(cache->prepare(memory.view()), prepared) << "another one under way";
+  EXPECT_EQ(regions(), 1);
+  prepared.reset();
+  EXPECT_EQ(regions(), 0);
+  EXPECT_EQ(cache->find(memory.view()), nullptr);
+  EXPECT_EQ(cache->entries(), 0U);
+}
+
 TEST_F(RegistrationTest, TrimDropsWhatIsNotInUse) {
   open(SIZE_MAX);
   Memory used(kLarge), idle(kLarge);
@@ -108,15 +123,13 @@ TEST_F(RegistrationTest, RegionInUseOutlivesItsPlaceInTheCache) {
   EXPECT_EQ(regions(), 0);
 }
 
-TEST_F(RegistrationTest, MemoryWhoseEndNobodyTellsIsRegisteredEachTime) {
+TEST_F(RegistrationTest, MemoryWithoutAnOwnerIsRegisteredEachTime) {
   open(SIZE_MAX);
-  Memory memory(kLarge, false);
-  EXPECT_NE(cache->acquire(memory.view()), cache->acquire(memory.view()));
-  EXPECT_EQ(cache->prepare(memory.view()), nullptr) << "it would not be found";
+  Memory memory(kLarge);
   MemoryView bare = memory.view();
   bare.owner = nullptr;
-  EXPECT_NE(cache->acquire(bare), nullptr);
-  EXPECT_EQ(cache->prepare(bare), nullptr);
+  EXPECT_NE(cache->acquire(bare), cache->acquire(bare));
+  EXPECT_EQ(cache->prepare(bare), nullptr) << "it would not be found";
   EXPECT_EQ(cache->entries(), 0U);
   EXPECT_EQ(regions(), 0);
 }
