@@ -11,7 +11,7 @@ namespace dlslime {
 // tensor message that it is about; docs/protocol.md tells the whole story.
 enum class MessageType : uint8_t {
   kJoin = 1, // group, source, id = the joiner's group, offset = its epoch
-  kJoined, // group = the joiner's, id = the accepting group
+  kJoined, // group = the joiner's, id = the accepting group, tag = the joiner
   kStale, // group = the joiner's: its address record is from another life
   kLeave, // group, source: this rank has left the group
   kEager, // group, source, tag, length; the payload is the message

@@ -1,5 +1,6 @@
 #include "core/status.h"
 
+#include <cerrno>
 #include <cstring>
 
 namespace dlslime {
@@ -22,6 +23,8 @@ std::string_view errorCodeName(ErrorCode code) {
       return "cancelled";
     case ErrorCode::kUnavailable:
       return "unavailable";
+    case ErrorCode::kExhausted:
+      return "exhausted";
   }
   return "unknown";
 }
@@ -46,8 +49,10 @@ std::string errnoText(int error) {
 }
 
 void throwErrno(std::string_view what, int error) {
+  const bool descriptors = error == EMFILE || error == ENFILE;
   throw Error(
-      ErrorCode::kUnavailable, std::string(what) + ": " + errnoText(error));
+      descriptors ? ErrorCode::kExhausted : ErrorCode::kUnavailable,
+      std::string(what) + ": " + errnoText(error));
 }
 
 Status statusOf(const std::exception& error) {

@@ -17,6 +17,7 @@ enum class ErrorCode : uint8_t {
   kTransportFailed, // the route broke while both ends live
   kCancelled, // abort() or shutdown() on this side
   kUnavailable, // something this machine does not have
+  kExhausted, // this process has no free descriptor: perhaps it will again
 };
 
 std::string_view errorCodeName(ErrorCode code);

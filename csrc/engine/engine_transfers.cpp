@@ -40,7 +40,9 @@ void Engine::recall(Region& region) {
   }
 }
 
-// Under the lock. Throws Error: it can't be now.
+// Under the lock, and again until it is over: another thread that waits for the
+// same may have given up, and opened the region again. Throws Error: it can't
+// be now.
 void Engine::beginDeregister(Region& region) {
   if (region.uses != 0) {
     throw Error(
@@ -51,22 +53,20 @@ void Engine::beginDeregister(Region& region) {
   }
   if (!region.closing) {
     recall(region);
-  } // else another thread waits for it, too
+  }
 }
 
 void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
   refuseInForkedChild();
   Region::Remains remains; // freed outside of the lock
-  for (bool first = true;; first = false) {
+  for (;;) {
     step();
     {
       const Section section(state_);
       if (region->gone) {
         return;
       }
-      if (first) {
-        beginDeregister(*region);
-      }
+      beginDeregister(*region);
       if (region->lent == 0 && region->enrolling == 0) {
         region->gone = true;
         state_.regions.remove(*region);

@@ -84,6 +84,7 @@ void Handshakes::onProblem(const ChannelKey& key, const Status& why) {
   const auto& record = attempt.request.record;
   try {
     if (why.code() != ErrorCode::kUnavailable && attempt.socket &&
+        !attempt.connection && // else it was the one we mean
         !sameHost(state_.self, record.identity) &&
         attempt.address < record.addresses.size()) {
       nextAddress(attempt, why);

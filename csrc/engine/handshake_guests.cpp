@@ -236,6 +236,9 @@ Welcome Handshakes::connectGuest(
     connection =
         transport.accept(context, {hello.blob, std::move(frame.fds)}, reply);
   } catch (const std::exception& error) {
+    if (statusOf(error).code() == ErrorCode::kExhausted) {
+      throw; // without an answer it comes again
+    }
     return {
         Verdict::kRefused, std::string("the peer says: ") + error.what(), {}};
   }

@@ -120,6 +120,9 @@ bool Handshakes::tryNext(Attempt& attempt) {
     try {
       makeHello(attempt, *attempt.transport);
     } catch (const Error& error) {
+      if (error.status().code() == ErrorCode::kExhausted) {
+        throw; // that says nothing about the route
+      }
       attempt.rejected.push_back({option.route, error.what(), true});
       continue;
     }
@@ -232,6 +235,9 @@ void Handshakes::settle(
         attempt.peerLast = welcome.lastSeen;
         attempt.deadline = deadlineAfter(kVerifyTime);
       } catch (const Error& error) { // the peer sees it by the socket's end
+        if (error.status().code() == ErrorCode::kExhausted) {
+          throw;
+        }
         tryAnother(attempt, error.what());
       }
       return;
@@ -325,8 +331,13 @@ void Handshakes::expire() {
   for (const auto& key : late) {
     onLate(key);
   }
-  std::erase_if(
-      guests_, [now](const Guest& guest) { return guest.deadline <= now; });
+  std::erase_if(guests_, [&](Guest& guest) {
+    const bool over = guest.deadline <= now;
+    if (over && guest.made) {
+      onConfirm(guest); // it may have come in time: we were kept from looking
+    }
+    return over;
+  });
 }
 
 void Handshakes::onLate(const ChannelKey& key) {

@@ -20,11 +20,8 @@ void Membership::remove(Group& group) {
     if (link.state != State::kReady || rank == group.rank()) {
       continue;
     }
-    MessageHeader leave;
-    leave.type = MessageType::kLeave;
-    leave.group = link.remoteGroup;
-    leave.source = static_cast<uint32_t>(group.rank());
-    link.channel->out().sendControl(leave);
+    sendLeave(
+        *link.channel, link.remoteGroup, static_cast<uint32_t>(group.rank()));
     link.channel->out().flush();
   }
   lastGroup_ = nullptr;
@@ -121,6 +118,19 @@ void Membership::onJoin(
   accept(channel, join, *group);
 }
 
+// Also to a peer that takes us for a member only now: we had asked to be one,
+// and had left before it answered.
+void Membership::sendLeave(
+    PeerChannel& channel,
+    uint32_t remoteGroup,
+    uint32_t rank) {
+  MessageHeader leave;
+  leave.type = MessageType::kLeave;
+  leave.group = remoteGroup;
+  leave.source = rank;
+  channel.out().sendControl(leave);
+}
+
 // One whose connection breaks before it knows comes again, as somebody new: the
 // group that it had here has failed by then.
 void Membership::admit(
@@ -157,6 +167,7 @@ void Membership::accept(
   answer.type = MessageType::kJoined;
   answer.group = static_cast<uint32_t>(join.id);
   answer.source = join.tag;
+  answer.tag = join.source;
   answer.id = group.id();
   channel->out().sendControl(answer);
   group.linkReady(
@@ -179,6 +190,9 @@ void Membership::onAnswer(
     const MessageHeader& answer) {
   const auto group = find(answer.group);
   const auto rank = static_cast<int>(answer.source);
+  if (group == nullptr && answer.type == MessageType::kJoined) {
+    sendLeave(*channel, static_cast<uint32_t>(answer.id), answer.tag);
+  }
   if (group == nullptr || rank < 0 || rank >= group->size() ||
       group->link(rank).channel != channel) {
     return; // of a group that we have left, or not theirs to say

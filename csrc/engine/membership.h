@@ -57,6 +57,8 @@ class Membership final : public ChannelOwner {
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& join,
       Group& group);
+  static void
+  sendLeave(PeerChannel& channel, uint32_t remoteGroup, uint32_t rank);
   static void refuse(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& join,

@@ -313,37 +313,6 @@ void Outbound::onTruncated(const MessageHeader& header) {
   operation->failLate(finishError(*operation, finish));
 }
 
-void Outbound::cancel(const OperationPtr& operation, const Status& why) {
-  if (operation->stage == Operation::Stage::kPushing) {
-    return; // ends soon, or with the connection
-  }
-  if (operation->stage == Operation::Stage::kAnnounced) {
-    const auto* const exposure = exposures_.find(operation->transferId);
-    if (exposure == nullptr || !operation->cancelStatus.ok()) {
-      return;
-    }
-    operation->cancelStatus = why;
-    MessageHeader revoke = exposure->announce;
-    revoke.type = MessageType::kRevoke;
-    post({revoke, nullptr, nullptr});
-    return;
-  }
-  for (auto it = outbox_.begin(); it != outbox_.end(); ++it) {
-    if (it->eager == operation) {
-      outbox_.erase(it);
-      completions_.finish(operation, why);
-      return;
-    }
-  }
-}
-
-void Outbound::releaseFailed() {
-  for (auto& operation : failedSends_) {
-    completions_.finish(std::move(operation), {});
-  }
-  failedSends_.clear();
-}
-
 std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {
   std::vector<OperationPtr> found;
   const auto add = [&](const OperationPtr& operation) {
@@ -361,35 +330,6 @@ std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {
     add(const_cast<Slab<Pushing>&>(pushes_).find(id)->operation);
   }
   return found;
-}
-
-void Outbound::fail(const Status& why) {
-  failed_ = true;
-  failure_ = why;
-  auto entries = std::move(outbox_);
-  outbox_.clear();
-  unconfirmed_.clear();
-  streams_.clear();
-  const auto end = [&](OperationPtr operation) {
-    Status status = !operation->cancelStatus.ok()
-        ? operation->cancelStatus
-        : Status(
-              why.code(), operation->describe() + " failed: " + why.message());
-    completions_.finishEarly(operation, std::move(status));
-    failedSends_.push_back(std::move(operation));
-  };
-  for (auto& entry : entries) {
-    if (entry.eager) {
-      end(std::move(entry.eager));
-    }
-  }
-  for (const auto id : exposures_.ids()) {
-    end(forget(id));
-  }
-  for (const auto id : pushes_.ids()) {
-    end(pushes_.take(id).operation);
-  }
-  targets_.clear();
 }
 
 } // namespace dlslime

@@ -47,12 +47,20 @@ Status Outbound::resume(Connection& connection, uint64_t peerLast) {
 }
 
 // A push that the peer has seen is over, whatever became of its completion.
-// The others are announced in their place: their targets are gone.
+// The others are announced in their place, since their targets are gone; or
+// left out, if they have been cancelled.
 void Outbound::endPushes(uint64_t peerLast) {
   for (const auto id : pushes_.ids()) {
     auto [operation, announce] = pushes_.take(id);
     if (announce.sequence <= peerLast) {
       completions_.finish(std::move(operation), {});
+      continue;
+    }
+    if (!operation->cancelStatus.ok()) {
+      announce.type = MessageType::kNothing;
+      unconfirmed_.push_back({announce, {}});
+      const auto why = operation->cancelStatus;
+      completions_.finish(std::move(operation), why);
       continue;
     }
     announce.id = exposures_.insert({});

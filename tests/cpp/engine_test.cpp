@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -193,6 +194,43 @@ TEST(EngineTest, EagerMessagesOutliveTheirSender) {
   const auto receive = world[1].receive(0, 2, 1000);
   ASSERT_TRUE(world[1].wait(receive));
   EXPECT_EQ(receive->buffer(), pattern(1000));
+}
+
+// As many as this process may have, until the end of the scope.
+class NoFreeDescriptors {
+ public:
+  NoFreeDescriptors() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const int lowest = dup(STDIN_FILENO);
+    EXPECT_GE(lowest, 0);
+    close(lowest);
+    auto limit = before_;
+    limit.rlim_cur = static_cast<rlim_t>(lowest);
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~NoFreeDescriptors() {
+    setrlimit(RLIMIT_NOFILE, &before_);
+  }
+  NoFreeDescriptors(const NoFreeDescriptors&) = delete;
+  NoFreeDescriptors& operator=(const NoFreeDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(EngineTest, LackOfDescriptorsIsWaitedOut) {
+  World world(2);
+  BufferPtr receive, send;
+  {
+    const NoFreeDescriptors none;
+    receive = world[1].receive(0, 1, 100);
+    send = world[0].send(1, 1, pattern(100));
+    EXPECT_FALSE(world[0].engine->wait(*send, milliseconds(300)));
+    EXPECT_FALSE(receive->done());
+  }
+  ASSERT_TRUE(world[1].wait(receive) && world[0].wait(send));
+  EXPECT_TRUE(receive->status().ok()) << receive->status().message();
+  EXPECT_EQ(world[0].engine->report(*world[0].group)[0].route, "shm");
 }
 
 TEST(EngineTest, ItsLastHandleMayBeDroppedByAThreadOfItsOwn) {

@@ -289,6 +289,20 @@ TEST_P(StalledTransfer, MemoryOfAnOwnerThatEndsIsNotFreed) {
   EXPECT_FALSE(watch.expired());
 }
 
+// One gives up, and the other goes on waiting for peers to let go of it.
+TEST_P(StalledTransfer, RegionStaysClosedWhileAnyDeregistersIt) {
+  ASSERT_TRUE(side(0).done(side(0).read(1, side(1), {{0, 0, 4096}})));
+  carriers->stall();
+  std::thread patient([&] { EXPECT_THROW(side(1).deregister(1500), Error); });
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_THROW(side(1).deregister(100), Error);
+  std::this_thread::sleep_for(milliseconds(100));
+  const auto late = side(1).read(0, side(0), {{0, 0, 4096}});
+  EXPECT_TRUE(late->done());
+  EXPECT_EQ(late->status().code(), ErrorCode::kInvalidArgument);
+  patient.join();
+}
+
 const Way kGlooWay{"Gloo", "gloo", RoutePolicy::kGloo};
 std::string nameOf(const ::testing::TestParamInfo<Way>& instance) {
   return instance.param.name;

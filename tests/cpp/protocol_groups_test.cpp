@@ -61,5 +61,17 @@ TEST_F(ProtocolGroups, GroupsOfOnePairKeepTheirMessagesApart) {
   pair.cancel(1, first);
 }
 
+TEST_F(ProtocolGroups, WhoLeavesBeforeItIsAMemberSaysSo) {
+  join(2);
+  reach(1, theirs->id());
+  const auto receive = GuardedOperation::receive(0, 0, 100);
+  theirs->post(receive);
+  pair.end(0).membership.remove(*mine); // its question is on its way
+  pair.settle();
+  EXPECT_EQ(theirs->link(0).state, State::kFailed);
+  ASSERT_TRUE(receive->done());
+  EXPECT_EQ(receive->status().code(), ErrorCode::kPeerFailed);
+}
+
 } // namespace
 } // namespace dlslime::testing

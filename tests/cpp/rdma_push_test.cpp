@@ -20,9 +20,9 @@ constexpr size_t kSize = 256 * 1024;
 class RdmaPush : public ::testing::Test {
  protected:
   void SetUp() override {
-    world.emplace(2, [](int rank) {
+    world.emplace(2, [this](int rank) {
       auto config = rdmaHost(rank);
-      config.recovery = milliseconds(100);
+      config.recovery = recovery;
       return config;
     });
     ASSERT_TRUE(world->passes(0, 1)); // they are connected
@@ -58,6 +58,7 @@ class RdmaPush : public ::testing::Test {
     return node.engine->report(*node.group).at(0).counters;
   }
 
+  milliseconds recovery{100};
   LogCapture log;
   AuditedFabric fabric{{nicOf(0), nicOf(1)}};
   std::optional<Cluster> world;
@@ -172,6 +173,32 @@ TEST_F(RdmaPush, CutCableFailsThePushWithTheNicsReason) {
   ASSERT_TRUE(ended(receive));
   EXPECT_FALSE(receive->status().ok());
   EXPECT_TRUE(eventually([&] { return receive->released(); }));
+}
+
+class RdmaPushAgain : public RdmaPush {
+ protected:
+  RdmaPushAgain() {
+    recovery = milliseconds(30000);
+  }
+};
+
+TEST_F(RdmaPushAgain, CancelledPushIsNotMadeGoodByTheNextConnection) {
+  auto& node = (*world)[0];
+  const auto receive = postReceive();
+  fabric.cut("nic0");
+  const auto cancelled = postSend(6);
+  EXPECT_EQ(counters().pushedMessages, 1U);
+  node.engine->cancel(
+      *node.group, cancelled, Status(ErrorCode::kCancelled, "taken back"));
+  EXPECT_FALSE(cancelled->done());
+  fabric.cut("nic0", false);
+  ASSERT_TRUE(ended(cancelled));
+  EXPECT_EQ(cancelled->status().code(), ErrorCode::kCancelled);
+  EXPECT_FALSE(receive->done());
+  const auto send = postSend(7);
+  ASSERT_TRUE(ended(receive) && ended(send));
+  EXPECT_TRUE(receive->status().ok()) << receive->status().message();
+  EXPECT_TRUE(holds(target, 7));
 }
 
 TEST_F(RdmaPush, GroupThatEndsTakesItsOffersBack) {

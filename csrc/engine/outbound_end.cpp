@@ -1,0 +1,73 @@
+#include "engine/outbound.h"
+
+// Sends that end before their time.
+
+namespace dlslime {
+
+void Outbound::cancel(const OperationPtr& operation, const Status& why) {
+  if (operation->stage == Operation::Stage::kPushing) {
+    if (operation->cancelStatus.ok()) {
+      operation->cancelStatus = why; // for when the connection is replaced
+    }
+    return; // ends soon, or with the connection
+  }
+  if (operation->stage == Operation::Stage::kAnnounced) {
+    const auto* const exposure = exposures_.find(operation->transferId);
+    if (exposure == nullptr || !operation->cancelStatus.ok()) {
+      return;
+    }
+    operation->cancelStatus = why;
+    revoke(exposure->announce);
+    return;
+  }
+  for (auto it = outbox_.begin(); it != outbox_.end(); ++it) {
+    if (it->eager == operation) {
+      outbox_.erase(it);
+      completions_.finish(operation, why);
+      return;
+    }
+  }
+}
+
+void Outbound::revoke(MessageHeader announce) {
+  announce.type = MessageType::kRevoke;
+  sendControl(announce);
+}
+
+void Outbound::releaseFailed() {
+  for (auto& operation : failedSends_) {
+    completions_.finish(std::move(operation), {});
+  }
+  failedSends_.clear();
+}
+
+void Outbound::fail(const Status& why) {
+  failed_ = true;
+  failure_ = why;
+  auto entries = std::move(outbox_);
+  outbox_.clear();
+  unconfirmed_.clear();
+  streams_.clear();
+  const auto end = [&](OperationPtr operation) {
+    Status status = !operation->cancelStatus.ok()
+        ? operation->cancelStatus
+        : Status(
+              why.code(), operation->describe() + " failed: " + why.message());
+    completions_.finishEarly(operation, std::move(status));
+    failedSends_.push_back(std::move(operation));
+  };
+  for (auto& entry : entries) {
+    if (entry.eager) {
+      end(std::move(entry.eager));
+    }
+  }
+  for (const auto id : exposures_.ids()) {
+    end(forget(id));
+  }
+  for (const auto id : pushes_.ids()) {
+    end(pushes_.take(id).operation);
+  }
+  targets_.clear();
+}
+
+} // namespace dlslime
