@@ -12,7 +12,7 @@ namespace dlslime {
 namespace {
 
 // A future is fulfilled in microseconds, but for what hangs on it.
-constexpr milliseconds kPatience{10};
+constexpr milliseconds kPatience{200};
 
 void call(const std::function<void()>& callback) {
   try {
