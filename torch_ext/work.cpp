@@ -100,7 +100,9 @@ bool P2PWork::wait(std::chrono::milliseconds timeout) {
         c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));
   }
   if (operation_->done()) {
-    awaitFuture();
+    if (hasFuture_.load(std::memory_order_acquire)) {
+      awaitFuture();
+    }
     if (!operation_->status().ok()) {
       throwStatus(operation_->status());
     }
@@ -127,6 +129,7 @@ c10::intrusive_ptr<c10::ivalue::Future> P2PWork::getFuture() {
   const std::lock_guard<std::mutex> guard(futureMutex_);
   if (!future_) {
     future_ = WorkFuture::of(operation_, tensors_);
+    hasFuture_.store(true, std::memory_order_release);
   }
   return future_->future();
 }
@@ -137,9 +140,7 @@ void P2PWork::awaitFuture() {
     const std::lock_guard<std::mutex> guard(futureMutex_);
     future = future_;
   }
-  if (future) {
-    future->await(*operation_);
-  }
+  future->await(*operation_);
 }
 
 } // namespace dlslime

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <atomic>
 #include <memory>
 
 #include "torch_ext/waiting.h"
@@ -51,6 +52,7 @@ class P2PWork final : public c10d::Work {
   const std::vector<at::Tensor> tensors_;
   std::mutex futureMutex_;
   std::shared_ptr<WorkFuture> future_; // guarded by futureMutex_
+  std::atomic<bool> hasFuture_{false}; // so that wait() takes no lock
 };
 
 } // namespace dlslime

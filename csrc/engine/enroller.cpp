@@ -17,10 +17,7 @@ void Enroller::wake() {
   const std::lock_guard<std::mutex> guard(mutex_);
   wanted_ = true;
   if (!thread_.joinable() && !stopping_) {
-    thread_ = std::thread([this] {
-      onEngineThread = true;
-      run();
-    });
+    thread_ = startEngineThread([this] { run(); });
   }
   changed_.notify_one();
 }

@@ -127,7 +127,6 @@ class Outbound {
   static ByteSpan fromGpu(Exposure& exposure, size_t most);
   RemoteBuffer expose(uint64_t id, const Operation& operation);
   bool tell(MessageType type, uint64_t id, ByteSpan payload);
-  void revoke(MessageHeader announce);
   bool flushUnconfirmed();
   void endPushes(uint64_t peerLast);
   void exposeAgain();

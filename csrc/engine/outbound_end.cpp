@@ -17,7 +17,9 @@ void Outbound::cancel(const OperationPtr& operation, const Status& why) {
       return;
     }
     operation->cancelStatus = why;
-    revoke(exposure->announce);
+    MessageHeader revoke = exposure->announce;
+    revoke.type = MessageType::kRevoke;
+    sendControl(revoke);
     return;
   }
   for (auto it = outbox_.begin(); it != outbox_.end(); ++it) {
@@ -27,11 +29,6 @@ void Outbound::cancel(const OperationPtr& operation, const Status& why) {
       return;
     }
   }
-}
-
-void Outbound::revoke(MessageHeader announce) {
-  announce.type = MessageType::kRevoke;
-  sendControl(announce);
 }
 
 void Outbound::releaseFailed() {

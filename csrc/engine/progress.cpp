@@ -42,10 +42,7 @@ Progress::~Progress() {
 }
 
 void Progress::start() {
-  thread_ = std::thread([this] {
-    onEngineThread = true;
-    background();
-  });
+  thread_ = startEngineThread([this] { background(); });
 }
 
 void Progress::stop() {

@@ -19,10 +19,7 @@ constexpr milliseconds kRetry{10};
 void Sweeper::start() {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (!stopping_) {
-    thread_ = std::thread([this] {
-      onEngineThread = true;
-      run();
-    });
+    thread_ = startEngineThread([this] { run(); });
   }
 }
 

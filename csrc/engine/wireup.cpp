@@ -35,10 +35,7 @@ WireUp::~WireUp() {
 }
 
 void WireUp::start() {
-  thread_ = std::thread([this] {
-    onEngineThread = true;
-    run();
-  });
+  thread_ = startEngineThread([this] { run(); });
 }
 
 void WireUp::stop() {

@@ -165,7 +165,8 @@ const Rail* Bulk::postJob(Job& job, std::string& why) {
       return lane->rail;
     }
   }
-  return job.status.ok() && job.posted() ? postFlushes(job, why) : nullptr;
+  const bool flush = job.status.ok() && job.posted() && job.unflushed != 0;
+  return flush ? postFlushes(job, why) : nullptr;
 }
 
 const Rail* Bulk::postFlushes(Job& job, std::string& why) {

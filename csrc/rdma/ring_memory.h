@@ -7,10 +7,11 @@
 
 namespace dlslime::rdma {
 
+constexpr size_t kScratchBytes = 64;
+
 // Memory of one connection that NICs read and write: the ring that the peer
 // fills, the mirror that our messages to the peer's ring are sent from, and
 // right behind that a few bytes that may be overwritten at any time.
-constexpr size_t kScratchBytes = 64;
 class RingMemory {
  public:
   RingMemory();
