@@ -58,9 +58,10 @@ class Check:
             output += f"\nnot over after {limit_s:g} s"
         good = process.returncode == 0
         seconds = round(time.monotonic() - start, 1)
-        kept = output[-TAIL:] if not good else ""
+        said = [text for text in output.splitlines() if text.startswith("the driver has made")]
+        kept = "; ".join(said) if good else output[-TAIL:]
         self.steps.append({"step": name, "ok": good, "seconds": seconds, "output": kept})
-        print((output if not good else f"   ok, {seconds:g} s").rstrip(), flush=True)
+        print((output if not good else f"   ok, {seconds:g} s {kept}").rstrip(), flush=True)
         return good
 
 
@@ -94,13 +95,27 @@ def build(check: Check) -> bool:
     return True
 
 
+def launch(program: str, *arguments: str) -> list[str]:
+    """The command line of a program of two ranks."""
+    two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [sys.executable, *two, str(TESTS / "programs" / f"{program}.py"), *arguments]
+
+
 def tests(check: Check, layouts: dict[str, dict[str, str]]) -> None:
     """The programs that the test suite runs on the fake driver."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     for layout, more in layouts.items():
         for program in ("cuda_messages", "cuda_transfers"):
-            command = [sys.executable, *launch, str(TESTS / "programs" / f"{program}.py")]
-            check.run(f"{program}, {layout}", command, 120, **more)
+            check.run(f"{program}, {layout}", launch(program), 120, **more)
+    late = {**next(iter(layouts.values())), "CUDA_MODULE_LOADING": "LAZY"}
+    check.run("cuda_messages, late loading", launch("cuda_messages", "--host-waits"), 120, **late)
+
+
+def dangers(check: Check) -> None:
+    """Say whether streams that wait keep the driver from working, which ends with a time-out."""
+    for loading in ("EAGER", "LAZY"):
+        step = f"launches behind a stream that waits, {loading.lower()} loading"
+        more = {"CUDA_MODULE_LOADING": loading, "DLSLIME_STREAM_WAITS": "on"}
+        check.run(step, launch("cuda_launches"), 60, **more)
 
 
 def example(check: Check, devices: tuple[str, str]) -> None:
@@ -144,6 +159,7 @@ def main() -> int:
     parser.add_argument("--fake", action="store_true", help="the installed dlslime, on no GPU")
     options = parser.parse_args()
     check = Check({**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"})
+    check.environ["CUDA_MODULE_LOADING"] = "EAGER"  # so that streams may wait (docs/cuda.md)
     one = {} if options.fake else {"CUDA_VISIBLE_DEVICES": "0"}
     expandable = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     layouts = {
@@ -159,6 +175,7 @@ def main() -> int:
     if options.fake or build(check):
         check.run("linkage", [sys.executable, str(TESTS / "test_linkage.py")], 120)
         tests(check, layouts)
+        dangers(check)
         if not options.fake:
             example(check, ("cuda:0", f"cuda:{min(1, len(described['gpus']) - 1)}"))
         found = measure(check)

@@ -94,7 +94,8 @@ class Transfer:
     """Something under way: a transfer, a send or a receive. Any thread may use it.
 
     It goes on by itself; `wait` for it, ask `done` from time to time, `await` it, or be called
-    back. Dropping it stops nothing.
+    back. Dropping it stops nothing. Only `wait` and `block_current_stream` have a time-out; an
+    `await` that is cancelled, as by `asyncio.timeout`, cancels the transfer.
     """
 
     __slots__ = ("_core", "_result")
@@ -109,6 +110,9 @@ class Transfer:
 
     def wait(self, timeout: float | None = None) -> Any:
         """Block until it is over; other Python threads run meanwhile.
+
+        In Python's main thread the handlers of signals run, too: after Ctrl-C the transfer goes on,
+        and may be waited for again, or cancelled.
 
         Args:
             timeout: in seconds; None is the time-out of the group, or of the endpoint. What is late

@@ -154,7 +154,7 @@ DlslimeBackend::WorkPtr DlslimeBackend::post(
       kind, peer, static_cast<uint32_t>(tag), tensor);
   auto work = c10::make_intrusive<P2PWork>(
       handle_, operation, type, tensors, titleOf(type));
-  checkedUse([&] { handle_->requireUsable(); });
+  checkedCall([&] { handle_->requireUsable(); });
   checkedCall([&] {
     send ? handle_->engine->send(*handle_->group, operation)
          : handle_->engine->receive(*handle_->group, operation);

@@ -71,16 +71,16 @@ class DlslimeBackend final : public c10d::Backend {
 
   // For dlslime_backend.stats() and explain().
   std::vector<PeerReport> report() {
-    checkedUse(refuseInForkedChild); // where the lock may be held for ever
+    checkedCall(refuseInForkedChild); // where the lock may be held for ever
     return handle_->engine->report(*handle_->group);
   }
   PeerReport explain(int rank);
   size_t connections() {
-    checkedUse(refuseInForkedChild);
+    checkedCall(refuseInForkedChild);
     return handle_->engine->connections();
   }
   size_t groups() {
-    checkedUse(refuseInForkedChild);
+    checkedCall(refuseInForkedChild);
     return handle_->engine->groups();
   }
   // For transfers past torch's interface, with any rank.

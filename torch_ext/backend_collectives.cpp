@@ -53,7 +53,7 @@ std::string DlslimeBackend::agreeNonce(c10::DeviceType device) {
 
 c10::intrusive_ptr<c10d::Backend> DlslimeBackend::collectiveOn(
     c10::DeviceType device) {
-  checkedUse([&] { handle_->requireUsable(); });
+  checkedCall([&] { handle_->requireUsable(); });
   TORCH_CHECK_WITH(
       DistBackendError,
       !aborted_.load(),

@@ -21,7 +21,7 @@ void DlslimeBackend::suspend() {
     return;
   }
   try {
-    checkedUse([&] { handle_->engine->trim(*handle_->group); });
+    checkedCall([&] { handle_->engine->trim(*handle_->group); });
     for (const auto& backend : collectives_.made()) {
       if (holdsMemory(*backend)) {
         backend->suspend();

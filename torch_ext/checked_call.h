@@ -21,15 +21,4 @@ auto checkedCall(const Body& body) {
   }
 }
 
-// The same where nothing is wrong with the call, but with its time: the group
-// is suspended, or in a forked child. Always DistBackendError, a RuntimeError.
-template <typename Body>
-void checkedUse(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    TORCH_CHECK_WITH(DistBackendError, false, "dlslime: ", error.what());
-  }
-}
-
 } // namespace dlslime

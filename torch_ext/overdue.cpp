@@ -2,7 +2,15 @@
 
 #include <thread>
 
+#include "core/log.h"
+
 namespace dlslime {
+
+namespace {
+// The lock is held for microseconds, or, by a machine that is slow, for some
+// milliseconds.
+constexpr milliseconds kPatience{1000};
+} // namespace
 
 Overdue& Overdue::instance() {
   static auto* const all = new Overdue; // its thread runs until the end
@@ -17,6 +25,7 @@ bool Overdue::Entry::over() const {
 void Overdue::watch(
     const std::shared_ptr<GroupHandle>& handle,
     const OperationPtr& operation,
+    const std::shared_ptr<Accelerator::Hold>& hold,
     milliseconds limit) {
   const std::lock_guard<std::mutex> guard(mutex_);
   while (!entries_.empty() && entries_.top().over()) {
@@ -24,7 +33,7 @@ void Overdue::watch(
   }
   const auto deadline = deadlineAfter(limit);
   const bool first = entries_.empty() || deadline < entries_.top().deadline;
-  entries_.push({deadline, limit, handle, operation});
+  entries_.push({deadline, limit, handle, operation, hold});
   if (!started_) {
     started_ = true;
     std::thread([this] { run(); }).detach();
@@ -48,13 +57,34 @@ void Overdue::run() {
     const Entry entry = entries_.top();
     entries_.pop();
     lock.unlock();
-    const auto handle = entry.handle.lock();
-    const auto operation = entry.operation.lock();
-    if (handle && operation && !operation->done()) {
-      takeBack(*handle, operation, entry.limit);
-    }
+    end(entry);
     lock.lock();
   }
+}
+
+void Overdue::end(const Entry& entry) {
+  const auto handle = entry.handle.lock();
+  const auto operation = entry.operation.lock();
+  const auto hold = entry.hold.lock();
+  if (!handle || !operation || !hold || operation->done()) {
+    return;
+  }
+  if (handle->engine->responds(kPatience)) {
+    takeBack(*handle, operation, entry.limit);
+    return;
+  }
+  const Status why(
+      ErrorCode::kTimeout,
+      operation->describe() + " timed out after " +
+          std::to_string(entry.limit.count()) +
+          " ms: the stream that waited for it has kept the GPU's driver from "
+          "taking our calls (a full launch queue, or a kernel that is loaded). "
+          "It was let go, and what was computed from this message is wrong. "
+          "DLSLIME_STREAM_WAITS=off lets the host wait instead");
+  logError(why.message());
+  hold->release();
+  handle->engine->abandon(*handle->group, operation, why);
+  handle->engine->failLetGo(*operation, why);
 }
 
 } // namespace dlslime

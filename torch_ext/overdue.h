@@ -16,9 +16,11 @@ class Overdue {
  public:
   static Overdue& instance();
 
+  // `hold`: of a stream that waits for it.
   void watch(
       const std::shared_ptr<GroupHandle>& handle,
       const OperationPtr& operation,
+      const std::shared_ptr<Accelerator::Hold>& hold,
       milliseconds limit);
 
  private:
@@ -29,12 +31,14 @@ class Overdue {
     milliseconds limit;
     std::weak_ptr<GroupHandle> handle;
     std::weak_ptr<Operation> operation;
+    std::weak_ptr<Accelerator::Hold> hold;
     bool operator<(const Entry& other) const {
       return deadline > other.deadline; // the earliest on top
     }
     bool over() const;
   };
   void run();
+  static void end(const Entry& entry);
 
   std::mutex mutex_;
   std::condition_variable changed_;

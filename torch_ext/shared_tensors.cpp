@@ -58,7 +58,7 @@ SharedTensors& sharedTensors() {
 } // namespace
 
 at::Tensor allocateShared(int64_t count, const at::TensorOptions& options) {
-  checkedUse(refuseInForkedChild);
+  checkedCall(refuseInForkedChild);
   const auto unit = static_cast<int64_t>(options.dtype().itemsize());
   TORCH_CHECK_VALUE(
       count >= 0 && count <= std::numeric_limits<int64_t>::max() / unit,

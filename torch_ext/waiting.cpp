@@ -1,5 +1,10 @@
 #include "torch_ext/waiting.h"
 
+#include <pybind11/pybind11.h>
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "core/log.h"
 #include "torch_ext/overdue.h"
 
@@ -11,6 +16,36 @@ namespace {
 // waiting for that: a peer answers in microseconds unless it is stuck.
 constexpr milliseconds kGrace{1000};
 constexpr size_t kPendingShown = 16;
+// What a signal may have to wait for who waits.
+constexpr milliseconds kSignalsEvery{200};
+
+void runSignalHandlers() {
+  const pybind11::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) {
+    throw pybind11::error_already_set();
+  }
+}
+
+bool waitHeedingSignals(
+    Engine& engine,
+    const Operation& operation,
+    milliseconds limit) {
+  if (limit <= kSignalsEvery || engine.wait(operation, kSignalsEvery)) {
+    return engine.wait(operation, limit);
+  }
+  const auto deadline = deadlineAfter(limit - kSignalsEvery);
+  if (gettid() != getpid()) { // Python lets no other thread run handlers
+    return engine.wait(operation, deadline);
+  }
+  while (Clock::now() < deadline) {
+    runSignalHandlers();
+    if (engine.wait(
+            operation, std::min(deadline, deadlineAfter(kSignalsEvery)))) {
+      return true;
+    }
+  }
+  return operation.done();
+}
 
 } // namespace
 
@@ -45,7 +80,8 @@ void waitByStream(
     return;
   }
   refuseInForkedChild();
-  if (!handle->engine->holdStream(stream, *operation)) {
+  const auto hold = handle->engine->holdStream(stream, *operation);
+  if (!hold) {
     waitOrTakeBack(*handle, operation, limit);
     return;
   }
@@ -55,14 +91,14 @@ void waitByStream(
       logError("a stream was let go, since " + ended->status().message());
     }
   });
-  Overdue::instance().watch(handle, operation, limit);
+  Overdue::instance().watch(handle, operation, hold, limit);
 }
 
 void GroupHandle::requireUsable() const {
   refuseInForkedChild();
   if (suspended.load(std::memory_order_relaxed)) {
     throw Error(
-        ErrorCode::kInvalidArgument,
+        ErrorCode::kUnusable,
         "group \"" + group->options().name +
             "\" is suspended: call resume() of its backend first");
   }
@@ -71,13 +107,18 @@ void GroupHandle::requireUsable() const {
 void waitOrTakeBack(
     GroupHandle& handle,
     const OperationPtr& operation,
-    milliseconds limit) {
-  handle.engine->noteFetched();
+    milliseconds limit,
+    Signals signals) {
+  auto& engine = *handle.engine;
+  engine.noteFetched();
   if (operation->done()) {
     return;
   }
   refuseInForkedChild();
-  if (!handle.engine->wait(*operation, limit)) {
+  const bool done = signals == Signals::kHeed
+      ? waitHeedingSignals(engine, *operation, limit)
+      : engine.wait(*operation, limit);
+  if (!done) {
     takeBack(handle, operation, limit);
   }
 }

@@ -15,7 +15,7 @@ struct GroupHandle {
   std::atomic<std::chrono::milliseconds> timeout;
   std::atomic<bool> suspended{false};
 
-  // Throws Error{kInvalidArgument} while it must not be used: suspended, or in
+  // Throws Error{kUnusable} while it must not be used: suspended, or in
   // a forked child.
   void requireUsable() const;
 };
@@ -46,11 +46,17 @@ void waitByStream(
     const DeviceStream& stream,
     milliseconds limit);
 
+// Whether Python's handlers of signals run during a wait of its main thread:
+// what one throws (Ctrl-C) is thrown there, and the operation goes on. Left for
+// later by who holds a lock that a handler may want, or would lose count.
+enum class Signals : uint8_t { kHeed, kLeave };
+
 // Returns once the operation is done. After `limit` it is taken back: it ends,
 // and its memory is the caller's again.
 void waitOrTakeBack(
     GroupHandle& handle,
     const OperationPtr& operation,
-    milliseconds limit);
+    milliseconds limit,
+    Signals signals = Signals::kHeed);
 
 } // namespace dlslime

@@ -46,7 +46,7 @@ Window::~Window() {
 }
 
 void Window::requireUsable() const {
-  checkedUse([&] { handle_->requireUsable(); });
+  checkedCall([&] { handle_->requireUsable(); });
 }
 
 int Window::checked(int64_t rank) const {
@@ -114,7 +114,7 @@ std::vector<Bytes> Window::exchange(const Bytes& mine) const {
   }
   const auto limit = handle_->timeout.load();
   for (const auto& operation : operations) {
-    waitOrTakeBack(*handle_, operation, limit);
+    waitOrTakeBack(*handle_, operation, limit, Signals::kLeave);
     if (!operation->status().ok()) {
       throw Error(operation->status());
     }
@@ -177,7 +177,7 @@ void Window::tensor_deregister() {
     const auto limit = handle_->timeout.load();
     for (const auto& puts : puts_) {
       for (const auto& put : puts) {
-        waitOrTakeBack(*handle_, put, limit);
+        waitOrTakeBack(*handle_, put, limit, Signals::kLeave);
       }
     }
     exchange(Bytes(1)); // nobody puts any more
@@ -245,7 +245,7 @@ Window::WorkPtr Window::signal(
   const WithoutGil others;
   const auto send = checkedCall([&] {
     for (const auto& put : puts) {
-      waitOrTakeBack(*handle_, put, limit);
+      waitOrTakeBack(*handle_, put, limit, Signals::kLeave);
       if (!put->status().ok()) {
         throw Error(put->status());
       }

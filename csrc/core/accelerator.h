@@ -55,7 +55,7 @@ class Accelerator {
       const DeviceStream& stream,
       const Download& before) = 0;
 
-  // Keeps a stream back until release(), which comes exactly once.
+  // Keeps a stream back until release(), which comes at least once. Any thread.
   class Hold {
    public:
     virtual ~Hold() = default;

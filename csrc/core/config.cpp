@@ -37,6 +37,14 @@ const Words<FallbackPolicy>& fallbackWords() {
   return *words;
 }
 
+const Words<StreamWaits>& streamWaitsWords() {
+  static const auto* words = new Words<StreamWaits>{
+      {"auto", StreamWaits::kAuto},
+      {"on", StreamWaits::kOn},
+      {"off", StreamWaits::kOff}};
+  return *words;
+}
+
 template <typename T>
 T parseWord(
     const std::string& name,
@@ -177,6 +185,7 @@ Config Config::fromEnvironment() {
   readWord("DLSLIME_FALLBACK", fallbackWords(), config.fallback);
   config.rdma = readRdma();
   readWord("DLSLIME_GPU_KERNEL", switchWords(), config.gpuKernel);
+  readWord("DLSLIME_STREAM_WAITS", streamWaitsWords(), config.streamWaits);
   config.hostId = textOf(whichOf("DLSLIME_HOSTID", "NCCL_HOSTID"));
   config.interfaces = readInterfaces();
   readNumber("DLSLIME_EAGER_LIMIT", 0, 1 << 20, config.eagerLimitBytes);

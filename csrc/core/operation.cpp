@@ -18,6 +18,9 @@ void Operation::settle(Status status) {
 }
 
 void Operation::failLate(Status why) {
+  if (lateStatus_) {
+    return; // somebody may be reading it
+  }
   lateStatus_ = std::make_unique<const Status>(std::move(why));
   late_.store(lateStatus_.get(), std::memory_order_release);
 }

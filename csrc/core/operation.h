@@ -110,8 +110,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
     onDevice.reset();
     releaseMemory();
   }
-  // A send that ended well was refused by its receiver afterwards: whoever
-  // asks from now on is told. At most once.
+  // What ended well has failed all the same, as a send that its receiver
+  // refused afterwards: whoever asks from now on is told. Counts once.
   void failLate(Status why);
 
   Stage stage = Stage::kNew;

@@ -11,6 +11,8 @@ std::string_view errorCodeName(ErrorCode code) {
       return "ok";
     case ErrorCode::kInvalidArgument:
       return "invalid argument";
+    case ErrorCode::kUnusable:
+      return "unusable";
     case ErrorCode::kTruncated:
       return "truncated";
     case ErrorCode::kTimeout:

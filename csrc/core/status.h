@@ -11,6 +11,7 @@ namespace dlslime {
 enum class ErrorCode : uint8_t {
   kOk = 0,
   kInvalidArgument, // refused at the call, nothing was queued
+  kUnusable, // refused at the call, whatever was asked: forked child, suspended
   kTruncated, // a message was longer than the receive's memory
   kTimeout,
   kPeerFailed, // the peer died, left or refused us

@@ -1,6 +1,7 @@
 #include "cuda/cuda_accelerator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <string_view>
 
@@ -16,6 +17,31 @@ namespace {
 bool streamsShareOneQueue() {
   const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   return connections != nullptr && std::string_view(connections) == "1";
+}
+
+// The first launch of a kernel then loads it: a call that may wait for all
+// streams, and keeps others from making theirs meanwhile, such as the copy that
+// one of the streams waits for.
+bool loadsKernelsLate(const Driver& driver) {
+  auto mode = LoadingMode::kEager; // as drivers that have no other
+  return driver.moduleLoadingMode != nullptr &&
+      driver.moduleLoadingMode(&mode) == Result::kSuccess &&
+      mode != LoadingMode::kEager;
+}
+
+bool mayHoldStreams(const Driver& driver, StreamWaits waits) {
+  if (waits != StreamWaits::kAuto) {
+    return waits == StreamWaits::kOn;
+  }
+  if (streamsShareOneQueue() || loadsKernelsLate(driver)) {
+    logInfo(
+        "wait() of a CUDA tensor blocks the host, since its streams could not "
+        "wait without the risk of a deadlock: set CUDA_MODULE_LOADING=EAGER, "
+        "and CUDA_DEVICE_MAX_CONNECTIONS to more than 1, and see "
+        "DLSLIME_STREAM_WAITS");
+    return false;
+  }
+  return true;
 }
 
 DevicePointer pointerTo(const std::byte* memory) {
@@ -85,13 +111,16 @@ class CudaAccelerator::StreamHold final : public Accelerator::Hold {
     held_->add([&] { word_.holdBack(stream); });
   }
   void release() override {
-    word_.set();
-    held_->drop();
+    if (!released_.exchange(true)) {
+      word_.set();
+      held_->drop();
+    }
   }
 
  private:
   const StreamWords::Word word_;
   const std::shared_ptr<HeldStreams> held_;
+  std::atomic<bool> released_{false};
 };
 
 int deviceOf(const std::byte* address) {
@@ -112,9 +141,9 @@ CudaAccelerator::Site::Site(std::shared_ptr<Gpu> which, bool useKernel)
       pinned(std::make_shared<PinnedPool>(gpu)),
       copier(gpu, pinned, useKernel) {}
 
-CudaAccelerator::CudaAccelerator(bool useKernel)
+CudaAccelerator::CudaAccelerator(bool useKernel, StreamWaits waits)
     : driver_(loadDriver()),
-      holds_(!streamsShareOneQueue()),
+      holds_(mayHoldStreams(driver_, waits)),
       useKernel_(useKernel) {}
 
 CudaAccelerator::Site& CudaAccelerator::site(int device) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/accelerator.h"
+#include "core/config.h"
 #include "core/said_once.h"
 #include "cuda/copier.h"
 #include "cuda/exports.h"
@@ -22,7 +23,7 @@ namespace dlslime::cuda {
 class CudaAccelerator final : public Accelerator {
  public:
   // `useKernel`: as Copier's. Throws Error: there is no driver.
-  explicit CudaAccelerator(bool useKernel);
+  CudaAccelerator(bool useKernel, StreamWaits waits);
   ~CudaAccelerator() override {
     unused_->onAdded(nullptr); // some may be added later
   }

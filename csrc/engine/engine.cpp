@@ -49,7 +49,7 @@ constexpr uint64_t kWakeTokens = 1ULL << 62; // wakeFds(), by transport index
 void refuseInForkedChild() {
   if (inForkedChild()) {
     throw Error(
-        ErrorCode::kInvalidArgument,
+        ErrorCode::kUnusable,
         "this process was forked from one that uses dlslime: the connections "
         "belong to the parent. Start workers by spawn or forkserver, or call "
         "init_process_group only in the child");

@@ -66,9 +66,16 @@ class Engine final : public ProgressSource {
   void transfer(Group& group, const TransferPtr& transfer);
   // True once done; false at the deadline, with the operation still pending.
   bool wait(const Operation& operation, Deadline deadline);
-  // Keeps a stream back until the operation has ended, well or badly. False: it
-  // can't be; wait(). Throws Error.
-  bool holdStream(const DeviceStream& stream, Operation& operation);
+  // Keeps a stream back until the operation has ended, well or badly, which
+  // keeps what is returned as well. Null: it can't be; wait(). Throws Error.
+  std::shared_ptr<Accelerator::Hold> holdStream(
+      const DeviceStream& stream,
+      Operation& operation);
+  // False: nobody gets to it, since a call to the GPU's driver does not return.
+  bool responds(milliseconds patience);
+  // The stream was let go before the operation was over: it has failed, however
+  // it ends.
+  void failLetGo(Operation& operation, const Status& why);
   // The caller is about to read what has come.
   void noteFetched() {
     state_.completions.noteFetched();
@@ -87,7 +94,7 @@ class Engine final : public ProgressSource {
   // What the connections of this group's peers hold, which other groups may
   // share: registrations, each counted once, and buffers.
   MemoryUse memoryUse(Group& group);
-  // Gives back what holds nothing. Throws Error{kInvalidArgument} while
+  // Gives back what holds nothing. Throws Error{kUnusable} while
   // operations of the group are pending.
   void trim(Group& group);
 
@@ -151,7 +158,7 @@ class Engine final : public ProgressSource {
   WireUp wireUp_;
 };
 
-// Throws Error{kInvalidArgument} in a forked child.
+// Throws Error{kUnusable} in a forked child.
 void refuseInForkedChild();
 
 } // namespace dlslime

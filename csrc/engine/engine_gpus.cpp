@@ -24,14 +24,36 @@ void Engine::meetStream(Operation& operation) {
   gpu.staged = std::move(pinned);
 }
 
-bool Engine::holdStream(const DeviceStream& stream, Operation& operation) {
+std::shared_ptr<Accelerator::Hold> Engine::holdStream(
+    const DeviceStream& stream,
+    Operation& operation) {
   std::shared_ptr<Accelerator::Hold> hold =
       state_.needAccelerator().hold(stream);
-  if (!hold) {
-    return false;
+  if (hold) {
+    operation.onDone([hold] { hold->release(); });
   }
-  operation.onDone([hold] { hold->release(); });
+  return hold;
+}
+
+// A call that is made under the lock may be kept from returning by a stream
+// that is held back, which is let go under the lock.
+bool Engine::responds(milliseconds patience) {
+  constexpr milliseconds kLook{1};
+  const auto deadline = deadlineAfter(patience);
+  while (!Section(state_, std::try_to_lock)) {
+    if (Clock::now() >= deadline) {
+      return false;
+    }
+    std::this_thread::sleep_for(kLook);
+  }
   return true;
+}
+
+void Engine::failLetGo(Operation& operation, const Status& why) {
+  const Section section(state_);
+  if (operation.done() && operation.status().ok()) {
+    operation.failLate(why);
+  }
 }
 
 // Under the lock.

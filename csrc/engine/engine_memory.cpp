@@ -74,7 +74,7 @@ void Engine::trim(Group& group) {
     const auto pending = group.pending();
     if (!pending.empty()) {
       throw Error(
-          ErrorCode::kInvalidArgument,
+          ErrorCode::kUnusable,
           std::to_string(pending.size()) +
               " operations of this group are pending, the first of them " +
               pending.front()->describe() + ": wait for them first");

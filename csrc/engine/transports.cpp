@@ -59,7 +59,8 @@ std::unique_ptr<Connection> Transports::makeSelfConnection() {
 }
 
 std::unique_ptr<Accelerator> makeAccelerator(const Config& config) {
-  return std::make_unique<cuda::CudaAccelerator>(config.gpuKernel);
+  return std::make_unique<cuda::CudaAccelerator>(
+      config.gpuKernel, config.streamWaits);
 }
 
 int deviceOf(const std::byte* address) {

@@ -57,6 +57,7 @@ class ConfigTest : public ::testing::Test {
       "DLSLIME_LINGER_MS",
       "DLSLIME_RECOVERY_MS",
       "DLSLIME_RETURN_MS",
+      "DLSLIME_STREAM_WAITS",
       "DLSLIME_LOG",
       "DLSLIME_RDMA",
       "DLSLIME_REGISTRATION_BYTES",
@@ -123,6 +124,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
        {"DLSLIME_NEAR", "0000:18:00.0"},
        {"DLSLIME_GPUDIRECT", "off"},
        {"DLSLIME_GPU_KERNEL", "off"},
+       {"DLSLIME_STREAM_WAITS", "on"},
        {"DLSLIME_REGISTRATION_BYTES", "10"},
        {"DLSLIME_LOG", "debug"}});
   const auto config = Config::fromEnvironment();
@@ -140,6 +142,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
   EXPECT_EQ(config.rdma.near, "0000:18:00.0");
   EXPECT_FALSE(config.rdma.gpuDirect);
   EXPECT_FALSE(config.gpuKernel);
+  EXPECT_EQ(config.streamWaits, StreamWaits::kOn);
   EXPECT_EQ(config.rdma.cacheBytes, 10U);
   EXPECT_EQ(config.logLevel, LogLevel::kDebug);
 }

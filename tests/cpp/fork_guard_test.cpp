@@ -127,8 +127,7 @@ TEST_F(ForkGuardTest, EngineIsRefusedInAForkedChild) {
     } catch (const Error& error) {
       const bool named =
           std::string(error.what()).find("fork") != std::string::npos;
-      return named && error.status().code() == ErrorCode::kInvalidArgument ? 1
-                                                                           : 2;
+      return named && error.status().code() == ErrorCode::kUnusable ? 1 : 2;
     }
     return 3;
   });

@@ -37,8 +37,7 @@ TEST(StatusTest, MovedFromErrorLeavesTheOtherWhole) {
 }
 
 TEST(StatusTest, EveryCodeHasItsName) {
-  for (int code = 0; code <= static_cast<int>(ErrorCode::kUnavailable);
-       ++code) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::kExhausted); ++code) {
     EXPECT_NE(errorCodeName(static_cast<ErrorCode>(code)), "unknown") << code;
   }
   EXPECT_EQ(errorCodeName(static_cast<ErrorCode>(99)), "unknown");

@@ -11,8 +11,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 pytestmark = dlslime_only
 
-# How the ranks reach each other, how torch makes memory, and what the driver can do. Streams of the
-# last two can't wait for processors.
+# How the ranks reach each other, how torch makes memory, and what the driver can do. Those of
+# HOST_WAITS can't let streams wait for processors.
 WAYS = {
     "shm": {},
     "gloo": {"DLSLIME_ROUTE": "gloo", "DLSLIME_FALLBACK": "allow"},
@@ -20,12 +20,16 @@ WAYS = {
     "late streams": {"FAKE_CUDA_DELAY_US": "2000"},
     "old driver": {"FAKE_CUDA_VERSION": "11040"},
     "one queue": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+    "late loading": {"CUDA_MODULE_LOADING": "LAZY"},
+    "late loading at own risk": {"CUDA_MODULE_LOADING": "LAZY", "DLSLIME_STREAM_WAITS": "on"},
+    "forbidden": {"DLSLIME_STREAM_WAITS": "off"},
 }
+HOST_WAITS = ("old driver", "one queue", "late loading", "forbidden")
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_messages(way: str, tmp_path: Path) -> None:
-    arguments = ["--host-waits"] if way in ("old driver", "one queue") else []
+    arguments = ["--host-waits"] if way in HOST_WAITS else []
     status, output = torchrun(PROGRAMS / "cuda_messages.py", arguments, 2, tmp_path, env=WAYS[way])
     assert status == 0, output
     assert output.splitlines()[-1] == "all right"
@@ -35,6 +39,14 @@ def test_messages(way: str, tmp_path: Path) -> None:
 def test_transfers(way: str, tmp_path: Path) -> None:
     status, output = torchrun(PROGRAMS / "cuda_transfers.py", [], 2, tmp_path, env=WAYS[way])
     assert status == 0, output
+    assert output.splitlines()[-1] == "all right"
+
+
+def test_a_full_launch_queue_ends_with_the_time_out(tmp_path: Path) -> None:
+    env = {"FAKE_CUDA_ROOM": "1000"}
+    status, output = torchrun(PROGRAMS / "cuda_launches.py", [], 2, tmp_path, env=env)
+    assert status == 0, output
+    assert "made no copy until the stream was let go" in output
     assert output.splitlines()[-1] == "all right"
 
 

@@ -49,6 +49,8 @@ def _refused_in_child(rank: int) -> None:
     ):
         with pytest.raises(RuntimeError, match="fork"):
             operation()
+    with pytest.raises(dist.DistBackendError, match="fork"):
+        dlslime_backend.Endpoint()
 
 
 def _child_is_refused(rank: int, size: int) -> None:

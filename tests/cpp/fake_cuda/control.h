@@ -37,6 +37,9 @@ using FakeCudaFail =
 // Everything that a stream does begins late by up to so many microseconds. As
 // does FAKE_CUDA_DELAY_US; 50 otherwise.
 using FakeCudaDelay = void(int microseconds);
+// FAKE_CUDA_ROOM: a stream takes so many launches; whoever has another one
+// waits until there is room, and keeps others from making theirs in any stream.
+
 // How many there are now: "allocations", "imports", "streams", "events",
 // "handles", "pinned", "contexts"; of "launches" all there ever were.
 using FakeCudaLive = int(const char* kind);

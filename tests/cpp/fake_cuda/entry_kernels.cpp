@@ -1,5 +1,6 @@
 // Modules and launches: the one kernel that there is, by its source, compiled
 // for the processor.
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -71,6 +72,14 @@ bool launch(
 }
 
 } // namespace
+
+FAKE_CUDA_EXPORT Result cuModuleGetLoadingMode(LoadingMode* mode) {
+  FAKE_CUDA_ENTER(cuModuleGetLoadingMode);
+  const char* const asked = std::getenv("CUDA_MODULE_LOADING");
+  const bool eager = asked != nullptr && std::string_view(asked) == "EAGER";
+  *mode = eager ? LoadingMode::kEager : LoadingMode::kLazy;
+  return Result::kSuccess;
+}
 
 FAKE_CUDA_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
   FAKE_CUDA_ENTER(cuModuleLoadData);

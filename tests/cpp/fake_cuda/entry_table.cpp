@@ -35,6 +35,7 @@ void cuIpcOpenMemHandle_v2();
 void cuIpcCloseMemHandle();
 void cuMemGetHandleForAddressRange();
 void cuMemGetAddressRange_v2();
+void cuModuleGetLoadingMode();
 void cuModuleLoadData();
 void cuModuleUnload();
 void cuModuleGetFunction();
@@ -115,6 +116,9 @@ const Entry kEntries[] = {
     {"cuMemGetHandleForAddressRange",
      11070,
      reinterpret_cast<void*>(&cuMemGetHandleForAddressRange)},
+    {"cuModuleGetLoadingMode",
+     11070,
+     reinterpret_cast<void*>(&cuModuleGetLoadingMode)},
     {"cuModuleLoadData", 2000, reinterpret_cast<void*>(&cuModuleLoadData)},
     {"cuModuleUnload", 2000, reinterpret_cast<void*>(&cuModuleUnload)},
     {"cuModuleGetFunction",

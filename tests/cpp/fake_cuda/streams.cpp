@@ -1,5 +1,7 @@
 #include "fake_cuda/streams.h"
 
+#include <chrono>
+#include <cstdlib>
 #include <random>
 #include <set>
 #include <shared_mutex>
@@ -13,6 +15,14 @@ struct Registry { // never destroyed: streams outlive static objects
   std::set<StreamQueue*> all;
   // Whoever waits for all of them keeps others from giving them more.
   std::shared_mutex giving;
+  // Launches that a stream takes; 0: any number.
+  const size_t room = roomAsked();
+  std::mutex launching; // held by whoever waits for room
+
+  static size_t roomAsked() {
+    const char* const asked = std::getenv("FAKE_CUDA_ROOM");
+    return asked == nullptr ? 0 : std::strtoull(asked, nullptr, 10);
+  }
 };
 Registry& registry() {
   static auto* made = new Registry;
@@ -72,7 +82,24 @@ StreamQueue::~StreamQueue() {
 
 void StreamQueue::enqueue(std::function<bool()> work) {
   const std::shared_lock<std::shared_mutex> guard(registry().giving);
+  std::unique_lock<std::mutex> alone(registry().launching, std::defer_lock);
+  if (registry().room != 0) {
+    alone.lock();
+    waitForRoom();
+  }
   push({std::move(work), false});
+}
+
+void StreamQueue::waitForRoom() {
+  for (;;) {
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      if (work_.size() < registry().room) {
+        return;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void StreamQueue::push(Work work) {

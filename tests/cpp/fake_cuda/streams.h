@@ -65,6 +65,7 @@ class StreamQueue {
     bool always; // also after a failure
   };
   void push(Work work);
+  void waitForRoom();
 
   std::deque<Work> work_;
   bool busy_ = false;

@@ -48,6 +48,7 @@ def use() -> ModuleType:
     with (_BUILD / "mutex").open("w") as lock:  # one compiles; "lock" is torch's own
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.environ["DLSLIME_CUDA_LIBRARY"] = str(driver())
+        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # so that streams may wait
         extension: ModuleType = cpp_extension.load(
             name="fake_gpu_device",
             sources=[str(_HERE / f"{name}.cpp") for name in ("device", "memory", "nccl")],
