@@ -28,6 +28,14 @@ void relax() {
 #endif
 }
 
+// Others see the flag, or we see what they have done: the looks that follow
+// acquire only, and such a load may overtake even a seq_cst store where the
+// processor has LDAPR (aarch64).
+void announce(std::atomic<bool>& flag) {
+  flag.store(true, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
 } // namespace
 
 Progress::Progress(ProgressSource& source, Sleeper& sleeper, microseconds spin)
@@ -156,7 +164,7 @@ void Progress::attend() {
 }
 
 void Progress::sleepOnce(TimePoint deadline) {
-  asleep_.store(true, std::memory_order_seq_cst);
+  announce(asleep_);
   if (source_.mustLook()) {
     asleep_.store(false, std::memory_order_release);
     std::this_thread::sleep_for(kNap);
@@ -178,7 +186,7 @@ void Progress::sleepOnce(TimePoint deadline) {
 void Progress::sleepWait(const Operation& operation, TimePoint deadline) {
   if (takeSleeper()) {
     // Set before the last look at done(): whoever completes it later kicks.
-    waiterAsleep_.store(true, std::memory_order_seq_cst);
+    announce(waiterAsleep_);
     if (!operation.done()) {
       sleepOnce(deadline);
     }
@@ -187,7 +195,8 @@ void Progress::sleepWait(const Operation& operation, TimePoint deadline) {
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  followers_.fetch_add(1, std::memory_order_seq_cst);
+  followers_.fetch_add(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   const auto ready = [&] { return operation.done() || !sleeperTaken_; };
   if (deadline >= never()) {
     changed_.wait(lock, ready);

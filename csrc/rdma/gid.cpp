@@ -69,9 +69,11 @@ bool isBest(const Gid& gid, bool ethernet) {
   return costOf(gid, ethernet) == 0;
 }
 
-int commonBits(const ibv_gid& one, const ibv_gid& other) {
+int commonNetworkBits(const ibv_gid& one, const ibv_gid& other) {
+  constexpr size_t kPrefixBytes = 8;
+  const bool ipv4 = isIpv4(one) && isIpv4(other);
   int bits = 0;
-  for (size_t i = 0; i < sizeof(one.raw); ++i) {
+  for (size_t i = 0; i < (ipv4 ? sizeof(one.raw) : kPrefixBytes); ++i) {
     const auto different = static_cast<uint8_t>(one.raw[i] ^ other.raw[i]);
     bits += std::countl_zero(different);
     if (different != 0) {

@@ -29,8 +29,10 @@ struct Gid {
 std::optional<Gid>
 chooseGid(const std::vector<Gid>& table, bool ethernet, int forced);
 
-// How many leading bits are the same: the more, the nearer two addresses are.
-int commonBits(const ibv_gid& one, const ibv_gid& other);
+// How many leading bits are the same, of what tells of networks: the more, the
+// nearer two addresses are. Of IPv4 all of it; else the prefix, since the other
+// half is the port's own number.
+int commonNetworkBits(const ibv_gid& one, const ibv_gid& other);
 
 // No other entry of the table could be a better one.
 bool isBest(const Gid& gid, bool ethernet);

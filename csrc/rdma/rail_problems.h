@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/log.h"
+#include "core/said_once.h"
 #include "core/status.h"
 
 namespace dlslime::rdma {
@@ -22,7 +23,7 @@ class RailProblems {
     }
   }
   // Throws Error{kUnavailable} with all of it if no rail is left; else it is a
-  // warning.
+  // warning, once: every try for a better connection meets it again.
   void settle(bool anyLeft) const {
     if (text_.empty()) {
       return;
@@ -30,7 +31,10 @@ class RailProblems {
     if (!anyLeft) {
       throw Error(ErrorCode::kUnavailable, text_);
     }
-    logWarning(text_ + "; RDMA goes by other queue pairs");
+    static SaidOnce said;
+    if (said.isNew(text_)) {
+      logWarning(text_ + "; RDMA goes by other queue pairs");
+    }
   }
 
  private:

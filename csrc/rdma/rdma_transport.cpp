@@ -132,7 +132,7 @@ std::vector<RdmaTransport::Berth> RdmaTransport::matchRails(
       if (nic->ethernet() == rail.pair.ethernet) {
         const auto& gid = nic->gid().value;
         matches.push_back(
-            {commonBits(gid, rail.pair.gid),
+            {commonNetworkBits(gid, rail.pair.gid),
              matches.size(),
              rail.nicNumber,
              nic});

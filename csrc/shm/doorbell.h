@@ -23,8 +23,10 @@ class Doorbell {
   int fd() const {
     return event_.get();
   }
+  // Before the last look at what peers publish: see RemoteDoorbell::ring().
   void setAsleep(bool asleep) {
-    page().asleep.store(asleep ? 1 : 0, std::memory_order_seq_cst);
+    page().asleep.store(asleep ? 1 : 0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   void drain();
   // Copies for a peer: the page, then the eventfd.

@@ -86,6 +86,22 @@ TEST(RdmaGid, TextsAreThoseOfTheAddresses) {
   EXPECT_EQ(gidText(ipv6Gid(0xfe, 0x80, 1)), "fe80::1");
 }
 
+TEST(RdmaGid, OnlyTheNetworkTellsHowNearTwoAre) {
+  const auto ours = ipv4Gid(10, 9, 1, 1);
+  EXPECT_GT(
+      commonNetworkBits(ours, ipv4Gid(10, 9, 1, 77)),
+      commonNetworkBits(ours, ipv4Gid(10, 9, 2, 1)));
+  // All ports of an InfiniBand subnet, or with nothing but a link-local
+  // address, are equally near, whatever their own numbers.
+  const auto port = ipv6Gid(0xfe, 0x80, 7);
+  EXPECT_EQ(
+      commonNetworkBits(port, ipv6Gid(0xfe, 0x80, 6)),
+      commonNetworkBits(port, ipv6Gid(0xfe, 0x80, 120)));
+  EXPECT_LT(
+      commonNetworkBits(port, ipv6Gid(0xfe, 0xc0, 7)),
+      commonNetworkBits(port, ipv6Gid(0xfe, 0x80, 120)));
+}
+
 const std::vector<std::string> kDevices{"mlx5_0", "mlx5_1", "mlx5_10", "bnxt"};
 
 TEST(RdmaSelection, WholeNamesAreNotPrefixes) {
