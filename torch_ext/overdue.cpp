@@ -1,5 +1,7 @@
 #include "torch_ext/overdue.h"
 
+#include <algorithm>
+#include <string>
 #include <thread>
 
 #include "core/log.h"
@@ -10,6 +12,24 @@ namespace {
 // The lock is held for microseconds, or, by a machine that is slow, for some
 // milliseconds.
 constexpr milliseconds kPatience{1000};
+constexpr milliseconds kLook{5000}; // for calls that do not return
+constexpr milliseconds kNap{1};
+
+constexpr const char* kRemedy =
+    "a launch into a full queue, or of a kernel that is loaded for the first "
+    "time, waits for them and keeps other calls from being made. "
+    "DLSLIME_STREAM_WAITS=off lets the host wait instead (docs/cuda.md)";
+
+Status letGoBefore(const Operation& operation, milliseconds limit) {
+  return {
+      ErrorCode::kTimeout,
+      operation.describe() + " timed out after " +
+          std::to_string(limit.count()) +
+          " ms, and the GPU's driver took no calls until the stream that "
+          "waited for it was let go: what was computed from it is wrong. "
+          "Perhaps " +
+          kRemedy};
+}
 } // namespace
 
 Overdue& Overdue::instance() {
@@ -49,19 +69,36 @@ void Overdue::run() {
       changed_.wait(lock);
       continue;
     }
-    const auto next = entries_.top().deadline;
-    if (Clock::now() < next && !entries_.top().over()) {
-      changed_.wait_until(lock, next);
+    const Entry entry = entries_.top();
+    const auto now = Clock::now();
+    const bool early = now < entry.deadline && !entry.over();
+    if (!early) {
+      entries_.pop();
+    } else if (
+        changed_.wait_until(lock, std::min(entry.deadline, now + kLook)) ==
+        std::cv_status::no_timeout) {
       continue;
     }
-    const Entry entry = entries_.top();
-    entries_.pop();
     lock.unlock();
-    end(entry);
+    early ? warn(entry) : end(entry);
     lock.lock();
   }
 }
 
+void Overdue::warn(const Entry& entry) {
+  const auto handle = entry.handle.lock();
+  if (!handle || warned_ || handle->engine->responds(kPatience)) {
+    return;
+  }
+  warned_ = true;
+  logWarning(
+      std::string("a call to the GPU's driver does not return while streams "
+                  "wait for messages, perhaps because of one of them: ") +
+      kRemedy);
+}
+
+// Whatever is called here may not return before the stream is let go, and
+// perhaps others: so it is called by a thread of its own.
 void Overdue::end(const Entry& entry) {
   const auto handle = entry.handle.lock();
   const auto operation = entry.operation.lock();
@@ -69,22 +106,20 @@ void Overdue::end(const Entry& entry) {
   if (!handle || !operation || !hold || operation->done()) {
     return;
   }
-  if (handle->engine->responds(kPatience)) {
-    takeBack(*handle, operation, entry.limit);
-    return;
+  const auto limit = entry.limit;
+  std::thread([handle, operation, limit] {
+    takeBack(*handle, operation, limit);
+  }).detach();
+  for (auto waited = milliseconds(0); !operation->done(); waited += kNap) {
+    if (waited > kPatience + kGrace) {
+      const auto why = letGoBefore(*operation, limit);
+      logError(why.message());
+      operation->failLate(why);
+      hold->release();
+      return;
+    }
+    std::this_thread::sleep_for(kNap);
   }
-  const Status why(
-      ErrorCode::kTimeout,
-      operation->describe() + " timed out after " +
-          std::to_string(entry.limit.count()) +
-          " ms: the stream that waited for it has kept the GPU's driver from "
-          "taking our calls (a full launch queue, or a kernel that is loaded). "
-          "It was let go, and what was computed from this message is wrong. "
-          "DLSLIME_STREAM_WAITS=off lets the host wait instead");
-  logError(why.message());
-  hold->release();
-  handle->engine->abandon(*handle->group, operation, why);
-  handle->engine->failLetGo(*operation, why);
 }
 
 } // namespace dlslime

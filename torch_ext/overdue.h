@@ -38,12 +38,14 @@ class Overdue {
     bool over() const;
   };
   void run();
+  void warn(const Entry& entry);
   static void end(const Entry& entry);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::priority_queue<Entry> entries_; // guarded by mutex_
   bool started_ = false; // guarded by mutex_
+  bool warned_ = false; // by its thread alone
 };
 
 } // namespace dlslime

@@ -12,9 +12,6 @@ namespace dlslime {
 
 namespace {
 
-// What a cancelled operation may take to let go of its memory before we stop
-// waiting for that: a peer answers in microseconds unless it is stuck.
-constexpr milliseconds kGrace{1000};
 constexpr size_t kPendingShown = 16;
 // What a signal may have to wait for who waits.
 constexpr milliseconds kSignalsEvery{200};

@@ -31,6 +31,10 @@ class NoteOperation final : public Operation {
   const std::shared_ptr<Bytes> bytes_;
 };
 
+// What a cancelled operation may take to let go of its memory before we stop
+// waiting for that: a peer answers in microseconds unless it is stuck.
+constexpr milliseconds kGrace{1000};
+
 // The operation was not done in time: it ends, with all that is known of why.
 void takeBack(
     GroupHandle& handle,

@@ -17,12 +17,16 @@ void Operation::settle(Status status) {
   done_.store(true, std::memory_order_release);
 }
 
+Operation::~Operation() {
+  delete late_.load(std::memory_order_acquire);
+}
+
 void Operation::failLate(Status why) {
-  if (lateStatus_) {
-    return; // somebody may be reading it
+  auto late = std::make_unique<const Status>(std::move(why));
+  const Status* none = nullptr;
+  if (late_.compare_exchange_strong(none, late.get())) {
+    late.release();
   }
-  lateStatus_ = std::make_unique<const Status>(std::move(why));
-  late_.store(lateStatus_.get(), std::memory_order_release);
 }
 
 void Operation::runCallbacks() {

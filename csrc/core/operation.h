@@ -45,7 +45,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // `peer` is a rank in the group; kAnySource only for receives.
   Operation(Kind kind, int peer, uint32_t tag, MemoryView view)
       : kind_(kind), peer_(peer), tag_(tag), view_(view) {}
-  virtual ~Operation() = default;
+  virtual ~Operation();
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
@@ -88,6 +88,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
     return bytes_;
   }
 
+  // Any thread. It has failed, however it ends or has ended: a receiver refused
+  // the send afterwards, or nobody could wait any longer. Counts once.
+  void failLate(Status why);
+
   // Any thread; exactly once, on the thread that completes the operation and
   // outside the engine's lock, or at once if it is done already.
   void onDone(std::function<void()> callback);
@@ -110,9 +114,6 @@ class Operation : public std::enable_shared_from_this<Operation> {
     onDevice.reset();
     releaseMemory();
   }
-  // What ended well has failed all the same, as a send that its receiver
-  // refused afterwards: whoever asks from now on is told. Counts once.
-  void failLate(Status why);
 
   Stage stage = Stage::kNew;
   // kAnnounced, kPushing, kPulling, kPosted if offered: the channel's number
@@ -144,8 +145,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   const MemoryView view_;
   std::atomic<bool> done_{false};
   Status status_;
-  std::unique_ptr<const Status> lateStatus_; // set before late_
-  std::atomic<const Status*> late_{nullptr};
+  std::atomic<const Status*> late_{nullptr}; // owned; set once
   int source_ = kAnySource;
   size_t bytes_ = 0;
   OperationPtr next_; // see OperationQueue

@@ -73,9 +73,6 @@ class Engine final : public ProgressSource {
       Operation& operation);
   // False: nobody gets to it, since a call to the GPU's driver does not return.
   bool responds(milliseconds patience);
-  // The stream was let go before the operation was over: it has failed, however
-  // it ends.
-  void failLetGo(Operation& operation, const Status& why);
   // The caller is about to read what has come.
   void noteFetched() {
     state_.completions.noteFetched();

@@ -49,13 +49,6 @@ bool Engine::responds(milliseconds patience) {
   return true;
 }
 
-void Engine::failLetGo(Operation& operation, const Status& why) {
-  const Section section(state_);
-  if (operation.done() && operation.status().ok()) {
-    operation.failLate(why);
-  }
-}
-
 // Under the lock.
 bool Engine::lookAtGpus(Accelerator& gpus) {
   bool any = gpus.copying() && gpus.poll();

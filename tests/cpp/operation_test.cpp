@@ -40,6 +40,24 @@ TEST(OperationTest, CallbackRunsOnceWhenItEnds) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(OperationTest, AFailureOutsideOfItCountsHoweverItEndsAndOnce) {
+  const auto before = some(), after = some();
+  before->failLate({ErrorCode::kTimeout, "first"});
+  for (const auto& operation : {before, after}) {
+    operation->settle({});
+    EXPECT_TRUE(operation->done());
+  }
+  EXPECT_TRUE(after->status().ok());
+  std::thread other([&] { after->failLate({ErrorCode::kTimeout, "first"}); });
+  other.join();
+  for (const auto& operation : {before, after}) {
+    const auto& told = operation->status();
+    operation->failLate({ErrorCode::kPeerFailed, "second"});
+    EXPECT_EQ(told.message(), "first");
+    EXPECT_EQ(operation->status().code(), ErrorCode::kTimeout);
+  }
+}
+
 TEST(OperationTest, CallbackAddedAfterTheEndRunsAtOnce) {
   const auto operation = some();
   operation->settle({});

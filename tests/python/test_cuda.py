@@ -46,6 +46,7 @@ def test_a_full_launch_queue_ends_with_the_time_out(tmp_path: Path) -> None:
     env = {"FAKE_CUDA_ROOM": "1000"}
     status, output = torchrun(PROGRAMS / "cuda_launches.py", [], 2, tmp_path, env=env)
     assert status == 0, output
+    assert "a call to the GPU's driver does not return while streams wait" in output
     assert "made no copy until the stream was let go" in output
     assert output.splitlines()[-1] == "all right"
 
