@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "core/log.h"
@@ -107,9 +108,14 @@ void Overdue::end(const Entry& entry) {
     return;
   }
   const auto limit = entry.limit;
-  std::thread([handle, operation, limit] {
+  const auto take = [handle, operation, limit] {
     takeBack(*handle, operation, limit);
-  }).detach();
+  };
+  try {
+    std::thread(take).detach();
+  } catch (const std::system_error&) { // no more threads are to be had
+    take();
+  }
   for (auto waited = milliseconds(0); !operation->done(); waited += kNap) {
     if (waited > kPatience + kGrace) {
       const auto why = letGoBefore(*operation, limit);
