@@ -22,10 +22,10 @@ Operation::~Operation() {
 }
 
 void Operation::failLate(Status why) {
-  auto late = std::make_unique<const Status>(std::move(why));
+  const auto* const late = new Status(std::move(why));
   const Status* none = nullptr;
-  if (late_.compare_exchange_strong(none, late.get())) {
-    late.release();
+  if (!late_.compare_exchange_strong(none, late)) {
+    delete late; // somebody was first, and may be read already
   }
 }
 
