@@ -104,6 +104,7 @@ def mapped(rank: int, size: int) -> None:
         window.wait_signal(peer, False)
     assert mine.eq(torch.arange(1, size + 1).view(size, 1)).all()
     assert memory.sum() == mine.sum()
+    dist.barrier()  # a rank that is ahead would write into what others still compare
     # What a window brings is seen as well, and mappings outlast the window.
     after = (rank + 1) % size
     window.put(torch.full((1,), 50.0 + rank), after, 3, True)
