@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from harness import all_routes, await_death, await_key, dlslime_only, run_world, sync, tell
 from patterns import blank, expect_pattern, pattern
+from polling import eventually
 
 pytestmark = dlslime_only
 
@@ -138,10 +139,7 @@ def _killed_while_polled(rank: int, size: int) -> None:
     dist.send(torch.ones(1), 1)
     work = dist.irecv(blank(10), 1)
     tell("posted")
-    deadline = time.monotonic() + 20
-    while not work.is_completed():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    eventually(work.is_completed)
     assert not work.is_success()
     _expect_death_of(1, [work], "polled")
 
@@ -245,10 +243,7 @@ def _crash(rank: int, size: int) -> None:
 def test_crash_leaves_nothing_in_dev_shm(env: dict[str, str]) -> None:
     before = _shared_memory()
     run_world(_crash, 2, env=env, may_die=[0, 1])
-    deadline = time.monotonic() + 2  # other programs may come and go there
-    while _shared_memory() - before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _shared_memory() - before
+    eventually(lambda: not _shared_memory() - before)  # other programs may come and go there
 
 
 def _stopped_peer(rank: int, size: int) -> None:

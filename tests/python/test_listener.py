@@ -5,13 +5,13 @@ import os
 import random
 import socket
 import struct
-import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from harness import dlslime_only, run_world, sync
+from polling import eventually
 from test_groups import exchange
 
 pytestmark = dlslime_only
@@ -121,10 +121,7 @@ def _flood(rank: int, size: int) -> None:
         exchange(None, 2, 200_000)
         for client in silent:
             client.close()
-        deadline = time.monotonic() + 10
-        while _descriptors() > before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert _descriptors() <= before, "descriptors of strangers are closed"
+        eventually(lambda: _descriptors() <= before, what="descriptors of strangers stay open")
     else:
         exchange(None, 2, 200_000)
 
@@ -160,10 +157,7 @@ def _descriptors_as_payload(rank: int, size: int) -> None:
             with open("/dev/null", "rb") as null, contextlib.suppress(OSError):
                 socket.send_fds(client, [b"x" * 64], [null.fileno()] * 8)
             client.close()
-        deadline = time.monotonic() + 10
-        while _descriptors() > before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert _descriptors() <= before
+        eventually(lambda: _descriptors() <= before)
     sync("closed")
     exchange(None, 2)
 

@@ -1,7 +1,6 @@
 """One-sided transfers in a process group: what arrives where, and who is told."""
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 import dlslime_backend
 from harness import all_routes, await_key, context, dlslime_only, run_world, sync, tell
 from patterns import blank, expect, expect_pattern, pattern
+from polling import eventually
 from test_threads import run_threads
 
 pytestmark = dlslime_only
@@ -348,10 +348,7 @@ def _polled(rank: int, size: int, nbytes: int) -> None:
     side = side_of(rank, nbytes)
     if rank == 0:
         transfer = side.write()
-        deadline = time.monotonic() + 20
-        while not transfer.done():
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        eventually(transfer.done)
     sync("written")
     expect_pattern(side.memory, 0)
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from harness import all_routes, await_key, dlslime_only, run_world, tell
 from patterns import blank, expect_pattern, pattern
+from polling import eventually
 
 
 def run_threads(functions: list[Callable[[], None]]) -> None:
@@ -223,10 +224,7 @@ def _polling_threads(rank: int, size: int) -> None:
         works = [dist.irecv(t, 0) for t in received]
 
     def poll() -> None:
-        deadline = time.monotonic() + 20
-        while not all(work.is_completed() for work in works):
-            assert time.monotonic() < deadline
-            time.sleep(0.0005)
+        eventually(lambda: all(work.is_completed() for work in works))
 
     def wait() -> None:
         for work in works:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from harness import all_routes, await_key, dlslime_only, run_world, sync, tell
 from patterns import blank, expect, expect_pattern, pattern
+from polling import eventually
 
 pytestmark = dlslime_only  # Gloo has next to none of this for point-to-point operations
 
@@ -19,10 +20,7 @@ SHORT = datetime.timedelta(milliseconds=150)
 
 def poll(works: list[dist.Work], seconds: float = 20) -> None:
     """Returns when every work says that it is completed; nobody waits."""
-    deadline = time.monotonic() + seconds
-    while not all(work.is_completed() for work in works):
-        assert time.monotonic() < deadline, "is_completed() stays False"
-        time.sleep(0.001)
+    eventually(lambda: all(work.is_completed() for work in works), seconds)
 
 
 def _polled(rank: int, size: int, nbytes: int) -> None:
@@ -272,10 +270,7 @@ def _future_without_wait(rank: int, size: int) -> None:
     else:
         await_key("posted")
         futures = [dist.isend(pattern(SMALL, 1), 0).get_future()]
-    deadline = time.monotonic() + 20
-    while not all(future.done() for future in futures):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    eventually(lambda: all(future.done() for future in futures))
 
 
 @all_routes
