@@ -31,8 +31,8 @@ class RailProblems {
     if (!anyLeft) {
       throw Error(ErrorCode::kUnavailable, text_);
     }
-    static SaidOnce said;
-    if (said.isNew(text_)) {
+    static auto* const said = new SaidOnce; // for threads that outlast main()
+    if (said->isNew(text_)) {
       logWarning(text_ + "; RDMA goes by other queue pairs");
     }
   }
