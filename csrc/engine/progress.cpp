@@ -153,6 +153,8 @@ void Progress::releaseSleeper() {
 }
 
 void Progress::attend() {
+  // Pairs with announce(): we see that it sleeps, or it that it must look.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   wake();
   if (!serving_.load(std::memory_order_seq_cst)) {
     {
