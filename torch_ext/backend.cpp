@@ -235,9 +235,11 @@ void DlslimeBackend::setGroupUid(const std::string& uid) {
 
 PeerReport DlslimeBackend::explain(int rank) {
   checkPeer("explained", rank);
-  refuseInForkedChild();
-  return handle_->engine->explain(
-      *handle_->group, rank, deadlineAfter(handle_->timeout.load()));
+  return checkedCall([&] {
+    refuseInForkedChild();
+    return handle_->engine->explain(
+        *handle_->group, rank, deadlineAfter(handle_->timeout.load()));
+  });
 }
 
 } // namespace dlslime

@@ -16,7 +16,7 @@ bool holdsMemory(const c10d::Backend& backend) {
 } // namespace
 
 void DlslimeBackend::suspend() {
-  refuseInForkedChild();
+  checkedCall(refuseInForkedChild);
   if (handle_->suspended.exchange(true)) {
     return;
   }
@@ -34,7 +34,7 @@ void DlslimeBackend::suspend() {
 }
 
 void DlslimeBackend::resume() {
-  refuseInForkedChild();
+  checkedCall(refuseInForkedChild);
   if (!handle_->suspended.load()) {
     return;
   }
@@ -47,7 +47,7 @@ void DlslimeBackend::resume() {
 }
 
 std::unordered_map<std::string, uint64_t> DlslimeBackend::getMemoryStats() {
-  refuseInForkedChild();
+  checkedCall(refuseInForkedChild);
   const auto use = handle_->engine->memoryUse(*handle_->group);
   std::unordered_map<std::string, uint64_t> stats{
       {"suspend", use.idle},

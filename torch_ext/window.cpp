@@ -88,7 +88,12 @@ Window::WorkPtr Window::finish(
       handle_, operation, c10d::OpType::UNKNOWN, std::move(tensors), nullptr);
   if (!asyncOp) {
     const WithoutGil others;
-    work->wait(limit);
+    // A handler that throws would leave one signal behind that nobody counts.
+    checkedCall(
+        [&] { waitOrTakeBack(*handle_, operation, limit, Signals::kLeave); });
+    if (!operation->status().ok()) {
+      std::rethrow_exception(makeException(operation->status()));
+    }
   }
   return work;
 }

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "torch_ext/checked_call.h"
 #include "torch_ext/device_stream.h"
 
 namespace dlslime {
@@ -51,7 +52,7 @@ bool P2PWork::isCompleted() {
     return true;
   }
   // Looks for news as well, so that polling alone is enough to make progress.
-  refuseInForkedChild();
+  checkedCall(refuseInForkedChild);
   handle_->engine->poke();
   return operation_->done();
 }
@@ -61,7 +62,7 @@ bool P2PWork::isSuccess() const {
 }
 
 std::exception_ptr P2PWork::exception() const {
-  return operation_->done() && !operation_->status().ok()
+  return operation_->decided() && !operation_->status().ok()
       ? makeException(operation_->status())
       : nullptr;
 }
@@ -72,7 +73,8 @@ int P2PWork::sourceRank() const {
       "dlslime: only a receive has a source rank");
   if (operation_->ofDevice() && operation_->peer() == Operation::kAnySource) {
     // Nobody has waited for it yet but a stream.
-    waitOrTakeBack(*handle_, operation_, handle_->timeout.load());
+    checkedCall(
+        [&] { waitOrTakeBack(*handle_, operation_, handle_->timeout.load()); });
   }
   return operation_->done() ? operation_->source() : operation_->peer();
 }
@@ -89,23 +91,23 @@ std::vector<at::Tensor> P2PWork::result() {
 
 bool P2PWork::wait(std::chrono::milliseconds timeout) {
   const auto limit = timeout == kNoTimeout ? handle_->timeout.load() : timeout;
-  if (operation_->ofDevice()) {
-    waitByStream(
-        handle_, operation_, currentStream(tensors_[0].device()), limit);
-  } else {
-    waitOrTakeBack(*handle_, operation_, limit);
-  }
+  checkedCall([&] {
+    if (operation_->ofDevice()) {
+      waitByStream(
+          handle_, operation_, currentStream(tensors_[0].device()), limit);
+    } else {
+      waitOrTakeBack(*handle_, operation_, limit);
+    }
+  });
   if (c10d::allow_inflight_collective_as_graph_input()) {
     c10d::unregister_work(
         c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));
   }
-  if (operation_->done()) {
-    if (hasFuture_.load(std::memory_order_acquire)) {
-      awaitFuture();
-    }
-    if (!operation_->status().ok()) {
-      throwStatus(operation_->status());
-    }
+  if (operation_->done() && hasFuture_.load(std::memory_order_acquire)) {
+    awaitFuture();
+  }
+  if (operation_->decided() && !operation_->status().ok()) {
+    throwStatus(operation_->status());
   }
   return true;
 }

@@ -278,7 +278,11 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
         transfer = begin(local.region, there, [(local.offset, remote.offset, remote.length)])
         if async_op:
             return _Work(transfer, timeout)
-        transfer.wait(timeout)
+        try:
+            transfer.wait(timeout)
+        except BaseException:  # Ctrl-C as well: the caller has no handle of what would go on
+            transfer.cancel()
+            raise
         return 0
 
     def close(self, *, timeout: float | None = None) -> None:
