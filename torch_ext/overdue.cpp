@@ -43,24 +43,40 @@ bool Overdue::Entry::over() const {
   return !alive || alive->done();
 }
 
-void Overdue::watch(
+bool Overdue::watch(
     const std::shared_ptr<GroupHandle>& handle,
     const OperationPtr& operation,
     const std::shared_ptr<Accelerator::Hold>& hold,
     milliseconds limit) {
   const std::lock_guard<std::mutex> guard(mutex_);
+  if (!start()) {
+    return false;
+  }
   while (!entries_.empty() && entries_.top().over()) {
     entries_.pop();
   }
   const auto deadline = deadlineAfter(limit);
-  const bool first = entries_.empty() || deadline < entries_.top().deadline;
-  entries_.push({deadline, limit, handle, operation, hold});
-  if (!started_) {
-    started_ = true;
-    std::thread([this] { run(); }).detach();
-  } else if (first) {
+  if (entries_.empty() || deadline < entries_.top().deadline) {
     changed_.notify_one();
   }
+  entries_.push({deadline, limit, handle, operation, hold});
+  return true;
+}
+
+bool Overdue::start() {
+  if (started_) {
+    return true;
+  }
+  try {
+    std::thread([this] { run(); }).detach();
+  } catch (const std::system_error& error) {
+    logWarning(
+        std::string("no thread can be had that would let streams go when a "
+                    "time-out is over, so the host waits: ") +
+        error.what());
+    return false;
+  }
+  return started_ = true;
 }
 
 void Overdue::run() {
@@ -72,17 +88,19 @@ void Overdue::run() {
     }
     const Entry entry = entries_.top();
     const auto now = Clock::now();
-    const bool early = now < entry.deadline && !entry.over();
-    if (!early) {
+    if (now >= entry.deadline || entry.over()) {
       entries_.pop();
+      lock.unlock();
+      end(entry);
+      lock.lock();
     } else if (
         changed_.wait_until(lock, std::min(entry.deadline, now + kLook)) ==
-        std::cv_status::no_timeout) {
-      continue;
+            std::cv_status::timeout &&
+        Clock::now() < entry.deadline) {
+      lock.unlock();
+      warn(entry);
+      lock.lock();
     }
-    lock.unlock();
-    early ? warn(entry) : end(entry);
-    lock.lock();
   }
 }
 
@@ -98,33 +116,78 @@ void Overdue::warn(const Entry& entry) {
       kRemedy);
 }
 
-// Whatever is called here may not return before the stream is let go, and
-// perhaps others: so it is called by a thread of its own.
+// Those whose time is over have failed already: they get no more patience than
+// the one that showed that the driver is stuck, perhaps by them.
 void Overdue::end(const Entry& entry) {
-  const auto handle = entry.handle.lock();
-  const auto operation = entry.operation.lock();
-  const auto hold = entry.hold.lock();
-  if (!handle || !operation || !hold || operation->done()) {
+  const auto first = lateOf(entry);
+  if (!first) {
     return;
   }
-  const auto limit = entry.limit;
-  const auto take = [handle, operation, limit] {
-    takeBack(*handle, operation, limit);
+  takeBackApart({*first});
+  for (auto waited = milliseconds(0); !first->operation->done();
+       waited += kNap) {
+    if (waited > kPatience + kGrace) {
+      letGo(*first);
+      const auto others = takeLate();
+      for (const auto& late : others) {
+        letGo(late);
+      }
+      takeBackApart(others);
+      return;
+    }
+    std::this_thread::sleep_for(kNap);
+  }
+}
+
+std::optional<Overdue::Late> Overdue::lateOf(const Entry& entry) {
+  Late late{
+      entry.limit,
+      entry.handle.lock(),
+      entry.operation.lock(),
+      entry.hold.lock()};
+  if (!late.handle || !late.operation || !late.hold || late.operation->done()) {
+    return std::nullopt;
+  }
+  return late;
+}
+
+std::vector<Overdue::Late> Overdue::takeLate() {
+  std::vector<Late> all;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto now = Clock::now();
+       !entries_.empty() && entries_.top().deadline <= now;
+       entries_.pop()) {
+    if (auto late = lateOf(entries_.top())) {
+      all.push_back(std::move(*late));
+    }
+  }
+  return all;
+}
+
+void Overdue::letGo(const Late& late) {
+  const auto why = letGoBefore(*late.operation, late.limit);
+  logError(why.message());
+  late.operation->failLate(why);
+  late.hold->release();
+}
+
+// By a thread of its own: what it calls may not return before these streams are
+// let go, and perhaps others.
+void Overdue::takeBackApart(const std::vector<Late>& all) {
+  if (all.empty()) {
+    return;
+  }
+  const auto take = [all] {
+    for (const auto& late : all) {
+      takeBack(*late.handle, late.operation, late.limit);
+    }
   };
   try {
     std::thread(take).detach();
   } catch (const std::system_error&) { // no more threads are to be had
-    take();
-  }
-  for (auto waited = milliseconds(0); !operation->done(); waited += kNap) {
-    if (waited > kPatience + kGrace) {
-      const auto why = letGoBefore(*operation, limit);
-      logError(why.message());
-      operation->failLate(why);
-      hold->release();
-      return;
+    if (all.front().handle->engine->responds(kPatience)) {
+      take();
     }
-    std::this_thread::sleep_for(kNap);
   }
 }
 

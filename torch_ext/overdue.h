@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <queue>
 #include <vector>
 
@@ -16,8 +17,9 @@ class Overdue {
  public:
   static Overdue& instance();
 
-  // `hold`: of a stream that waits for it.
-  void watch(
+  // `hold`: of a stream that waits for it, and is let go when it is done.
+  // False: nobody would watch, since there is no thread for it.
+  bool watch(
       const std::shared_ptr<GroupHandle>& handle,
       const OperationPtr& operation,
       const std::shared_ptr<Accelerator::Hold>& hold,
@@ -37,9 +39,21 @@ class Overdue {
     }
     bool over() const;
   };
+  // What has not ended in time.
+  struct Late {
+    milliseconds limit;
+    std::shared_ptr<GroupHandle> handle;
+    OperationPtr operation;
+    std::shared_ptr<Accelerator::Hold> hold;
+  };
+  bool start(); // under mutex_
   void run();
   void warn(const Entry& entry);
-  static void end(const Entry& entry);
+  void end(const Entry& entry);
+  std::vector<Late> takeLate();
+  static std::optional<Late> lateOf(const Entry& entry);
+  static void letGo(const Late& late);
+  static void takeBackApart(const std::vector<Late>& all);
 
   std::mutex mutex_;
   std::condition_variable changed_;

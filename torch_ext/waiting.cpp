@@ -1,6 +1,7 @@
 #include "torch_ext/waiting.h"
 
 #include <pybind11/pybind11.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +32,8 @@ bool waitHeedingSignals(
     return engine.wait(operation, limit);
   }
   const auto deadline = deadlineAfter(limit - kSignalsEvery);
-  if (gettid() != getpid()) { // Python lets no other thread run handlers
+  if (syscall(SYS_gettid) !=
+      getpid()) { // Python lets no other thread run handlers
     return engine.wait(operation, deadline);
   }
   while (Clock::now() < deadline) {
@@ -73,12 +75,12 @@ void waitByStream(
     const OperationPtr& operation,
     const DeviceStream& stream,
     milliseconds limit) {
-  if (operation->done()) {
+  if (operation->decided()) {
     return;
   }
   refuseInForkedChild();
   const auto hold = handle->engine->holdStream(stream, *operation);
-  if (!hold) {
+  if (!hold || !Overdue::instance().watch(handle, operation, hold, limit)) {
     waitOrTakeBack(*handle, operation, limit);
     return;
   }
@@ -88,7 +90,6 @@ void waitByStream(
       logError("a stream was let go, since " + ended->status().message());
     }
   });
-  Overdue::instance().watch(handle, operation, hold, limit);
 }
 
 void GroupHandle::requireUsable() const {

@@ -55,7 +55,8 @@ class Accelerator {
       const DeviceStream& stream,
       const Download& before) = 0;
 
-  // Keeps a stream back until release(), which comes at least once. Any thread.
+  // Keeps a stream back until release(), which comes at least once, and makes
+  // no call to the driver. Any thread.
   class Hold {
    public:
     virtual ~Hold() = default;

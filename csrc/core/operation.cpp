@@ -14,7 +14,33 @@ MemoryView Operation::view() const {
 
 void Operation::settle(Status status) {
   status_ = std::move(status);
-  done_.store(true, std::memory_order_release);
+  // In one order with letGoWhenDone(): it sees the end, or we its hold.
+  done_.store(true, std::memory_order_seq_cst);
+  if (held_.load(std::memory_order_seq_cst)) {
+    letGo();
+  }
+}
+
+void Operation::letGoWhenDone(std::shared_ptr<Accelerator::Hold> hold) {
+  {
+    const std::lock_guard<std::mutex> guard(callbackMutex_);
+    holds_.push_back(std::move(hold));
+  }
+  held_.store(true, std::memory_order_seq_cst);
+  if (done_.load(std::memory_order_seq_cst)) {
+    letGo();
+  }
+}
+
+void Operation::letGo() {
+  std::vector<std::shared_ptr<Accelerator::Hold>> holds;
+  {
+    const std::lock_guard<std::mutex> guard(callbackMutex_);
+    holds.swap(holds_);
+  }
+  for (const auto& hold : holds) {
+    hold->release();
+  }
 }
 
 Operation::~Operation() {

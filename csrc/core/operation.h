@@ -76,7 +76,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool done() const noexcept {
     return done_.load(std::memory_order_acquire);
   }
-  // The next three only once done.
+  // The next three only once done, the status once decided.
   const Status& status() const noexcept {
     const auto* const late = late_.load(std::memory_order_acquire);
     return late != nullptr ? *late : status_;
@@ -91,10 +91,17 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // Any thread. It has failed, however it ends or has ended: a receiver refused
   // the send afterwards, or nobody could wait any longer. Counts once.
   void failLate(Status why);
+  // Any thread. It has a status, if not yet its end.
+  bool decided() const noexcept {
+    return late_.load(std::memory_order_acquire) != nullptr || done();
+  }
 
   // Any thread; exactly once, on the thread that completes the operation and
   // outside the engine's lock, or at once if it is done already.
   void onDone(std::function<void()> callback);
+  // Any thread. A stream waits until it is done, and no longer: the engine's
+  // next call to the driver may wait for that stream, so it is before that.
+  void letGoWhenDone(std::shared_ptr<Accelerator::Hold> hold);
 
   // "recv from rank 1 tag 7 (4096 bytes)"
   virtual std::string describe() const;
@@ -138,6 +145,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
  private:
   friend class OperationQueue;
+  void letGo();
 
   const Kind kind_;
   const int peer_;
@@ -153,6 +161,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
   std::mutex callbackMutex_;
   bool settled_ = false; // guarded by callbackMutex_
   std::vector<std::function<void()>> callbacks_; // guarded by callbackMutex_
+  // Guarded by callbackMutex_.
+  std::vector<std::shared_ptr<Accelerator::Hold>> holds_;
+  std::atomic<bool> held_{false}; // some were added
 };
 
 // First in, first out, linked through the operations: no allocation. An

@@ -30,7 +30,7 @@ std::shared_ptr<Accelerator::Hold> Engine::holdStream(
   std::shared_ptr<Accelerator::Hold> hold =
       state_.needAccelerator().hold(stream);
   if (hold) {
-    operation.onDone([hold] { hold->release(); });
+    operation.letGoWhenDone(hold);
   }
   return hold;
 }

@@ -40,6 +40,39 @@ TEST(OperationTest, CallbackRunsOnceWhenItEnds) {
   EXPECT_EQ(calls, 1);
 }
 
+struct CountedHold final : Accelerator::Hold {
+  void release() override {
+    ++released;
+  }
+  int released = 0;
+};
+
+// By whoever settles it, who may stop in the driver before callbacks run.
+TEST(OperationTest, StreamsAreLetGoOnceWhenItIsDone) {
+  const auto operation = some();
+  const auto early = std::make_shared<CountedHold>();
+  const auto late = std::make_shared<CountedHold>();
+  operation->letGoWhenDone(early);
+  EXPECT_EQ(early->released, 0);
+  operation->settle({});
+  EXPECT_EQ(early->released, 1);
+  operation->letGoWhenDone(late);
+  operation->runCallbacks();
+  EXPECT_EQ(early->released, 1);
+  EXPECT_EQ(late->released, 1);
+}
+
+TEST(OperationTest, IsDecidedOnceItHasFailedOrEnded) {
+  const auto failed = some(), ended = some();
+  EXPECT_FALSE(failed->decided());
+  failed->failLate({ErrorCode::kTimeout, "late"});
+  EXPECT_TRUE(failed->decided());
+  EXPECT_FALSE(failed->done());
+  EXPECT_EQ(failed->status().code(), ErrorCode::kTimeout);
+  ended->settle({});
+  EXPECT_TRUE(ended->decided());
+}
+
 TEST(OperationTest, AFailureOutsideOfItCountsHoweverItEndsAndOnce) {
   const auto before = some(), after = some();
   before->failLate({ErrorCode::kTimeout, "first"});

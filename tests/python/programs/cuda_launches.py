@@ -1,12 +1,15 @@
-"""A full launch queue behind a stream that waits; torchrun for test_cuda and benchmarks/gpu_check.
+"""Launches behind a stream that waits; torchrun for test_cuda and benchmarks/gpu_check.
 
-The driver may keep the copy from being made for which the stream waits. Then the stream is let go
-when the time-out is over, `wait()` says why, and all goes on. Prints which of both has happened.
+The driver may keep the copy from being made for which the stream waits, when its queue is full or
+when it loads a kernel. Then the stream is let go when the time-out is over, `wait()` says why, and
+all goes on. Prints which of both has happened.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,36 +19,62 @@ import torch
 import torch.distributed as dist
 
 import gpus
+from polling import eventually
 from refusal import refused
 
 SIZE = 1_000_000
 LIMIT = timedelta(seconds=7)
+MESSAGES = 3
 
 
-def many_launches(rank: int, peer: int) -> None:
+def behind_streams(name: str, launch: Callable[[torch.Tensor], object], rank: int) -> None:
+    """Several messages for which one stream waits come only while `launch` is under way."""
+    peer = 1 - rank
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
-        store.wait(["launching"])
-        dist.send(torch.ones(SIZE, device="cuda"), peer)
+        store.wait([name])
+        for _ in range(MESSAGES):
+            dist.isend(torch.ones(SIZE, device="cuda"), peer)
+        store.wait([f"{name} is over"])
         return
-    received = torch.zeros(SIZE, device="cuda")
-    copy = torch.zeros(10, device="cuda")
-    copy.copy_(received[:10])
-    work = dist.irecv(received, peer)
-    assert work is not None
-    work.wait(LIMIT)
-    store.set("launching", "")
-    if gpus.REAL:
-        torch.special.bessel_j0(received[:10])  # which the driver may have to load
-    for _ in range(5000):
-        copy.copy_(received[:10], non_blocking=True)
-    copy.cpu()
-    if work.is_success():
-        print("the driver has made the copy", flush=True)
-        assert copy.cpu().sum().item() == 10
+    received = [torch.zeros(SIZE, device="cuda") for _ in range(MESSAGES)]
+    works = [dist.irecv(tensor, peer) for tensor in received]
+    for work in works:
+        work.wait(LIMIT)
+    timer = threading.Timer(1, store.set, (name, ""))
+    timer.start()
+    launch(received[-1][:10])
+    timer.join()
+    gpus.settle()
+    eventually(lambda: all(work.is_completed() for work in works))
+    if all(work.is_success() for work in works):
+        print(f"{name}: the driver has made the copy", flush=True)
+        assert all(tensor.eq(1).all() for tensor in received)
     else:
-        print("the driver has made no copy until the stream was let go", flush=True)
-        refused(dist.DistBackendError, "DLSLIME_STREAM_WAITS", lambda: work.wait())
+        print(f"{name}: the driver has made no copy until the stream was let go", flush=True)
+        for work in works:
+            refused(dist.DistBackendError, "DLSLIME_STREAM_WAITS", work.wait)
+    store.set(f"{name} is over", "")
+
+
+def full_queue(rank: int, peer: int) -> None:
+    copy = torch.zeros(10, device="cuda")
+
+    def launch(tensor: torch.Tensor) -> None:
+        for _ in range(5000):
+            copy.copy_(tensor, non_blocking=True)
+
+    behind_streams("a full queue", launch, rank)
+
+
+def late_kernel(rank: int, peer: int) -> None:
+    """One of torch's own, which is loaded by its first launch if kernels are loaded late."""
+    behind_streams("a kernel's first launch", torch.nn.functional.gelu, rank)
+
+
+def compiled_kernel(rank: int, peer: int) -> None:
+    """One that is compiled while the program runs, and loaded however others are."""
+    behind_streams("a kernel that is compiled", torch.special.bessel_j0, rank)
 
 
 def all_goes_on(rank: int, peer: int) -> None:
@@ -61,4 +90,5 @@ def all_goes_on(rank: int, peer: int) -> None:
 
 
 if __name__ == "__main__":
-    gpus.run([many_launches, all_goes_on])
+    kernels = [late_kernel, compiled_kernel] if gpus.REAL else []
+    gpus.run([full_queue, *kernels, all_goes_on])
