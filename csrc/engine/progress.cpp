@@ -125,10 +125,7 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       }
       end = std::min(now + spin_, last);
     }
-    sched_yield();
-    if (pace_.dear()) {
-      pace_.note(Clock::now() - now);
-    }
+    pace_.yield();
     idlePolls = 0;
     yielded = true;
   }

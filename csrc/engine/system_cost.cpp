@@ -1,6 +1,7 @@
 #include "engine/system_cost.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -50,6 +51,12 @@ bool oneCpu() {
 nanoseconds systemCost() {
   static const auto cost = measure();
   return cost;
+}
+
+int64_t timesDisplaced() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return int64_t{usage.ru_nvcsw} + usage.ru_nivcsw;
 }
 
 int pollsPerYield() {

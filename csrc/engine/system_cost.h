@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "core/clock.h"
 
 namespace dlslime {
@@ -9,6 +11,10 @@ namespace dlslime {
 // few in a sandbox that checks system calls, 20 to 90 us under a user-mode
 // kernel; at most 100 us.
 nanoseconds systemCost();
+
+// How often this thread has left its processor to another one; 0 where the
+// kernel does not tell.
+int64_t timesDisplaced();
 
 // Polls before a waiter's first yield: about a microsecond where this process
 // has several CPUs; with one nothing can come while we poll.

@@ -13,9 +13,8 @@ namespace dlslime {
 // few): then ever fewer are made, until one is of use again. Any thread.
 class YieldPace {
  public:
-  YieldPace(int before, int between, nanoseconds cost)
-      : before_(before), between_(between), cost_(cost) {}
-  YieldPace() : YieldPace(pollsBeforeYield(), pollsPerYield(), systemCost()) {}
+  YieldPace(int before, int between) : before_(before), between_(between) {}
+  YieldPace() : YieldPace(pollsBeforeYield(), pollsPerYield()) {}
 
   // Before the first one since there was news,
   int before() const {
@@ -25,12 +24,9 @@ class YieldPace {
   int between() const {
     return between_ * rarity_.load(std::memory_order_relaxed);
   }
-  // It is worth a look at the clock to know whether a yield was of use.
-  bool dear() const {
-    return between_ > 1;
-  }
-  void note(nanoseconds took) {
-    const bool used = took > kUnusedCosts * cost_;
+  void yield();
+  // Whether somebody else has run because of one.
+  void note(bool used) {
     const int rarity = rarity_.load(std::memory_order_relaxed);
     rarity_.store(
         used ? 1 : std::min(rarity * 2, kMostRarity),
@@ -38,13 +34,11 @@ class YieldPace {
   }
 
  private:
-  // A yield that nobody takes up, and the look at the clock after it.
-  static constexpr int kUnusedCosts = 3;
-  // A waiter still yields before it sleeps, see usualSpin().
-  static constexpr int kMostRarity = 16;
+  // A waiter yields before it sleeps, however rarely it does otherwise; and
+  // who needs the processor more than that has it by the kernel's next tick.
+  static constexpr int kMostRarity = 64;
 
   const int before_, between_;
-  const nanoseconds cost_;
   std::atomic<int> rarity_{1};
 };
 

@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <thread>
 
 #include "engine/yield_pace.h"
@@ -47,22 +48,45 @@ TEST(SystemCost, OneCpuYieldsAtOnceUnlessYieldsAreDear) {
 }
 
 TEST(YieldPace, YieldsOfNoUseAreMadeRarer) {
-  YieldPace pace(20, 10, microseconds(30));
-  EXPECT_TRUE(pace.dear());
+  YieldPace pace(20, 10);
   EXPECT_EQ(pace.before(), 20);
-  pace.note(microseconds(50));
+  pace.note(false);
   EXPECT_EQ(pace.before(), 40);
   EXPECT_EQ(pace.between(), 20);
   for (int i = 0; i < 100; ++i) {
-    pace.note(microseconds(50));
+    pace.note(false);
   }
-  EXPECT_EQ(pace.between(), 160);
-  pace.note(microseconds(500)); // somebody else has run
+  EXPECT_EQ(pace.between(), 640);
+  pace.note(true);
   EXPECT_EQ(pace.between(), 10);
 }
 
-TEST(YieldPace, WhereTheyCostNothingTheClockIsNotLookedAt) {
-  EXPECT_FALSE(YieldPace(16, 1, nanoseconds(300)).dear());
+// Two threads on one processor: a yield lets the other one run, however short
+// that is; alone on it, none is of use, however long they take.
+TEST(YieldPace, AYieldIsOfUseWhereAnotherThreadRuns) {
+  std::thread pinned([] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    YieldPace pace(20, 10);
+    std::atomic<bool> over{false};
+    std::thread other([&] {
+      while (!over.load()) {
+        sched_yield();
+      }
+    });
+    bool used = false;
+    for (int i = 0; i < 10'000 && !used; ++i) {
+      pace.note(false);
+      pace.yield();
+      used = pace.between() == 10;
+    }
+    over = true;
+    other.join();
+    EXPECT_TRUE(used);
+  });
+  pinned.join();
 }
 
 } // namespace
