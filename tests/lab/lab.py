@@ -123,6 +123,12 @@ class Cables:
             path.write_text(value, encoding="ascii")
 
 
+def _pinned(rank: int, pin: bool) -> list[str]:
+    """Return what keeps a node on a processor of its own: else both may share one, for seconds."""
+    processors = sorted(os.sched_getaffinity(0))
+    return ["taskset", "-c", str(processors[rank % len(processors)])] if pin else []
+
+
 class Node:
     """One host."""
 
@@ -162,7 +168,7 @@ class Node:
             command.append(f"vec{nic}:{link}")
         with self._console.open("w") as console:
             self.process = subprocess.Popen(
-                command,
+                [*_pinned(rank, options.pin), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -245,6 +251,7 @@ def main() -> int:
     )
     parser.add_argument("--nodes", type=int, choices=(1, 2), default=2)
     parser.add_argument("--nics", type=int, default=1, help="per node (default: 1)")
+    parser.add_argument("--pin", action="store_true", help="each node to a processor of its own")
     parser.add_argument("--mem", default="4G", help="memory of a node (default: 4G)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds (default: 600)")
     parser.add_argument("--out", help="folder for logs, writable from inside")
