@@ -124,7 +124,7 @@ class RdmaConnection final : public Connection {
   onCompletion(Rail& rail, const ibv_wc& completion, ConnectionEvents& events);
   void onImmediate(const ibv_wc& completion, ConnectionEvents& events);
   void onRecord(uint32_t position, ConnectionEvents& events);
-  bool postRecord(uint32_t position, size_t bytes);
+  void postRecord(uint32_t position, size_t bytes);
   bool postCredit(Rail& rail, uint32_t position, RequestKind kind);
   void returnCredit();
   void giveBackReceives(Rail& rail, uint32_t least);

@@ -72,6 +72,16 @@ TEST_F(RdmaReplace, WhatHasComeOfAPullIsNotFetchedAgain) {
   EXPECT_LE(reads(), kPieces + 16 * replaced(1));
 }
 
+// What was refused is sent once, by the next connection.
+TEST_F(RdmaReplace, RecordThatTheDeviceRefusesGoesByTheNextConnection) {
+  start(milliseconds(30000), FallbackPolicy::kForbid);
+  ASSERT_TRUE(world->passes(0, 1, 100));
+  fabric.failPosts(1, EIO);
+  stream(0, 20);
+  EXPECT_GE(replaced(0), 1U);
+  EXPECT_EQ(route(0), "rdma");
+}
+
 TEST_F(RdmaReplace, LastNicThatDiesIsFollowedByGloo) {
   start();
   EXPECT_EQ(route(0), "rdma");
