@@ -151,7 +151,7 @@ void run() {
       std::make_shared<rdma::CompletionQueue>(
           nic->context(),
           std::make_shared<rdma::CompletionChannel>(nic->context()),
-          Rail::mostCompletions()),
+          Rail::mostCompletions(*nic)),
       memory,
       config));
   auto& calls = nic->context()->get()->ops;

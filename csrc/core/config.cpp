@@ -10,6 +10,7 @@ namespace dlslime {
 namespace {
 
 constexpr size_t kPage = 4096; // rings are mapped
+constexpr int kMostGidIndex = 255; // an address handle has eight bits for it
 
 template <typename T>
 using Words = std::map<std::string, T>;
@@ -121,7 +122,7 @@ RdmaConfig readRdma() {
   rdma.nics = textOf(whichOf("DLSLIME_NICS", "NCCL_IB_HCA"));
   const char* const index = whichOf("DLSLIME_GID_INDEX", "NCCL_IB_GID_INDEX");
   if (textOf(index) != "-1") { // NCCL's default, and ours
-    readSmall(index, index, 1023, rdma.gidIndex);
+    readSmall(index, index, kMostGidIndex, rdma.gidIndex);
   }
   readSmall("DLSLIME_IB_SL", "NCCL_IB_SL", 15, rdma.serviceLevel);
   readSmall("DLSLIME_IB_TC", "NCCL_IB_TC", 255, rdma.trafficClass);

@@ -9,6 +9,10 @@
 
 namespace dlslime::rdma {
 
+// What an address handle can name: its index has eight bits, while tables may
+// be longer.
+constexpr uint32_t kMostGids = 256;
+
 enum class GidKind : uint8_t { kInfiniBand, kRoceV1, kRoceV2 };
 
 // One entry of a port's GID table.

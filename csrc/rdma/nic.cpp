@@ -153,6 +153,8 @@ void Nic::readLimits() {
   }
   limits_.maxReadsIn = device.max_qp_rd_atom;
   limits_.maxReadsOut = device.max_qp_init_rd_atom;
+  limits_.maxRequests = static_cast<uint32_t>(std::max(device.max_qp_wr, 0));
+  limits_.maxCompletions = static_cast<uint32_t>(std::max(device.max_cqe, 0));
 }
 
 void Nic::readPort() {
@@ -166,6 +168,7 @@ void Nic::readPort() {
     throw Error(ErrorCode::kUnavailable, name_ + " is not active");
   }
   ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET;
+  globalHeaderRequired_ = (port.flags & IBV_QPF_GRH_REQUIRED) != 0;
   mtu_ = port.active_mtu;
   bitsPerSecond_ =
       lanes(port.active_width) * laneMegabits(port.active_speed) * 1'000'000;
@@ -215,7 +218,7 @@ std::optional<Gid> Nic::readGid(uint32_t index) const {
 
 std::vector<Gid> Nic::readGids(uint32_t count) const {
   std::vector<Gid> table;
-  for (uint32_t index = 0; index < count; ++index) {
+  for (uint32_t index = 0; index < std::min(count, kMostGids); ++index) {
     if (const auto gid = readGid(index)) {
       table.push_back(*gid);
     }
@@ -241,6 +244,15 @@ int portsOf(const Context& context) {
   return attributes.phys_port_cnt;
 }
 
+// What is rejected stays so for the life of the process, but a process without
+// a free descriptor will have one again.
+void reject(const Error& error, NicList& found) {
+  if (error.status().code() == ErrorCode::kExhausted) {
+    throw Error(error.status());
+  }
+  found.rejected.emplace_back(error.what());
+}
+
 void openPorts(
     const Verbs& verbs,
     ibv_device* device,
@@ -262,7 +274,7 @@ void openPorts(
     try {
       found.nics.push_back(std::make_shared<Nic>(domain, number, config));
     } catch (const Error& error) {
-      found.rejected.emplace_back(error.what());
+      reject(error, found);
     }
   }
 }
@@ -294,7 +306,7 @@ NicList openNics(const Verbs& verbs, const RdmaConfig& config) {
     try {
       openPorts(verbs, device, names, config, found);
     } catch (const Error& error) {
-      found.rejected.emplace_back(error.what());
+      reject(error, found);
     }
   }
   return found;

@@ -18,6 +18,8 @@ namespace dlslime::rdma {
 struct NicLimits {
   int maxReadsIn = 0; // RDMA reads outstanding as the target, per queue pair
   int maxReadsOut = 0; // as the initiator
+  uint32_t maxRequests = 0; // that a send or a receive queue takes (max_qp_wr)
+  uint32_t maxCompletions = 0; // that a completion queue takes (max_cqe)
 };
 
 // One port of one RDMA device: what queue pairs are made on. What may change
@@ -73,6 +75,10 @@ class Nic {
   uint16_t lid() const {
     return lid_;
   }
+  // LIDs alone do not tell it from others: virtual ports share one.
+  bool globalHeaderRequired() const {
+    return globalHeaderRequired_;
+  }
   ibv_mtu mtu() const {
     return mtu_;
   }
@@ -107,6 +113,7 @@ class Nic {
   const std::string name_;
   NicLimits limits_;
   bool ethernet_ = true;
+  bool globalHeaderRequired_ = false;
   bool addressed_ = false; // gid_ and lid_ have been read
   uint16_t lid_ = 0;
   ibv_mtu mtu_ = IBV_MTU_1024;
@@ -126,7 +133,8 @@ struct NicList {
   std::vector<NicPtr> usable(std::vector<std::string>& reasons) const;
 };
 // Opens every port that `config` asks for, up or down. Throws
-// Error{kUnavailable} if the devices can't be listed.
+// Error{kUnavailable} if the devices can't be listed, Error{kExhausted} if this
+// process has no descriptor for one of them now.
 NicList openNics(const Verbs& verbs, const RdmaConfig& config);
 
 // Whether DLSLIME_NICS=`wanted` selects this port among `devices`.

@@ -152,8 +152,9 @@ ibv_qp_attr QueuePair::pathTo(const QueuePairAddress& peer) const {
   path.port_num = nic_->port();
   path.sl = static_cast<uint8_t>(config_.serviceLevel);
   path.dlid = peer.lid;
-  // InfiniBand needs the global header only between subnets.
-  path.is_global = nic_->ethernet() ||
+  // InfiniBand needs the global header only between subnets, or where virtual
+  // ports share a LID.
+  path.is_global = nic_->ethernet() || nic_->globalHeaderRequired() ||
       peer.gid.global.subnet_prefix != nic_->gid().value.global.subnet_prefix;
   path.grh.dgid = peer.gid;
   path.grh.sgid_index = static_cast<uint8_t>(nic_->gid().index);

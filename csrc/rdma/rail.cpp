@@ -1,5 +1,8 @@
 #include "rdma/rail.h"
 
+#include <algorithm>
+#include <string>
+
 #include "rdma/offered_memory.h"
 
 namespace dlslime::rdma {
@@ -13,10 +16,34 @@ constexpr uint32_t kReceives = kRingUnits + kSpareReceives;
 constexpr uint32_t kSends = 512;
 // Small messages in one store to the NIC, without a fetch of the mirror.
 constexpr uint32_t kInlineBytes = 256;
+// Fewer would wait for their completions more than they send.
+constexpr uint32_t kLeastSends = 32;
 } // namespace
 
-int Rail::mostCompletions() {
-  return static_cast<int>(kSends + kReceives);
+QueueDepths Rail::depthsOn(const Nic& nic) {
+  const auto& limits = nic.limits();
+  constexpr uint32_t kLeastCompletions = kReceives + kLeastSends;
+  if (limits.maxRequests < kReceives ||
+      limits.maxCompletions < kLeastCompletions) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        nic.name() + ": its queues are too small: they take " +
+            std::to_string(limits.maxRequests) + " requests (max_qp_wr) and " +
+            std::to_string(limits.maxCompletions) +
+            " completions (max_cqe), a connection needs " +
+            std::to_string(kReceives) + " and " +
+            std::to_string(kLeastCompletions) +
+            "; leave it out by DLSLIME_NICS");
+  }
+  return {
+      std::min({kSends, limits.maxRequests, limits.maxCompletions - kReceives}),
+      kReceives,
+      kInlineBytes};
+}
+
+int Rail::mostCompletions(const Nic& nic) {
+  const auto depths = depthsOn(nic);
+  return static_cast<int>(depths.sends + depths.receives);
 }
 
 Rail::Rail(
@@ -35,9 +62,10 @@ Rail::Rail(
       ring(nic->domain(), memory.ring(), kRingBytes),
       mirror(nic->domain(), memory.mirror(), kRingBytes + kScratchBytes),
       scratch(memory.scratch()),
-      pair(nic, completions, {kSends, kReceives, kInlineBytes}, config),
-      queue(pair, kSends) {
-  if (!pair.postReceives(kReceives)) {
+      depths(depthsOn(*nic)),
+      pair(nic, completions, depths, config),
+      queue(pair, depths.sends) {
+  if (!pair.postReceives(depths.receives)) {
     throw Error(
         ErrorCode::kTransportFailed,
         "receives could not be posted on " + nic->name());

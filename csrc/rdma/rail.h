@@ -22,8 +22,12 @@ struct Rail {
       const RingMemory& memory,
       const RdmaConfig& config);
 
+  // What the NIC's queues take of what we would have: fewer sends, since any
+  // number of them works. Throws Error{kUnavailable}: not even the receives
+  // that the ring needs.
+  static QueueDepths depthsOn(const Nic& nic);
   // Completions that fit: every request of both queues.
-  static int mostCompletions();
+  static int mostCompletions(const Nic& nic);
   // The NIC says that nothing passes here any more.
   bool lost() const {
     return nic->losses() != losses;
@@ -38,6 +42,7 @@ struct Rail {
   const MemoryRegion ring; // what the peer writes into
   const MemoryRegion mirror; // what we write from, and scratch
   std::byte* const scratch; // for what is read in vain
+  const QueueDepths depths;
   QueuePair pair;
   SendQueue queue;
   uint8_t peerNicNumber = 0;

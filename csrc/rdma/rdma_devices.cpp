@@ -31,6 +31,33 @@ std::vector<NicPtr> nearestFirst(const std::vector<NicPtr>& nics) {
   return sorted;
 }
 
+// Those on which no connection could be made would only take the places of
+// others.
+void leaveOutSmall(NicList& found) {
+  std::erase_if(found.nics, [&](const NicPtr& nic) {
+    try {
+      Rail::depthsOn(*nic);
+      return false;
+    } catch (const Error& error) {
+      logWarning(error.what());
+      found.rejected.emplace_back(error.what());
+      return true;
+    }
+  });
+}
+
+// Of the whole device, whose ports are all lost; null: another event.
+const char* failureOf(ibv_event_type type) {
+  switch (type) {
+    case IBV_EVENT_DEVICE_FATAL:
+      return "the device has failed (IBV_EVENT_DEVICE_FATAL)";
+    case IBV_EVENT_CQ_ERR: // which one is not told: queues are made elsewhere
+      return "a completion queue has failed (IBV_EVENT_CQ_ERR)";
+    default:
+      return nullptr;
+  }
+}
+
 } // namespace
 
 void RdmaTransport::openDevices() {
@@ -45,12 +72,15 @@ void RdmaTransport::openDevices() {
     // Before the first registration. An error: nothing to do about it.
     verbs.forkInit();
     auto found = openNics(verbs, config_);
+    leaveOutSmall(found);
     watch(found);
     checkNear();
     devices_ = std::move(found);
   } catch (const Error& error) {
-    unusable_ = error.status();
-    nextTry_ = deadlineAfter(kRetryTime);
+    if (error.status().code() != ErrorCode::kExhausted) {
+      unusable_ = error.status();
+      nextTry_ = deadlineAfter(kRetryTime);
+    }
     throw;
   }
 }
@@ -185,8 +215,8 @@ void RdmaTransport::onEvent(
       continue;
     }
     const bool its = nic->port() == event.port;
-    if (event.type == IBV_EVENT_DEVICE_FATAL) {
-      lose(*nic, "the device has failed (IBV_EVENT_DEVICE_FATAL)");
+    if (const char* const failure = failureOf(event.type)) {
+      lose(*nic, failure);
     } else if (its && event.type == IBV_EVENT_PORT_ERR) {
       // The only one may be back before its retries are over.
       if (othersWork(*nic)) {

@@ -46,7 +46,9 @@ std::unique_ptr<Rail> RdmaTransport::makeRail(
       std::find(all.begin(), all.end(), berth.nic) - all.begin());
   // This thread alone changes channels_, so it may read them without the lock.
   const auto queue = std::make_shared<CompletionQueue>(
-      berth.nic->context(), channels_[place], Rail::mostCompletions());
+      berth.nic->context(),
+      channels_[place],
+      Rail::mostCompletions(*berth.nic));
   auto rail = std::make_unique<Rail>(
       berth.number, nicNumber, berth.nic, queue, memory, config_);
   const std::lock_guard<std::mutex> guard(mutex_);

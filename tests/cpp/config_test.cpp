@@ -251,6 +251,16 @@ TEST_F(ConfigTest, NumbersOutOfRangeAreRefused) {
   EXPECT_NE(refusal("DLSLIME_SPIN_US", "1000001"), "");
 }
 
+TEST_F(ConfigTest, GidIndexIsWhatAnAddressHandleCanName) {
+  for (const char* const name : {"DLSLIME_GID_INDEX", "NCCL_IB_GID_INDEX"}) {
+    EXPECT_EQ(refusal(name, "255"), "");
+    EXPECT_EQ(refusal(name, "-1"), "") << "the best one";
+    EXPECT_EQ(
+        refusal(name, "256"),
+        std::string(name) + "=256 is not understood: set it to 0..255");
+  }
+}
+
 TEST_F(ConfigTest, RingBytesAreRefusedOrRoundedToPages) {
   set({{"DLSLIME_RING_BYTES", "100000"}});
   try {

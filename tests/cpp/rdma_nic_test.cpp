@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "fakes/fake_verbs.h"
+#include "fakes/status_of.h"
 #include "rdma/rdma_transport.h"
 
 namespace dlslime::rdma {
@@ -143,7 +144,7 @@ TEST_F(RdmaNics, ActivePortsAreOpenedAndTheOthersNamedWithTheReason) {
   two.ports[1].state = IBV_PORT_DOWN;
   FakeDevice closed;
   closed.name = "closed";
-  closed.opens = false;
+  closed.openError = EACCES;
   FakeDevice bare;
   bare.name = "bare";
   bare.ports[0].gids.clear();
@@ -183,6 +184,38 @@ TEST_F(RdmaNics, WantedNamesDecide) {
   ASSERT_EQ(found.nics.size(), 1U);
   EXPECT_EQ(found.nics[0]->name(), "b0:1");
   EXPECT_EQ(found.rejected.at(0), "a0:1 is not in DLSLIME_NICS=b0");
+}
+
+TEST_F(RdmaNics, AddressesBeyondWhatAnAddressHandleCanNameAreNotUsed) {
+  FakeDevice many;
+  auto& gids = many.ports[0].gids;
+  FakeGid poor{IBV_GID_TYPE_ROCE_V2, ipv6Gid(0xfe, 0x80, 1)};
+  gids.assign(300, poor);
+  gids[256].value = ipv4Gid(10, 9, 0, 1); // the best
+  FakeFabric fabric({many});
+  const auto best = open().nics.at(0);
+  ASSERT_TRUE(best->refresh().ok());
+  EXPECT_EQ(best->gid().index, 0U);
+  const auto last = open("", 255).nics.at(0);
+  ASSERT_TRUE(last->refresh().ok());
+  EXPECT_EQ(last->gid().index, 255U);
+  EXPECT_EQ(
+      open("", 256).nics.at(0)->refresh().message(),
+      "fake0:1 has no GID at index 256");
+}
+
+TEST_F(RdmaNics, LackOfDescriptorsIsNoReasonToRejectADevice) {
+  FakeDevice first, second;
+  first.name = "a0";
+  second.name = "b0";
+  FakeFabric fabric({first, second});
+  for (const int error : {EMFILE, ENFILE}) {
+    fabric.failOpening("b0", error);
+    const auto status = testing::statusOf([] { open(); });
+    EXPECT_EQ(status.code(), ErrorCode::kExhausted) << status.message();
+  }
+  fabric.failOpening("b0", 0);
+  EXPECT_EQ(open().nics.size(), 2U);
 }
 
 TEST_F(RdmaNics, TransportWithoutAPortSaysWhatItFound) {

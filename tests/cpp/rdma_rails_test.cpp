@@ -1,6 +1,9 @@
 // Connections over several NICs and several queue pairs.
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <thread>
+
 #include "fakes/rdma_pair.h"
 
 namespace dlslime::testing {
@@ -11,7 +14,8 @@ constexpr auto kMessage = IBV_WR_RDMA_WRITE_WITH_IMM;
 
 class RdmaRails : public RdmaPair {
  protected:
-  RdmaRails() : RdmaPair(twoNetworks()) {}
+  explicit RdmaRails(std::vector<FakeDevice> devices = twoNetworks())
+      : RdmaPair(std::move(devices)) {}
   // `nics` are what DLSLIME_NICS says on each host.
   void start(
       const char* first = "nic0",
@@ -32,6 +36,20 @@ class RdmaRails : public RdmaPair {
   }
   static char otherThan(char network) {
     return network == 'a' ? 'b' : 'a';
+  }
+};
+
+class RdmaFastRail : public RdmaRails {
+ protected:
+  RdmaFastRail() : RdmaRails(devices()) {}
+  static std::vector<FakeDevice> devices() {
+    auto all = twoNetworks();
+    for (auto& device : all) {
+      if (device.name.back() == 'a') {
+        device.ports[0].speed = 128; // NDR
+      }
+    }
+    return all;
   }
 };
 
@@ -72,6 +90,20 @@ TEST_F(RdmaRails, SlowerNicTakesLess) {
   EXPECT_EQ(fast + slow, 256U);
   EXPECT_GT(fast, slow * 3 / 2);
   EXPECT_GT(slow, 20U);
+}
+
+// 400 Gb/s beside 200: a message of six parts, all posted before one is
+// through.
+TEST_F(RdmaFastRail, NicOfTwiceTheSpeedTakesTwiceAsMuch) {
+  start();
+  constexpr size_t kParts = 6, kPartBytes = 256 * 1024;
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(world->passes(0, 1, kParts * kPartBytes));
+  }
+  const auto fast = fabric.requests("nic1a", kRead);
+  const auto slow = fabric.requests("nic1b", kRead);
+  EXPECT_EQ(fast + slow, 20 * kParts);
+  EXPECT_NEAR(double(fast), 2 * double(slow), 12) << fast << " and " << slow;
 }
 
 class RdmaRailDies : public RdmaRails,
@@ -148,6 +180,29 @@ INSTANTIATE_TEST_SUITE_P(
           std::to_string(instance.param.state);
     });
 
+TEST_F(RdmaRails, QueueThatFailsIsLeftAtOnce) {
+  start();
+  fabric.tell("nic0a", IBV_EVENT_CQ_ERR);
+  ASSERT_TRUE(eventually([&] { return replaced(0) > 0 && replaced(1) > 0; }));
+  EXPECT_GT(
+      log.count("is lost (RDMA by nic0a:1: a completion queue has failed"), 0U)
+      << log.all();
+  EXPECT_EQ(route(0), "rdma");
+  ASSERT_TRUE(world->passes(0, 1, 4 << 20));
+}
+
+TEST_F(RdmaRails, LackOfDescriptorsIsWaitedOut) {
+  fabric.failOpening("nic0b", EMFILE);
+  std::thread closing([&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    fabric.failOpening("nic0b", 0);
+  });
+  start();
+  closing.join();
+  EXPECT_EQ(route(0), "rdma");
+  EXPECT_NE(devices(0).find("nic0b:1"), std::string::npos) << devices(0);
+}
+
 TEST_F(RdmaRails, WithoutAnyThereIsGloo) {
   fabric.refusePairs("nic0a", IBV_QPS_RTR, ETIMEDOUT);
   fabric.refusePairs("nic0b", IBV_QPS_RTR, EINVAL);
@@ -163,11 +218,26 @@ TEST_F(RdmaRails, WithoutAnyThereIsGloo) {
 }
 
 struct Counts {
-  const char *first, *second;
+  const char *first, *second; // DLSLIME_NICS
   int queuePairs;
+  const char *used, *peers; // NICs, sorted
+  int rails;
 };
 class RdmaRailCounts : public RdmaRails,
-                       public ::testing::WithParamInterface<Counts> {};
+                       public ::testing::WithParamInterface<Counts> {
+ protected:
+  // Without their ports.
+  std::string nicsOf(int rank) {
+    std::string names;
+    for (const char letter : {'a', 'b'}) {
+      const auto name = "nic" + std::to_string(rank) + letter;
+      if (devices(rank).find(name) != std::string::npos) {
+        names += (names.empty() ? "" : " ") + name;
+      }
+    }
+    return names;
+  }
+};
 
 TEST_P(RdmaRailCounts, EndsMayHaveDifferentNumbersOfNics) {
   const auto& counts = GetParam();
@@ -176,17 +246,26 @@ TEST_P(RdmaRailCounts, EndsMayHaveDifferentNumbersOfNics) {
     ASSERT_TRUE(world->passes(0, 1, size)) << size;
     ASSERT_TRUE(world->passes(1, 0, size)) << size;
   }
+  EXPECT_EQ(route(0), "rdma") << log.all();
+  EXPECT_EQ(nicsOf(0), counts.used);
+  EXPECT_EQ(nicsOf(1), counts.peers);
+  EXPECT_TRUE(eventually([&] {
+    return fabric.live()["qp"] == 2 * counts.rails;
+  })) << fabric.live()["qp"];
 }
 INSTANTIATE_TEST_SUITE_P(
     Nics,
     RdmaRailCounts,
     ::testing::Values(
-        Counts{"nic0", "nic1a", 1},
-        Counts{"nic0b", "nic1", 1},
-        Counts{"nic0a", "nic1b", 1},
-        Counts{"nic0", "nic1", 4},
-        Counts{"nic0", "nic1", 128},
-        Counts{"nic0a", "nic1a", 3}),
+        Counts{"nic0", "nic1a", 1, "nic0a", "nic1a", 1},
+        Counts{"nic0b", "nic1", 1, "nic0b", "nic1b", 1},
+        Counts{"nic0a", "nic1b", 1, "nic0a", "nic1b", 1},
+        Counts{"nic0", "nic1", 1, "nic0a nic0b", "nic1a nic1b", 2},
+        Counts{"nic0", "nic1", 3, "nic0a nic0b", "nic1a nic1b", 6},
+        Counts{"nic0", "nic1", 4, "nic0a nic0b", "nic1a nic1b", 8},
+        Counts{"nic0", "nic1", 128, "nic0a nic0b", "nic1a nic1b", 8},
+        Counts{"nic0a", "nic1a", 3, "nic0a", "nic1a", 3},
+        Counts{"nic0a", "nic1a", 128, "nic0a", "nic1a", 8}),
     [](const auto& instance) {
       return std::string(instance.param.first) + instance.param.second +
           std::to_string(instance.param.queuePairs);

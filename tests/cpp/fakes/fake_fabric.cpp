@@ -2,7 +2,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "fakes/fake_verbs_objects.h"
 
@@ -45,16 +47,20 @@ void FakeFabric::remove(const std::string& device) {
   tellLocked(device, IBV_EVENT_DEVICE_FATAL, 0);
 }
 
+FakePort& FakeFabric::portOf(const std::string& device, size_t port) {
+  const auto found =
+      std::find_if(devices_.begin(), devices_.end(), [&](const auto& known) {
+        return known.name == device;
+      });
+  return found->ports.at(port);
+}
+
 void FakeFabric::setPort(
     const std::string& device,
     size_t port,
     ibv_port_state state) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  for (auto& known : devices_) {
-    if (known.name == device) {
-      known.ports.at(port).state = state;
-    }
-  }
+  portOf(device, port).state = state;
   tellLocked(
       device,
       state == IBV_PORT_ACTIVE ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR,
@@ -89,12 +95,22 @@ void FakeFabric::setGid(
     size_t port,
     const ibv_gid& gid) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  for (auto& known : devices_) {
-    if (known.name == device) {
-      known.ports.at(port).gids = {{IBV_GID_TYPE_ROCE_V2, gid}};
-    }
-  }
+  auto& known = portOf(device, port);
+  known.gids = {{known.ethernet ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_IB, gid}};
   tellLocked(device, IBV_EVENT_GID_CHANGE, static_cast<uint8_t>(port + 1));
+}
+
+void FakeFabric::setLid(const std::string& device, size_t port, uint16_t lid) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  portOf(device, port).lid = lid;
+  tellLocked(device, IBV_EVENT_LID_CHANGE, static_cast<uint8_t>(port + 1));
+}
+
+void FakeFabric::failOpening(const std::string& device, int error) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& known : devices_) {
+    known.openError = known.name == device ? error : known.openError;
+  }
 }
 
 void FakeFabric::cut(const std::string& device, bool down) {
@@ -158,6 +174,13 @@ bool FakeFabric::overflowed() {
 uint64_t FakeFabric::doorbells() {
   const std::lock_guard<std::mutex> guard(mutex_);
   return doorbells_;
+}
+
+std::vector<ibv_qp_attr> FakeFabric::steps(
+    const std::string& device,
+    ibv_qp_state state) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return steps_[{device, state}];
 }
 
 uint64_t FakeFabric::requests(ibv_wr_opcode opcode) {

@@ -1,4 +1,5 @@
-// The verbs of a FakeFabric that make objects; fake_queues.cpp posts and polls.
+// The verbs of a FakeFabric that make objects, but for queue pairs
+// (fake_pairs.cpp); fake_queues.cpp posts and polls.
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
@@ -14,7 +15,6 @@ namespace dlslime::testing {
 // The calls that verbs.h and rdma/verbs.h make. Static members of a friend, so
 // that they reach the fabric's state.
 struct FakeCalls {
-  using Qp = FakeFabric::Qp;
   using Cq = FakeFabric::Cq;
   using Context = FakeFabric::Context;
 
@@ -50,7 +50,10 @@ struct FakeCalls {
   }
   static ibv_context* open(ibv_device* device) {
     for (const auto& known : FakeFabric::current->devices_) {
-      if (known.name == device->name && known.opens) {
+      if (known.name == device->name && refused(known)) {
+        return nullptr;
+      }
+      if (known.name == device->name) {
         auto* const context = new Context;
         context->device = &known;
         context->base.device = device;
@@ -66,8 +69,14 @@ struct FakeCalls {
         return &context->base;
       }
     }
-    errno = EACCES;
+    errno = ENODEV;
     return nullptr;
+  }
+  // With the errno.
+  static bool refused(const FakeDevice& device) {
+    const auto held = lock();
+    errno = device.openError;
+    return errno != 0;
   }
   static int close(ibv_context* context) {
     const auto held = lock();
@@ -97,7 +106,7 @@ struct FakeCalls {
     const auto& device = *of(context).device;
     out->phys_port_cnt = static_cast<uint8_t>(device.ports.size());
     out->max_qp = 1000;
-    out->max_qp_wr = device.maxSendRequests;
+    out->max_qp_wr = device.maxRequests;
     out->max_sge = 4;
     out->max_cqe = device.maxCompletions;
     out->max_qp_rd_atom = 16;
@@ -123,8 +132,9 @@ struct FakeCalls {
         port.ethernet ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND;
     out->gid_tbl_len = static_cast<int>(port.gids.size()) + 2;
     out->max_msg_sz = 1U << 31;
-    out->active_width = 2; // 4 lanes
-    out->active_speed = 64; // HDR
+    out->active_width = port.width;
+    out->active_speed = port.speed;
+    out->flags = port.flags;
     return 0;
   }
   static int queryGid(
@@ -134,6 +144,7 @@ struct FakeCalls {
       ibv_gid_entry* entry,
       uint32_t /*flags*/,
       size_t /*size*/) {
+    const auto held = lock();
     const auto& gids = of(context).device->ports.at(port - 1).gids;
     if (index >= gids.size()) {
       return ENODATA;
@@ -252,6 +263,7 @@ struct FakeCalls {
     cq->base.context = context;
     cq->base.cq_context = tag;
     cq->base.channel = channel;
+    cq->base.cqe = entries;
     cq->capacity = static_cast<size_t>(entries);
     return &fresh("cq", cq)->base;
   }
@@ -270,88 +282,6 @@ struct FakeCalls {
   }
   static void acknowledge(ibv_cq* /*cq*/, unsigned int /*count*/) {}
 
-  static int refusal(ibv_context* context, ibv_qp_state state) {
-    const auto& refused = FakeFabric::current->refusedPairs_;
-    const auto found = refused.find({context->device->name, state});
-    return found == refused.end() ? 0 : found->second;
-  }
-  static ibv_qp* makeQp(ibv_pd* domain, ibv_qp_init_attr* wanted) {
-    const auto& device = *of(domain->context).device;
-    const auto& cap = wanted->cap;
-    if (cap.max_send_wr > static_cast<uint32_t>(device.maxSendRequests) ||
-        cap.max_inline_data > device.maxInline ||
-        wanted->qp_type != IBV_QPT_RC) {
-      errno = EINVAL;
-      return nullptr;
-    }
-    const auto held = lock();
-    errno = refusal(domain->context, IBV_QPS_RESET);
-    if (errno != 0) {
-      return nullptr;
-    }
-    auto made = std::make_unique<Qp>();
-    made->base.context = domain->context;
-    made->base.pd = domain;
-    made->base.qp_num = FakeFabric::current->nextNumber_++;
-    made->base.state = IBV_QPS_RESET;
-    made->base.send_cq = wanted->send_cq;
-    made->base.recv_cq = wanted->recv_cq;
-    made->limits = cap;
-    made->sendCq = &of(wanted->send_cq);
-    made->receiveCq = &of(wanted->recv_cq);
-    auto* const base = &made->base;
-    FakeFabric::current->qps_[base->qp_num] = std::move(made);
-    ++FakeFabric::current->live_["qp"];
-    return base;
-  }
-  // What the kernel demands of each step.
-  static int required(ibv_qp_state from, ibv_qp_state to) {
-    if (from == IBV_QPS_RESET && to == IBV_QPS_INIT) {
-      return IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-    }
-    if (from == IBV_QPS_INIT && to == IBV_QPS_RTR) {
-      return IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-    }
-    if (from == IBV_QPS_RTR && to == IBV_QPS_RTS) {
-      return IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-          IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
-    }
-    return to == IBV_QPS_ERR || to == IBV_QPS_RESET ? 0 : -1;
-  }
-  static int modify(ibv_qp* base, ibv_qp_attr* attributes, int mask) {
-    const auto held = lock();
-    auto& qp = of(base);
-    const int needed = required(base->state, attributes->qp_state);
-    if ((mask & IBV_QP_STATE) == 0 || needed < 0 || (mask & needed) != needed) {
-      return EINVAL;
-    }
-    if (const int error = refusal(base->context, attributes->qp_state)) {
-      return error;
-    }
-    if (attributes->qp_state == IBV_QPS_RTR) {
-      qp.attributes.dest_qp_num = attributes->dest_qp_num;
-    }
-    if (attributes->qp_state == IBV_QPS_RTS) {
-      qp.attributes.rnr_retry = attributes->rnr_retry;
-    }
-    base->state = attributes->qp_state;
-    if (base->state == IBV_QPS_ERR) {
-      FakeFabric::current->flush(qp);
-    }
-    return 0;
-  }
-  static int destroyQp(ibv_qp* qp) {
-    const auto held = lock();
-    // Completions that wait may still name it.
-    for (auto* const cq : {of(qp).sendCq, of(qp).receiveCq}) {
-      std::erase_if(
-          cq->entries, [&](const auto& e) { return e.retiring == &of(qp); });
-    }
-    FakeFabric::current->qps_.erase(qp->qp_num);
-    --FakeFabric::current->live_["qp"];
-    return 0;
-  }
   static int forkInit() {
     return 0;
   }
@@ -379,9 +309,9 @@ const rdma::Verbs& FakeFabric::verbs() {
     calls.destroyCq = FakeCalls::destroyCq;
     calls.getCqEvent = FakeCalls::getEvent;
     calls.ackCqEvents = FakeCalls::acknowledge;
-    calls.createQp = FakeCalls::makeQp;
-    calls.modifyQp = FakeCalls::modify;
-    calls.destroyQp = FakeCalls::destroyQp;
+    calls.createQp = FakePairs::make;
+    calls.modifyQp = FakePairs::modify;
+    calls.destroyQp = FakePairs::destroy;
     calls.forkInit = FakeCalls::forkInit;
     calls.getAsyncEvent = FakeCalls::getAsyncEvent;
     calls.ackAsyncEvent = FakeCalls::acknowledgeAsync;

@@ -24,16 +24,21 @@ struct FakePort {
   bool ethernet = true;
   uint16_t lid = 0;
   ibv_mtu mtu = IBV_MTU_4096;
+  // As ibv_port_attr codes them: 4 lanes of HDR, 200 Gb/s.
+  uint8_t width = 2;
+  uint8_t speed = 64;
+  uint8_t flags = 0;
   std::vector<FakeGid> gids{{IBV_GID_TYPE_ROCE_V2, ipv4Gid(10, 9, 0, 1)}};
 };
 
 struct FakeDevice {
   std::string name = "fake0";
   std::vector<FakePort> ports{FakePort{}};
-  int maxSendRequests = 1024;
-  int maxCompletions = 65536;
+  // Of mlx5, but for the last one.
+  int maxRequests = 32768; // of a queue pair's sends, and of its receives
+  int maxCompletions = 4194303;
   uint32_t maxInline = 220;
-  bool opens = true;
+  int openError = 0; // errno of open_device; 0: it opens
 };
 
 // A network of RDMA NICs in memory, with the verbs to use them: queue pairs
@@ -60,7 +65,10 @@ class FakeFabric {
   void setPort(const std::string& device, size_t port, ibv_port_state state);
   // Gives a port this address alone.
   void setGid(const std::string& device, size_t port, const ibv_gid& gid);
-  // The device tells of itself (setPort and setGid do): as ibv_async_event.
+  void setLid(const std::string& device, size_t port, uint16_t lid);
+  // open_device fails with this errno; 0: it works.
+  void failOpening(const std::string& device, int error);
+  // The device tells of itself (those above do): as ibv_async_event.
   void tell(const std::string& device, ibv_event_type type, uint8_t port = 1);
   // The next `count` calls of post_send fail with `error` after they have
   // taken `taken` requests of their list.
@@ -85,6 +93,9 @@ class FakeFabric {
   uint64_t requests(ibv_wr_opcode opcode); // carried out
   uint64_t requests(const std::string& device, ibv_wr_opcode opcode); // posted
   uint64_t doorbells(); // calls of post_send
+  // With which attributes queue pairs of this device were brought to `state`,
+  // in the order of the calls.
+  std::vector<ibv_qp_attr> steps(const std::string& device, ibv_qp_state state);
 
   struct Qp;
   struct Cq;
@@ -93,6 +104,7 @@ class FakeFabric {
  private:
   friend struct FakeCalls;
   friend struct FakeQueues;
+  friend struct FakePairs;
   static FakeFabric* current;
   struct Request;
   struct Region {
@@ -113,6 +125,7 @@ class FakeFabric {
   void complete(Cq& cq, const ibv_wc& completion, uint64_t retires, Qp* qp);
   void fail(Qp& qp, const Request& request, ibv_wc_status status);
   void flush(Qp& qp);
+  FakePort& portOf(const std::string& device, size_t port);
   void tellLocked(const std::string& device, ibv_event_type type, uint8_t port);
   bool isCut(const Qp& qp) const;
 
@@ -123,6 +136,8 @@ class FakeFabric {
   std::map<std::string, bool> cut_;
   std::set<std::string> removed_;
   std::map<std::pair<std::string, ibv_qp_state>, int> refusedPairs_;
+  std::map<std::pair<std::string, ibv_qp_state>, std::vector<ibv_qp_attr>>
+      steps_;
   std::map<uint32_t, std::unique_ptr<Qp>> qps_;
   std::map<uint32_t, Region> regions_;
   std::map<uint32_t, std::pair<void*, size_t>> mapped_; // of dma-bufs

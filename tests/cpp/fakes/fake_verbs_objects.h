@@ -63,6 +63,16 @@ struct FakeQueues {
   static int take(FakeFabric::Qp& qp, const ibv_send_wr& wr);
 };
 
+// The calls that are about queue pairs.
+struct FakePairs {
+  static ibv_qp* make(ibv_pd* domain, ibv_qp_init_attr* wanted);
+  static int modify(ibv_qp* base, ibv_qp_attr* attributes, int mask);
+  static int destroy(ibv_qp* qp);
+
+ private:
+  static int refusal(ibv_context* context, ibv_qp_state state);
+};
+
 inline FakeFabric::Qp& of(ibv_qp* qp) {
   return *reinterpret_cast<FakeFabric::Qp*>(qp);
 }
