@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+CABLES = ("vec0", "vec1")
 _NICS = Path("/sys/class/infiniband")
 
 
@@ -36,10 +37,16 @@ def netem_drops() -> int:
     return sum(qdisc["drops"] for qdisc in json.loads(shown) if qdisc["kind"] == "netem")
 
 
+def set_link(cable: str, state: str) -> None:
+    """Pulls a cable out of this node ("down") or puts it in ("up")."""
+    subprocess.run(["ip", "link", "set", cable, state], check=True)
+
+
 def heal(rank: int, size: int) -> None:
     """Takes away what a world that failed, and was killed, has left on this rank's node."""
-    for cable in ("vec0", "vec1"):
+    for cable in CABLES:
         _tc("del", cable, check=False)
+        set_link(cable, "up")
 
 
 def nic_counter(name: str, nic: str = "rxe0") -> int:
@@ -53,6 +60,11 @@ def nic_counters() -> Counter[str]:
     for path in _NICS.glob("*/ports/1/hw_counters/*"):
         found[path.name] += int(path.read_text(encoding="ascii"))
     return found
+
+
+def packets_received() -> Counter[str]:
+    """How many packets each NIC has received."""
+    return Counter({nic.name: nic_counter("rcvd_pkts", nic.name) for nic in _NICS.iterdir()})
 
 
 def _shown(*words: str) -> list[dict[str, Any]]:
