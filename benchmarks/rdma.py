@@ -5,7 +5,7 @@ r"""Point-to-point between two hosts: dlslime and Gloo against plain libibverbs,
 
 or on one machine, in the lab:
 
-    tests/lab/lab.py --out /tmp/lab -- sh -c '.venv/bin/torchrun --nnodes 2 --nproc-per-node 1 \
+    tests/lab/lab.py --pin --out /tmp/lab -- sh -c '.venv/bin/torchrun --nnodes 2 --nproc-per-node 1 \
         --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 29500 \
         benchmarks/rdma.py --json $LAB_OUT/rdma.json'
 
