@@ -25,6 +25,7 @@ import dlslime_backend
 import faults
 from harness import init_group, run_world, sync
 from holdings import expect_the_same, grown_kib, held, settled
+from polling import eventually
 from traffic import MESSAGES, Talker, draw_burst
 
 BOTH_NICS, ONE_NIC = "rxe0:1, rxe1:1", "rxe0:1"
@@ -142,6 +143,8 @@ def _live(rank: int, size: int, bursts: dict[str, int]) -> Life:
     holdings["after"] = settled(holdings["before"])
     sync("counted again")
     peer = dlslime_backend.stats()["peers"][1 - rank]
+    # None while another connection is being made in the place of one that broke at the end.
+    eventually(lambda: bool(dlslime_backend.explain(1 - rank)["devices"]), 60)
     devices = dlslime_backend.explain(1 - rank)["devices"]
     talker.close()
     dist.destroy_process_group()
