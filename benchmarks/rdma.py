@@ -5,8 +5,8 @@ r"""Point-to-point between two hosts: dlslime and Gloo against plain libibverbs,
 
 or on one machine, in the lab:
 
-    tests/lab/lab.py --pin --out /tmp/lab -- sh -c '.venv/bin/torchrun --nnodes 2 --nproc-per-node 1 \
-        --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 29500 \
+    tests/lab/lab.py --pin --out /tmp/lab -- sh -c '.venv/bin/torchrun --nnodes 2 \
+        --nproc-per-node 1 --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 29500 \
         benchmarks/rdma.py --json $LAB_OUT/rdma.json'
 
 Rounds alternate between the programs. Where benchmarks/latency.cpp was built, and the folder of
