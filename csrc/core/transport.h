@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -265,9 +266,10 @@ class Connection {
     return true;
   }
   virtual void confirm(ByteSpan /*result*/) {} // throws Error
-  // Sends what still waits, within reason, and stops the route's own threads.
-  // Not under the engine's lock.
-  virtual void close() {}
+  // Sends what still waits, within reason and as long as the peer is there, and
+  // stops the route's own threads. Not under the engine's lock.
+  using PeerGone = std::function<bool()>;
+  virtual void close(const PeerGone& /*peerGone*/) {}
 };
 
 // What one end of a new connection hands to the other through the control

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace dlslime {
 
@@ -148,17 +149,15 @@ std::vector<ChannelTable::Retired> ChannelTable::reap() {
   return retired;
 }
 
-std::vector<std::unique_ptr<Connection>> ChannelTable::closeAll(
-    const Status& why) {
-  std::vector<std::unique_ptr<Connection>> closed;
+std::vector<ChannelTable::Closed> ChannelTable::closeAll(const Status& why) {
+  std::vector<Closed> closed;
   for (auto& entry : entries_) {
     entry.channel->fail(why);
     if (auto connection = entry.channel->takeConnection()) {
-      closed.push_back(std::move(connection));
+      closed.push_back(
+          {std::move(connection), std::exchange(entry.socket, {})});
     }
   }
-  // Connections close before the sockets: a peer that sees the socket's end
-  // may count on having everything.
   return closed;
 }
 

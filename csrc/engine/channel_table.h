@@ -60,8 +60,14 @@ class ChannelTable {
   };
   std::vector<Member> those(
       const std::function<bool(const PeerChannel&)>& wanted) const;
-  // Fails and drops everything.
-  std::vector<std::unique_ptr<Connection>> closeAll(const Status& why);
+  // Fails and drops everything; the caller closes connections outside of the
+  // lock, and before their sockets: a peer that sees a socket's end may count
+  // on having everything.
+  struct Closed {
+    std::unique_ptr<Connection> connection;
+    std::optional<ControlSocket> socket;
+  };
+  std::vector<Closed> closeAll(const Status& why);
 
   size_t size() const {
     return entries_.size();

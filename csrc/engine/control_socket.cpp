@@ -157,6 +157,13 @@ ControlSocket::Credentials ControlSocket::credentials() const {
   return {static_cast<uint32_t>(peer.pid), static_cast<uint32_t>(peer.uid)};
 }
 
+bool ControlSocket::ended() const {
+  std::byte next;
+  const auto got = recv(fd_.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 ||
+      (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
 bool ControlSocket::local() const {
   return isUnix(fd_.get());
 }

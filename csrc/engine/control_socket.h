@@ -62,6 +62,8 @@ class ControlSocket {
   // A whole frame, or nothing yet. Throws Error if the socket has ended or
   // the peer sends what no frame may be.
   std::optional<Frame> receiveFrame();
+  // Nothing is to be read but the end.
+  bool ended() const;
   // The other end is on this host.
   bool local() const;
   // Nothing has come yet.

@@ -98,14 +98,16 @@ Engine::~Engine() {
     state_.buryFailed();
   }
   state_.closeGraveyard(); // before what it may touch is given back
-  std::vector<std::unique_ptr<Connection>> connections;
+  std::vector<ChannelTable::Closed> ends;
   {
     const Section section(state_);
-    connections = state_.channels.closeAll(
+    ends = state_.channels.closeAll(
         Status(ErrorCode::kCancelled, "this process's engine has stopped"));
   }
-  for (const auto& connection : connections) {
-    connection->close();
+  for (auto& [connection, socket] : ends) {
+    connection->close([&] { return socket && socket->ended(); });
+    socket.reset(); // now: the peer may be waiting for us as we did for it
+    connection.reset();
   }
 }
 

@@ -62,7 +62,7 @@ void EngineState::closeGraveyard() {
     gone.swap(graveyard);
   }
   for (auto& [connection, channel] : gone) {
-    connection->close();
+    connection->close([] { return false; }); // it has been told, or it told us
     connection.reset();
     if (channel) {
       const Section section(*this);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <thread>
 
 #include "core/log.h"
@@ -17,12 +18,16 @@ constexpr milliseconds kMostDraining{1100}; // a little more than a device may
 } // namespace
 
 // Who knocks while we are full waits in the listeners' queues: the oldest guest
-// leaves first, if it has had time to speak.
+// that has said nothing leaves first, if it has had time to speak. One that was
+// answered counts on it, and would take our leaving for our death.
 bool Handshakes::accepting() const {
   const auto now = Clock::now();
-  return now >= acceptAgain_ &&
-      (guests_.size() < kMostGuests ||
-       guests_.front().deadline - kHandshakeTime + kSilence <= now);
+  if (now < acceptAgain_ || guests_.size() < kMostGuests) {
+    return now >= acceptAgain_;
+  }
+  const auto oldest = std::find_if(guests_.begin(), guests_.end(), unanswered);
+  return oldest != guests_.end() &&
+      oldest->deadline - kHandshakeTime + kSilence <= now;
 }
 
 void Handshakes::acceptGuests(Listener& listener) {
@@ -36,10 +41,9 @@ void Handshakes::acceptGuests(Listener& listener) {
       return;
     }
     if (guests_.size() >= kMostGuests) {
-      // The one that has said nothing for the longest is the likeliest to be
-      // nobody; those who know us speak at once.
+      // It is the likeliest to be nobody; those who know us speak at once.
       logWarning("too many connections in the handshake: dropped the oldest");
-      guests_.erase(guests_.begin());
+      guests_.erase(std::find_if(guests_.begin(), guests_.end(), unanswered));
     }
     guests_.push_back(
         {std::move(*socket), deadlineAfter(kHandshakeTime), {}, {}});

@@ -124,6 +124,9 @@ class Handshakes {
     std::optional<Made> made;
     std::string nonce;
   };
+  static bool unanswered(const Guest& guest) {
+    return !guest.made;
+  }
   static std::string describePeer(const Attempt& attempt);
   void start(const ChannelKey& key, Request request);
   bool tryNext(Attempt& attempt);

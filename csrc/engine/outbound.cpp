@@ -290,8 +290,13 @@ void Outbound::onRetract(const MessageHeader& header) {
 }
 
 void Outbound::onPushed(uint64_t pushId, const Status& status) {
-  if (pushes_.find(pushId) == nullptr || (severed_ && !status.ok())) {
-    return; // it has failed already; or the next connection ends it
+  auto* const push = pushes_.find(pushId);
+  if (push == nullptr) {
+    return;
+  }
+  if (severed_ && !failed_ && !status.ok()) {
+    push->over = true;
+    return; // the next connection ends it
   }
   auto operation = pushes_.take(pushId).operation;
   auto ended = status.ok()
@@ -326,7 +331,7 @@ std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {
   for (const auto id : exposures_.ids()) {
     add(const_cast<Slab<Exposure>&>(exposures_).find(id)->operation);
   }
-  for (const auto id : pushes_.ids()) {
+  for (const auto id : failed_ ? std::vector<uint64_t>() : pushes_.ids()) {
     add(const_cast<Slab<Pushing>&>(pushes_).find(id)->operation);
   }
   return found;

@@ -102,6 +102,7 @@ class Outbound {
   struct Pushing {
     OperationPtr operation;
     MessageHeader announce; // to send it again another way; with its sequence
+    bool over = false; // badly, with a connection that is being replaced
   };
   // An announced message that we copy to the receiver through messages.
   struct Stream {

@@ -45,12 +45,15 @@ void Outbound::fail(const Status& why) {
   outbox_.clear();
   unconfirmed_.clear();
   streams_.clear();
-  const auto end = [&](OperationPtr operation) {
+  const auto tell = [&](const OperationPtr& operation) {
     Status status = !operation->cancelStatus.ok()
         ? operation->cancelStatus
         : Status(
               why.code(), operation->describe() + " failed: " + why.message());
     completions_.finishEarly(operation, std::move(status));
+  };
+  const auto end = [&](OperationPtr operation) {
+    tell(operation);
     failedSends_.push_back(std::move(operation));
   };
   for (auto& entry : entries) {
@@ -62,7 +65,12 @@ void Outbound::fail(const Status& why) {
     end(forget(id));
   }
   for (const auto id : pushes_.ids()) {
-    end(pushes_.take(id).operation);
+    const auto& push = *pushes_.find(id);
+    if (connection_ == nullptr || push.over) {
+      end(pushes_.take(id).operation);
+    } else {
+      tell(push.operation); // the NIC may still read it: until onPushed()
+    }
   }
   targets_.clear();
 }

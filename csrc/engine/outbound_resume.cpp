@@ -51,7 +51,7 @@ Status Outbound::resume(Connection& connection, uint64_t peerLast) {
 // left out, if they have been cancelled.
 void Outbound::endPushes(uint64_t peerLast) {
   for (const auto id : pushes_.ids()) {
-    auto [operation, announce] = pushes_.take(id);
+    auto [operation, announce, over] = pushes_.take(id);
     if (announce.sequence <= peerLast) {
       completions_.finish(std::move(operation), {});
       continue;

@@ -57,7 +57,7 @@ class GlooConnection final : public Connection {
     return pump_->made() ? Replaceable::kWhole : Replaceable::kNever;
   }
   void sever() override;
-  void close() override {
+  void close(const PeerGone& /*peerGone*/) override {
     pump_->close();
   }
 

@@ -43,6 +43,11 @@ Status givenUp() {
   return {ErrorCode::kCancelled, "the transfer was given up"};
 }
 
+Status misuse() {
+  return {
+      ErrorCode::kTransportFailed, "a push into memory that is not offered"};
+}
+
 } // namespace
 
 LoopbackConnection::LoopbackConnection(
@@ -158,6 +163,7 @@ Connection::Push LoopbackConnection::push(
     const auto found = offers.find(target.slot);
     if (found == offers.end() || found->second.view.size < source.size) {
       misused_ = true; // a NIC would refuse, and break the connection
+      pushed_.emplace_back(id, misuse());
       return Push::kPosted;
     }
     // As a NIC: the bytes are there long before the receiver is told.
@@ -165,7 +171,7 @@ Connection::Push LoopbackConnection::push(
     packet.landedId = found->second.id;
   }
   put(std::move(packet));
-  pushed_.push_back(id);
+  pushed_.emplace_back(id, Status());
   return Push::kPosted;
 }
 
@@ -284,12 +290,11 @@ bool LoopbackConnection::poll(
   }
   bool any = pollPulls(events) || !pushed_.empty();
   any |= transfers_.report(events);
-  for (const auto id : std::exchange(pushed_, {})) {
-    events.onPushed(id, {});
+  for (const auto& [id, status] : std::exchange(pushed_, {})) {
+    events.onPushed(id, status);
   }
   if (misused_) {
-    broken = Status(
-        ErrorCode::kTransportFailed, "a push into memory that is not offered");
+    broken = misuse();
     return true;
   }
   Wire::Packet packet;

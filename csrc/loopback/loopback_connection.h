@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "core/piece_copies.h"
@@ -143,7 +144,7 @@ class LoopbackConnection final : public Connection {
   uint64_t delivered_ = 0;
   std::deque<Pull> pulls_;
   PieceCopies transfers_;
-  std::vector<uint64_t> pushed_; // to be reported
+  std::vector<std::pair<uint64_t, Status>> pushed_; // to be reported
   std::vector<SentMessage> log_; // of what was sent, if replaceable
   uint16_t nextSlot_ = 0;
   bool misused_ = false; // a push went where nothing was offered

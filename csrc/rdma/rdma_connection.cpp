@@ -315,14 +315,15 @@ std::vector<SentMessage> RdmaConnection::unconfirmed() const {
 
 void RdmaConnection::endPulls() {
   givenUp_ = true;
-  if (!offered_.empty() || reached_) {
-    peerClosed(); // so that nothing more is written there
+  if (!offered_.empty() || reached_ || !pushing_.empty()) {
+    peerClosed(); // so that nothing more is written there, or read here
   }
   bulk_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
 }
 
-void RdmaConnection::close() {
-  // What was posted still goes out; its memory is ours until then.
+void RdmaConnection::close(const PeerGone& peerGone) {
+  // What was posted still goes out; its memory is ours until then. A peer that
+  // leaves at the same time answers no more: its NIC says nothing of that.
   const auto deadline = deadlineAfter(kDrainTime);
   auto& rail = first();
   int error = 0;
@@ -336,6 +337,9 @@ void RdmaConnection::close() {
   try {
     while (!rail.queue.idle() && Clock::now() < deadline) {
       if (rail.completions->poll(&completion, 1) == 0) {
+        if (peerGone()) {
+          return;
+        }
         std::this_thread::sleep_for(microseconds(50));
       } else if (completion.status != IBV_WC_SUCCESS) {
         return;

@@ -103,7 +103,7 @@ class RdmaConnection final : public Connection {
   void sever() override;
   bool drained() const override;
   std::vector<SentMessage> unconfirmed() const override;
-  void close() override;
+  void close(const PeerGone& peerGone) override;
 
  private:
   // Messages go by this one, so that their immediates come in order.
@@ -133,6 +133,7 @@ class RdmaConnection final : public Connection {
   void
   onPushed(uint32_t number, const Status& status, ConnectionEvents& events);
   void onLanded(uint32_t immediate, size_t bytes, ConnectionEvents& events);
+  void losePushes();
   void reportFailedPushes(ConnectionEvents& events);
 
   struct Pushing {

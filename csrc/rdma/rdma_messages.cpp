@@ -164,8 +164,12 @@ void RdmaConnection::onCompletion(
         rail, describeCompletion(completion.status, completion.vendor_err));
   }
   if (completion.wr_id == kReceiveId) { // with an error: nothing more comes
-    flushed_ |= &rail == &first();
-    bulk_.lost(rail, broken_); // requests that were never taken, of a chain
+    // Requests that were never taken, of a chain, end without a completion.
+    bulk_.lost(rail, broken_);
+    if (&rail == &first()) {
+      flushed_ = true;
+      losePushes();
+    }
     return;
   }
   const auto id = rail.queue.completed(completion.wr_id);

@@ -80,6 +80,12 @@ void RdmaConnection::onPushed(
   }
 }
 
+void RdmaConnection::losePushes() {
+  for (auto& push : pushing_) {
+    push.over = true;
+  }
+}
+
 void RdmaConnection::reportFailedPushes(ConnectionEvents& events) {
   while (!pushing_.empty() && pushing_.front().over) {
     const auto id = pushing_.front().id;

@@ -324,6 +324,21 @@ TEST_F(ListenerTest, HundredsOfIdleConnectionsKeepNobodyOut) {
   EXPECT_LT(Clock::now() - start, milliseconds(3000));
 }
 
+// It would take our leaving for our death.
+TEST_F(ListenerTest, GuestThatWasAnsweredStaysWhenHundredsKnock) {
+  auto socket = knock();
+  ASSERT_TRUE(offerTo(socket));
+  std::this_thread::sleep_for(milliseconds(1100)); // it has had time to speak
+  std::vector<ControlSocket> idle;
+  for (int i = 0; i < 300; ++i) {
+    idle.push_back(knock());
+  }
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_FALSE(socket.ended());
+  socket.sendFrame(encode(Confirm{"n", {}}), {});
+  EXPECT_TRUE(eventually([&] { return world[0].engine->connections() == 1; }));
+}
+
 TEST_F(ListenerTest, ConnectionsThatComeAndGoLeaveNothingOpen) {
   ASSERT_TRUE(world.passes(0, 1));
   const auto before = openDescriptors();

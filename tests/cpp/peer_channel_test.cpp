@@ -96,6 +96,48 @@ TEST_F(PeerChannelTest, FailureKeepsAReceiveWhoseMemoryIsStillWritten) {
   EXPECT_TRUE(channel->idle());
 }
 
+// What the receiver's NIC is given must not change, though the send has failed.
+TEST_F(PeerChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
+  connection->pushing = true;
+  auto ready = message(MessageType::kReady, 5);
+  ready.length = 1000;
+  deliver(ready);
+  const auto send = GuardedOperation::send(1, 5, pattern(1000));
+  endpoint.send(*group, send);
+  ASSERT_EQ(connection->pushes.size(), 1U);
+  channel->fail(kBroken);
+  endpoint.settle();
+  EXPECT_EQ(send->ends(), 1);
+  EXPECT_EQ(send->status().code(), ErrorCode::kPeerFailed);
+  EXPECT_EQ(send->releases(), 0);
+  EXPECT_FALSE(channel->idle());
+  channel->onPushed(connection->pushes[0].id, kBroken);
+  endpoint.settle();
+  EXPECT_EQ(send->ends(), 1);
+  EXPECT_EQ(send->releases(), 1);
+  EXPECT_TRUE(channel->idle());
+}
+
+// A connection that is being replaced tells once.
+TEST_F(PeerChannelTest, PushThatWasLostBeforeTheFailureIsLetGoWithIt) {
+  connection->pushing = true;
+  auto ready = message(MessageType::kReady, 5);
+  ready.length = 1000;
+  deliver(ready);
+  const auto send = GuardedOperation::send(1, 5, pattern(1000));
+  endpoint.send(*group, send);
+  connection->replacing = Connection::Replaceable::kBroken;
+  ASSERT_TRUE(channel->sever(kBroken));
+  channel->onPushed(connection->pushes.at(0).id, kBroken);
+  endpoint.settle();
+  EXPECT_EQ(send->ends(), 0);
+  channel->fail(kBroken);
+  endpoint.settle();
+  EXPECT_EQ(send->ends(), 1);
+  EXPECT_EQ(send->releases(), 1);
+  EXPECT_TRUE(channel->idle());
+}
+
 // By the time a queued message leaves, the receiver may have returned what the
 // messages before it took.
 TEST_F(PeerChannelTest, QueuedMessageIsAnnouncedOnlyIfItsTurnFindsNoCredit) {

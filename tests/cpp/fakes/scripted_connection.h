@@ -109,8 +109,13 @@ class ScriptedConnection final : public Connection {
     ended = true;
   }
 
+  Replaceable replaceable() const override {
+    return replacing;
+  }
+
   size_t mostPayload = 64 * 1024;
   bool full = false, pulling = false, pushing = false, ended = false;
+  Replaceable replacing = Replaceable::kNever;
   Status breakWith;
   std::vector<MessageHeader> sent;
   std::vector<uint64_t> exposed;
