@@ -95,7 +95,7 @@ class MemoryRegistrar {
 };
 
 // Ordered, reliable control messages with a small payload between two
-// processes, and, where canPull(), bulk copies that bypass the peer's CPU.
+// processes, and, where pull() can, bulk copies that bypass the peer's CPU.
 // Every call is made under the engine's lock and none blocks.
 class Connection {
  public:
@@ -126,7 +126,7 @@ class Connection {
     return 0;
   }
   // Bulk copies may be from and to memory of GPUs. False: it is never given to
-  // expose(), canPull(), pull(), offer() or push().
+  // expose(), pull(), offer() or push().
   virtual bool takesGpus() const {
     return false;
   }
@@ -154,12 +154,10 @@ class Connection {
   // harms only itself.
   virtual RemoteBuffer expose(uint64_t id, MemoryView view) = 0;
   virtual void unexpose(uint64_t id) = 0;
-  // Whether what the peer exposed as `source` should be pulled to there;
-  // otherwise its sender streams it in kData messages.
-  virtual bool canPull(RemoteBuffer source, MemoryView destination) const = 0;
   // Fetches destination.size bytes of what the peer exposed as `peerId`; ends
-  // with onPulled(pullId).
-  virtual void pull(
+  // with onPulled(pullId). False: it does not, since that can't be or is not
+  // worth it; then the sender is to stream it in kData messages.
+  [[nodiscard]] virtual bool pull(
       uint64_t pullId,
       uint64_t peerId,
       RemoteBuffer source,

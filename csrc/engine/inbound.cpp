@@ -271,7 +271,7 @@ void Inbound::fetch(uint64_t pullId, RemoteBuffer source) {
   }
   pull.framed = source.slot >= RemoteBuffer::kOnGpu ||
       (destination.onDevice() && !connection_->takesGpus()) ||
-      !connection_->canPull(source, destination);
+      !connection_->pull(pullId, pull.senderId, source, destination);
   if (pull.framed) {
     MessageHeader request;
     request.type = MessageType::kRequest;
@@ -279,8 +279,6 @@ void Inbound::fetch(uint64_t pullId, RemoteBuffer source) {
     request.length = pull.arrived;
     request.offset = pullId;
     out_.sendControl(request);
-  } else {
-    connection_->pull(pullId, pull.senderId, source, destination);
   }
 }
 

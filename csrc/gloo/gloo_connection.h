@@ -36,15 +36,13 @@ class GlooConnection final : public Connection {
     return {};
   }
   void unexpose(uint64_t /*id*/) override {}
-  bool canPull(RemoteBuffer /*source*/, MemoryView /*destination*/)
-      const override {
-    return false;
-  }
-  void pull(
+  bool pull(
       uint64_t /*pullId*/,
       uint64_t /*peerId*/,
       RemoteBuffer /*source*/,
-      MemoryView /*destination*/) override {}
+      MemoryView /*destination*/) override {
+    return false;
+  }
   void abandon(uint64_t /*pullId*/) override {}
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
   void endPulls() override {}

@@ -202,11 +202,14 @@ const std::byte* LoopbackConnection::sourceOf(const Pull& pull) {
       : view.data + skipped;
 }
 
-void LoopbackConnection::pull(
+bool LoopbackConnection::pull(
     uint64_t pullId,
     uint64_t peerId,
     RemoteBuffer source,
     MemoryView destination) {
+  if (faults_.framed) {
+    return false;
+  }
   Pull pull;
   pull.source = source.address;
   pull.id = pullId;
@@ -214,6 +217,7 @@ void LoopbackConnection::pull(
   pull.destination = destination;
   pull.delay = someDelay();
   pulls_.push_back(pull);
+  return true;
 }
 
 void LoopbackConnection::abandon(uint64_t pullId) {

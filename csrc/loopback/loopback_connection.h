@@ -23,7 +23,7 @@ struct Faults {
   int refusePercent = 0; // send() says "no room" this often
   bool duplicate = false; // some messages arrive twice
   uint64_t breakAfter = 0; // this connection breaks after so many messages
-  bool framed = false; // canPull() is false: large messages are streamed
+  bool framed = false; // nothing is pulled: large messages are streamed
   bool pushes = false; // memory can be offered and pushed into
   bool replaceable = false; // every message is kept for another connection
 };
@@ -76,11 +76,7 @@ class LoopbackConnection final : public Connection {
   bool send(const MessageHeader& header, ByteSpan payload) override;
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
   void unexpose(uint64_t id) override;
-  bool canPull(RemoteBuffer /*source*/, MemoryView /*destination*/)
-      const override {
-    return !faults_.framed;
-  }
-  void pull(
+  bool pull(
       uint64_t pullId,
       uint64_t peerId,
       RemoteBuffer source,

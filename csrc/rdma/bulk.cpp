@@ -63,15 +63,6 @@ void Bulk::startTransfer(
   jobs_.push_back(std::move(job));
 }
 
-void Bulk::refuse(Kind kind, uint64_t id, Status why) {
-  Job job;
-  job.number = nextNumber_++;
-  job.kind = kind;
-  job.id = id;
-  job.status = std::move(why);
-  jobs_.push_back(std::move(job));
-}
-
 void Bulk::abandon(Kind kind, uint64_t id, const Status& why) {
   for (auto& job : jobs_) {
     if (job.kind == kind && job.id == id && job.status.ok()) {

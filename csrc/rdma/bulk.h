@@ -30,9 +30,8 @@ class Bulk {
       MemoryView destination,
       RailMemory::Regions regions);
   void startTransfer(const TransferWork& work, RailMemory::Regions regions);
-  // One that ends with this status at the next poll.
   enum class Kind : uint8_t { kPull, kTransfer };
-  void refuse(Kind kind, uint64_t id, Status why);
+  // It ends with this status, at the next poll after its last part.
   void abandon(Kind kind, uint64_t id, const Status& why);
   void abandonAll(const Status& why);
   // Posts what there is room for. Null, or the rail that is broken, and why.

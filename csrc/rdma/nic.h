@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/said_once.h"
 #include "rdma/gid.h"
 #include "rdma/gpu_registrations.h"
 #include "rdma/handles.h"
@@ -92,6 +93,9 @@ class Nic {
   void setDistance(Distance distance) {
     distance_.store(distance, std::memory_order_relaxed);
   }
+  SaidOnce& said() { // what was logged of it; any thread
+    return said_;
+  }
   uint64_t bitsPerSecond() const {
     return bitsPerSecond_;
   }
@@ -122,6 +126,7 @@ class Nic {
   uint64_t bitsPerSecond_ = 0;
   std::atomic<const char*> whyLost_{""};
   std::atomic<uint32_t> losses_{0};
+  SaidOnce said_;
 };
 using NicPtr = std::shared_ptr<Nic>;
 

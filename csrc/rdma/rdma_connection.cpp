@@ -179,49 +179,48 @@ void RdmaConnection::breakWith(const Rail& rail, const std::string& what) {
   }
 }
 
-RemoteBuffer RdmaConnection::expose(uint64_t id, MemoryView view) {
+// Without any, a message is streamed, as one that is too small for it to be
+// worth it.
+RailMemory::Regions RdmaConnection::registered(MemoryView view) const {
   try {
-    auto regions = regions_.worthwhile(view);
-    const auto remote = RailMemory::remote(regions, view);
-    exposed_[id] = std::move(regions);
-    return remote;
+    return regions_.worthwhile(view);
   } catch (const Error& error) {
-    // No key: the peer asks for a stream.
-    logWarning(
-        std::string(error.what()) +
-        "; the message is copied through the eager ring, which is slower");
+    if (first().nic->said().isNew(error.what())) {
+      logWarning(
+          std::string(error.what()) +
+          "; messages from and to such memory are copied through the eager "
+          "ring, which is slower");
+    }
   }
   return {};
+}
+
+RemoteBuffer RdmaConnection::expose(uint64_t id, MemoryView view) {
+  auto regions = registered(view);
+  const auto remote = RailMemory::remote(regions, view);
+  exposed_[id] = std::move(regions);
+  return remote;
 }
 
 void RdmaConnection::unexpose(uint64_t id) {
   exposed_.erase(id);
 }
 
-bool RdmaConnection::canPull(RemoteBuffer source, MemoryView destination)
-    const {
-  if (source.keys[first().peerNicNumber] == 0) {
-    return false;
-  }
-  if (destination.onDevice()) {
-    return regions_.first(regions_.acquire(destination)) != nullptr;
-  }
-  return destination.size > RegistrationCache::kMostCopied ||
-      regions_.findFirst(destination) != nullptr;
-}
-
-void RdmaConnection::pull(
+bool RdmaConnection::pull(
     uint64_t pullId,
     uint64_t /*peerId*/,
     RemoteBuffer source,
     MemoryView destination) {
-  try {
-    bulk_.startPull(pullId, source, destination, regions_.acquire(destination));
-  } catch (const Error& error) {
-    bulk_.refuse(Bulk::Kind::kPull, pullId, error.status());
-    return;
+  if (source.keys[first().peerNicNumber] == 0) {
+    return false;
   }
+  auto regions = registered(destination);
+  if (regions_.first(regions) == nullptr) {
+    return false;
+  }
+  bulk_.startPull(pullId, source, destination, std::move(regions));
   postBulk();
+  return true;
 }
 
 RemoteBuffer RdmaConnection::reach(MemoryView view, const void* enrolled) {

@@ -69,8 +69,7 @@ class RdmaConnection final : public Connection {
   bool takesGpus() const override {
     return true;
   }
-  bool canPull(RemoteBuffer source, MemoryView destination) const override;
-  void pull(
+  bool pull(
       uint64_t pullId,
       uint64_t peerId,
       RemoteBuffer source,
@@ -115,6 +114,7 @@ class RdmaConnection final : public Connection {
   }
   void keepRails(uint32_t numbers);
   std::vector<NicPtr> nics() const;
+  RailMemory::Regions registered(MemoryView view) const;
   void postBulk();
   void breakWith(const Rail& rail, const std::string& what);
 

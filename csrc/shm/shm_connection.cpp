@@ -31,14 +31,6 @@ Access ShmConnection::peerAccess() const {
   return layout().access[1 - side_].load(std::memory_order_acquire);
 }
 
-bool ShmConnection::canPull(RemoteBuffer /*source*/, MemoryView destination)
-    const {
-  // A sender that sleeps or computes would have to be woken to stream.
-  const bool stream =
-      destination.size <= kMostStreamedBytes && doorbell_.awake();
-  return memoryReadable() && !stream;
-}
-
 bool ShmConnection::memoryReadable() const {
   return ownAccess_ == Access::kGranted || peerAccess() == Access::kGranted;
 }
@@ -69,15 +61,22 @@ Pulls& ShmConnection::pulls() {
   return *pulls_;
 }
 
-void ShmConnection::pull(
+bool ShmConnection::pull(
     uint64_t pullId,
     uint64_t peerId,
     RemoteBuffer source,
     MemoryView destination) {
+  // A sender that sleeps or computes would have to be woken to stream.
+  const bool stream =
+      destination.size <= kMostStreamedBytes && doorbell_.awake();
+  if (stream || !memoryReadable()) {
+    return false;
+  }
   pulls().start(pullId, peerId, source, destination);
   if (ownAccess_ != Access::kGranted) {
     doorbell_.ring(); // the sender copies alone, so it must be awake
   }
+  return true;
 }
 
 void ShmConnection::abandon(uint64_t pullId) {

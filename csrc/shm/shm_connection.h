@@ -47,8 +47,7 @@ class ShmConnection final : public Connection {
   bool send(const MessageHeader& header, ByteSpan payload) override;
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
   void unexpose(uint64_t id) override;
-  bool canPull(RemoteBuffer source, MemoryView destination) const override;
-  void pull(
+  bool pull(
       uint64_t pullId,
       uint64_t peerId,
       RemoteBuffer source,

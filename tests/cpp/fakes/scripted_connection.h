@@ -53,16 +53,15 @@ class ScriptedConnection final : public Connection {
   void unexpose(uint64_t id) override {
     std::erase(exposed, id);
   }
-  bool canPull(RemoteBuffer /*source*/, MemoryView /*destination*/)
-      const override {
-    return pulling;
-  }
-  void pull(
+  bool pull(
       uint64_t pullId,
       uint64_t peerId,
       RemoteBuffer /*source*/,
       MemoryView destination) override {
-    pulls.push_back({pullId, peerId, destination, false});
+    if (pulling) {
+      pulls.push_back({pullId, peerId, destination, false});
+    }
+    return pulling;
   }
   void abandon(uint64_t pullId) override {
     for (auto& pull : pulls) {
