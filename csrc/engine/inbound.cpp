@@ -68,7 +68,7 @@ void Inbound::sendFinish(uint64_t id, FinishStatus status, uint64_t capacity) {
 OperationPtr Inbound::takeReceive(Group& group, int source, uint32_t tag) {
   auto receive = group.matcher().takeReceive(source, tag);
   if (receive != nullptr && receive->half != nullptr) {
-    ready_.close(*receive);
+    ready_.miss(*receive);
   }
   return receive;
 }

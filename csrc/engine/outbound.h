@@ -57,6 +57,10 @@ class Outbound {
     return outbox_.empty() && exposures_.size() == 0 && pushes_.size() == 0 &&
         failedSends_.empty();
   }
+  // Larger messages than this are announced.
+  size_t eagerBytes() const {
+    return limits_.eagerBytes;
+  }
   // Unfinished sends of this group's operations.
   std::vector<OperationPtr> pending(uint64_t groupKey) const;
 

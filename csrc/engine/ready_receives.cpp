@@ -14,7 +14,7 @@ void ReadyReceives::offer(
   // Not a GPU's: what has come when its receive had given up would have to be
   // read back from there, for the next one.
   if (receive->half != nullptr || view.onDevice() || view.size < range.least ||
-      view.size > range.most) {
+      view.size > range.most || (mayBeEager(*receive) && !pace_.due())) {
     return;
   }
   const auto id = offers_.insert({});
@@ -46,6 +46,18 @@ void ReadyReceives::forget(uint64_t id) {
     connection_->withdraw(id);
   }
   offers_.take(id);
+}
+
+// As the sender has it, if it is configured as we are.
+bool ReadyReceives::mayBeEager(const Operation& receive) const {
+  return receive.view().size <= out_.eagerBytes();
+}
+
+void ReadyReceives::miss(Operation& receive) {
+  if (mayBeEager(receive)) {
+    pace_.note(false);
+  }
+  close(receive);
 }
 
 void ReadyReceives::close(Operation& receive) {
@@ -107,6 +119,9 @@ ReadyReceives::Landed ReadyReceives::land(uint64_t id) {
     return {std::move(offer->receive), true};
   }
   Landed landed{offer->receive, false};
+  if (mayBeEager(*landed.receive)) {
+    pace_.note(true);
+  }
   close(*landed.receive);
   return landed;
 }

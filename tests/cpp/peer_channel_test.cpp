@@ -15,8 +15,9 @@ const Status kBroken(ErrorCode::kPeerFailed, "the peer is gone");
 
 class PeerChannelTest : public ::testing::Test {
  protected:
-  PeerChannelTest() {
+  explicit PeerChannelTest(bool pushing = false) {
     auto made = std::make_unique<ScriptedConnection>();
+    made->pushing = pushing;
     connection = made.get();
     channel = endpoint.connect(std::move(made));
     group = endpoint.join(0, 2);
@@ -53,6 +54,12 @@ class PeerChannelTest : public ::testing::Test {
   std::shared_ptr<PeerChannel> channel;
   std::shared_ptr<Group> group;
   uint64_t sequence = 0;
+};
+
+// Memory can be offered and pushed into.
+class PushingChannelTest : public PeerChannelTest {
+ protected:
+  PushingChannelTest() : PeerChannelTest(true) {}
 };
 
 TEST_F(PeerChannelTest, FailureEndsQueuedAndAnnouncedSends) {
@@ -96,9 +103,40 @@ TEST_F(PeerChannelTest, FailureKeepsAReceiveWhoseMemoryIsStillWritten) {
   EXPECT_TRUE(channel->idle());
 }
 
+TEST_F(PushingChannelTest, OffersThatComeTooLateBecomeFewUntilTheyAreOfUse) {
+  const auto isOffered = [&](bool pushed) {
+    const auto receive = GuardedOperation::receive(1, 5, 1000);
+    endpoint.receive(*group, receive);
+    const bool offered = !connection->offered.empty();
+    if (offered && pushed) {
+      const auto id = connection->offered[0].id;
+      channel->onLanded(id, static_cast<uint16_t>(++sequence), 1000);
+      endpoint.settle();
+    } else {
+      auto eager = message(MessageType::kEager, 5);
+      eager.length = 1000;
+      eager.payloadSize = 1000;
+      deliver(eager, pattern(1000));
+    }
+    EXPECT_TRUE(receive->done() && receive->status().ok());
+    EXPECT_TRUE(connection->offered.empty());
+    return offered;
+  };
+  int missed = 0, used = 0;
+  for (int i = 0; i < 64; ++i) {
+    missed += isOffered(false) ? 1 : 0;
+  }
+  EXPECT_GE(missed, 5);
+  EXPECT_LE(missed, 8);
+  for (int i = 0; i < 64; ++i) {
+    used += isOffered(true) ? 1 : 0;
+  }
+  EXPECT_GE(used, 32);
+  EXPECT_TRUE(isOffered(true) && isOffered(true));
+}
+
 // What the receiver's NIC is given must not change, though the send has failed.
-TEST_F(PeerChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
-  connection->pushing = true;
+TEST_F(PushingChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
   auto ready = message(MessageType::kReady, 5);
   ready.length = 1000;
   deliver(ready);
@@ -119,8 +157,7 @@ TEST_F(PeerChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
 }
 
 // A connection that is being replaced tells once.
-TEST_F(PeerChannelTest, PushThatWasLostBeforeTheFailureIsLetGoWithIt) {
-  connection->pushing = true;
+TEST_F(PushingChannelTest, PushThatWasLostBeforeTheFailureIsLetGoWithIt) {
   auto ready = message(MessageType::kReady, 5);
   ready.length = 1000;
   deliver(ready);

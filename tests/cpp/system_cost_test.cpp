@@ -56,7 +56,7 @@ TEST(YieldPace, YieldsOfNoUseAreMadeRarer) {
   for (int i = 0; i < 100; ++i) {
     pace.note(false);
   }
-  EXPECT_EQ(pace.between(), 640);
+  EXPECT_EQ(pace.between(), 80);
   pace.note(true);
   EXPECT_EQ(pace.between(), 10);
 }
