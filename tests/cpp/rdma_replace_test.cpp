@@ -49,14 +49,14 @@ TEST_F(RdmaReplace, CableThatComesBackCostsNothing) {
 }
 
 TEST_F(RdmaReplace, WhatHasComeOfAPullIsNotFetchedAgain) {
-  constexpr size_t kPieces = 64; // of 1 MiB, 16 at a time
+  constexpr size_t kPieces = 256; // of 256 KiB, 16 at a time
   start(milliseconds(30000), FallbackPolicy::kForbid);
   fabric.slow("nic1", 3);
   const auto reads = [&] {
     return fabric.requests("nic1", IBV_WR_RDMA_READ) +
         fabric.requests("nic0", IBV_WR_RDMA_READ);
   };
-  const auto bytes = pattern(kPieces << 20);
+  const auto bytes = pattern(kPieces << 18);
   const auto receive = (*world)[1].receive(0, 5, bytes.size());
   const auto send = (*world)[0].send(1, 5, bytes);
   std::thread waiter([&] { EXPECT_TRUE((*world)[1].wait(receive)); });
