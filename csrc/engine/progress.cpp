@@ -102,10 +102,12 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
   int idlePolls = 0;
   bool yielded = false; // since there was news
   TimePoint end{}, last{};
+  int64_t displaced = -1;
   while (!operation.done()) {
     noteLook();
     if (source_.step()) {
       idlePolls = 0;
+      displaced = -1;
       yielded = false;
       continue;
     }
@@ -125,7 +127,7 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       }
       end = std::min(now + spin_, last);
     }
-    pace_.yield();
+    pace_.yield(displaced);
     idlePolls = 0;
     yielded = true;
   }

@@ -24,9 +24,10 @@ constexpr int kPollsOnSeveralCpus = 16;
 constexpr int kCostsPerSpin = 100;
 constexpr microseconds kLeastSpin{50};
 // Waking up to look, and going back to sleep, takes about 10 of them (measured
-// under a user-mode kernel: 250 us of 24): so a twenty-fifth of the time.
-constexpr int kCostsPerTick = 250;
-constexpr microseconds kLeastTick{1000};
+// under a user-mode kernel: 250 us of 24): so a fiftieth of the time, half of
+// what a ping-pong of 64 KiB could be measured to lose by it.
+constexpr int kCostsPerTick = 500;
+constexpr microseconds kLeastTick{1000}, kMostTick{25000};
 
 nanoseconds measure() {
   auto least = nanoseconds::max();
@@ -81,7 +82,7 @@ microseconds servingSpin() {
 microseconds backgroundTick() {
   const auto tick =
       std::chrono::duration_cast<microseconds>(kCostsPerTick * systemCost());
-  return std::max(tick, kLeastTick);
+  return std::clamp(tick, kLeastTick, kMostTick);
 }
 
 } // namespace dlslime

@@ -4,15 +4,16 @@
 
 namespace dlslime {
 
-void YieldPace::yield() {
+void YieldPace::yield(int64_t& displaced) {
   if (between_ <= 1) { // not worth a question
     sched_yield();
     return;
   }
   // Not by the time it takes: packets that come meanwhile take theirs, too.
-  const auto before = timesDisplaced();
+  const auto before = displaced >= 0 ? displaced : timesDisplaced();
   sched_yield();
-  note(before == 0 || timesDisplaced() != before);
+  displaced = timesDisplaced();
+  note(before == 0 || displaced != before);
 }
 
 } // namespace dlslime

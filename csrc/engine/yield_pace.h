@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 
 #include "engine/system_cost.h"
 
@@ -24,7 +25,9 @@ class YieldPace {
   int between() const {
     return between_ * rarity_.load(std::memory_order_relaxed);
   }
-  void yield();
+  // `displaced` is of the thread, for the yields of one wait: -1 before the
+  // first one. It saves asking the kernel twice for each.
+  void yield(int64_t& displaced);
   // Whether somebody else has run because of one.
   void note(bool used) {
     const int rarity = rarity_.load(std::memory_order_relaxed);
@@ -34,10 +37,10 @@ class YieldPace {
   }
 
  private:
-  // Who needs the processor may be a thread of the kernel's that has the packets
-  // we wait for: it gets it by a yield, or by the kernel's next tick. With 64 a
-  // ping-pong of 64 KiB took 500 us, with 4 to 16 it takes 340, and without a
-  // bound 400; one of 8 bytes takes 90 with any.
+  // Who needs the processor may be a thread of the kernel's that has the
+  // packets we wait for: it gets it by a yield, or by the kernel's next tick.
+  // With 64 a ping-pong of 64 KiB took 500 us, with 4 to 16 it takes 340, and
+  // without a bound 400; one of 8 bytes takes 90 with any.
   static constexpr int kMostRarity = 8;
 
   const int before_, between_;

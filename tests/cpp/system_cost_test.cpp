@@ -77,9 +77,10 @@ TEST(YieldPace, AYieldIsOfUseWhereAnotherThreadRuns) {
       }
     });
     bool used = false;
+    int64_t displaced = -1;
     for (int i = 0; i < 10'000 && !used; ++i) {
       pace.note(false);
-      pace.yield();
+      pace.yield(displaced);
       used = pace.between() == 10;
     }
     over = true;
