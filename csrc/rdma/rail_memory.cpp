@@ -127,6 +127,9 @@ void RailRegistrar::trim() {
 }
 
 std::shared_ptr<const void> RailRegistrar::prepare(MemoryView view) {
+  if (!view.onDevice() && view.size < kLeastPushed) {
+    return nullptr; // it is copied
+  }
   const size_t count = view.size >= kLeastStriped ? nics_.size() : 1;
   if (count == 1) {
     return prepareWith(*nics_.front(), view);

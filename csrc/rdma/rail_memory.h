@@ -13,6 +13,9 @@ namespace dlslime::rdma {
 // Transfers from here on go by all rails, and are registered with all NICs:
 // those that are too large to be pushed.
 constexpr size_t kLeastStriped = 1024 * 1024 + 1;
+// Smaller ones are copied into the ring sooner than the receiver has told where
+// it wants them.
+constexpr size_t kLeastPushed = 32 * 1024;
 
 // What enrolling makes of memory: its registrations with some NICs.
 struct EnrolledMemory {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <deque>
 #include <functional>
 #include <map>
@@ -157,6 +158,8 @@ class RdmaConnection final : public Connection {
   bool flushed_ = false; // nothing comes any more: broken, and all was seen
   bool givenUp_ = false; // what has failed may be reported
   Status broken_;
+  static constexpr int kPollBatch = 32;
+  std::array<ibv_wc, kPollBatch> polled_{}; // of one poll; not cleared for each
   std::map<uint64_t, RailMemory::Regions> exposed_;
   OfferedMemory offered_;
   std::deque<Pushing> pushing_; // oldest first, as they complete

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "rdma/rdma_connection.h"
@@ -11,7 +10,6 @@ namespace dlslime::rdma {
 namespace {
 // Received immediates after which receives are posted again, in one call.
 constexpr uint32_t kReceiveLump = 32;
-constexpr int kPollBatch = 32;
 } // namespace
 
 void RdmaConnection::postRecord(uint32_t position, size_t bytes) {
@@ -94,13 +92,12 @@ void RdmaConnection::endBatch() {
 }
 
 int RdmaConnection::pollRail(Rail& rail, ConnectionEvents& events, int most) {
-  std::array<ibv_wc, kPollBatch> completions{};
   int taken = 0;
   while (taken < most) {
     const int count = rail.completions->poll(
-        completions.data(), std::min(kPollBatch, most - taken));
+        polled_.data(), std::min(kPollBatch, most - taken));
     for (int i = 0; i < count; ++i) {
-      onCompletion(rail, completions[static_cast<size_t>(i)], events);
+      onCompletion(rail, polled_[static_cast<size_t>(i)], events);
     }
     returnCredit();
     taken += count;

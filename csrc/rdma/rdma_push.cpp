@@ -5,10 +5,9 @@
 namespace dlslime::rdma {
 
 namespace {
-// Smaller ones are copied into the ring sooner than the receiver has told where
-// it wants them. Larger ones are read in pieces, by all rails, and so that
+// Larger ones are read in pieces, by all rails, and so that
 // messages behind one need not wait for all of it.
-constexpr Connection::PushRange kPushed{32 * 1024, kLeastStriped - 1};
+constexpr Connection::PushRange kPushed{kLeastPushed, kLeastStriped - 1};
 constexpr int kSlotShift = 16;
 } // namespace
 
