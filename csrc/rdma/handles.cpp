@@ -216,6 +216,10 @@ CompletionQueue::~CompletionQueue() {
 }
 
 int CompletionQueue::poll(ibv_wc* completions, int most) {
+  if (const int error = armError_.load(std::memory_order_relaxed)) {
+    throwErrno(
+        "cannot ask for completion events of " + context_->name(), error);
+  }
   const int count = ibv_poll_cq(queue_, most, completions);
   if (count < 0) {
     throw Error(
@@ -227,11 +231,7 @@ int CompletionQueue::poll(ibv_wc* completions, int most) {
 }
 
 void CompletionQueue::arm() {
-  const int error = ibv_req_notify_cq(queue_, 0);
-  if (error != 0) {
-    throwErrno(
-        "cannot ask for completion events of " + context_->name(), error);
-  }
+  armError_.store(ibv_req_notify_cq(queue_, 0), std::memory_order_relaxed);
 }
 
 } // namespace dlslime::rdma

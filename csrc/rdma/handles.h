@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -140,13 +141,15 @@ class CompletionQueue {
   }
   // Takes up to `most` completions; throws Error if the queue is broken.
   int poll(ibv_wc* completions, int most);
-  // The next completion raises an event.
+  // The next completion raises an event; if that can't be, poll() throws: a
+  // sleeper would never wake.
   void arm();
 
  private:
   const ContextPtr context_;
   const std::shared_ptr<CompletionChannel> channel_;
   ibv_cq* const queue_;
+  std::atomic<int> armError_{0}; // errno
 };
 using CompletionQueuePtr = std::shared_ptr<CompletionQueue>;
 

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "core/fork_guard.h"
-#include "core/log.h"
 #include "rdma/rail_problems.h"
 
 namespace dlslime::rdma {
@@ -194,11 +193,7 @@ void RdmaTransport::beginSleep() {
   const std::lock_guard<std::mutex> guard(mutex_);
   for (const auto& entry : queues_) {
     if (const auto queue = entry.lock()) {
-      try {
-        queue->arm();
-      } catch (const Error& error) {
-        logWarning(error.what()); // polling will find it broken
-      }
+      queue->arm();
     }
   }
 }

@@ -1,5 +1,4 @@
 // What a FakeFabric does with the requests that are posted.
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,157 +39,19 @@ FakeFabric::~FakeFabric() {
   current = nullptr;
 }
 
-void FakeFabric::remove(const std::string& device) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  cut_[device] = true;
-  removed_.insert(device);
-  tellLocked(device, IBV_EVENT_DEVICE_FATAL, 0);
-}
-
-FakePort& FakeFabric::portOf(const std::string& device, size_t port) {
-  const auto found =
-      std::find_if(devices_.begin(), devices_.end(), [&](const auto& known) {
-        return known.name == device;
-      });
-  return found->ports.at(port);
-}
-
-void FakeFabric::setPort(
-    const std::string& device,
-    size_t port,
-    ibv_port_state state) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  portOf(device, port).state = state;
-  tellLocked(
-      device,
-      state == IBV_PORT_ACTIVE ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR,
-      static_cast<uint8_t>(port + 1));
-}
-
-void FakeFabric::tell(
-    const std::string& device,
-    ibv_event_type type,
-    uint8_t port) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  tellLocked(device, type, port);
-}
-
-void FakeFabric::tellLocked(
-    const std::string& device,
-    ibv_event_type type,
-    uint8_t port) {
-  for (auto* const context : contexts_) {
-    if (context->device->name == device) {
-      ibv_async_event event{};
-      event.event_type = type;
-      event.element.port_num = port;
-      context->events.push_back(event);
-      eventfd_write(context->base.async_fd, 1);
-    }
-  }
-}
-
-void FakeFabric::setGid(
-    const std::string& device,
-    size_t port,
-    const ibv_gid& gid) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  auto& known = portOf(device, port);
-  known.gids = {{known.ethernet ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_IB, gid}};
-  tellLocked(device, IBV_EVENT_GID_CHANGE, static_cast<uint8_t>(port + 1));
-}
-
-void FakeFabric::setLid(const std::string& device, size_t port, uint16_t lid) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  portOf(device, port).lid = lid;
-  tellLocked(device, IBV_EVENT_LID_CHANGE, static_cast<uint8_t>(port + 1));
-}
-
-void FakeFabric::failOpening(const std::string& device, int error) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  for (auto& known : devices_) {
-    known.openError = known.name == device ? error : known.openError;
-  }
-}
-
-void FakeFabric::cut(const std::string& device, bool down) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  cut_[device] = down;
-}
-
-void FakeFabric::failPosts(int count, int error, int taken) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  failingPosts_ = count;
-  postError_ = error;
-  postTaken_ = taken;
-}
-
-void FakeFabric::failRegistrations(int error, int count) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  registrationError_ = error;
-  failingRegistrations_ = error == 0 ? 0 : count;
-}
-
-void FakeFabric::refusePairs(
-    const std::string& device,
-    ibv_qp_state state,
-    int error) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  refusedPairs_[{device, state}] = error;
-}
-
-void FakeFabric::delay(int polls) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  delay_ = polls;
-}
-
-void FakeFabric::landLate(const std::string& device) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  landingLate_.insert(device);
-}
-
-void FakeFabric::slow(const std::string& device, int polls) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  slow_[device] = polls;
-}
-
-uint64_t FakeFabric::requests(const std::string& device, ibv_wr_opcode opcode) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  return posted_[{device, opcode}];
-}
-
-std::map<std::string, int> FakeFabric::live() {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  auto found = live_;
-  std::erase_if(found, [](const auto& entry) { return entry.second == 0; });
-  return found;
-}
-
-bool FakeFabric::overflowed() {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  return overflowed_;
-}
-
-uint64_t FakeFabric::doorbells() {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  return doorbells_;
-}
-
-std::vector<ibv_qp_attr> FakeFabric::steps(
-    const std::string& device,
-    ibv_qp_state state) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  return steps_[{device, state}];
-}
-
-uint64_t FakeFabric::requests(ibv_wr_opcode opcode) {
-  const std::lock_guard<std::mutex> guard(mutex_);
-  return requests_[opcode];
-}
-
 bool FakeFabric::isCut(const Qp& qp) const {
   const auto found = cut_.find(qp.base.context->device->name);
   return found != cut_.end() && found->second;
+}
+
+bool FakeFabric::isUnready(const Qp& target) {
+  if (target.receives.empty()) {
+    ++withoutReceives_;
+    return true;
+  }
+  auto& left = unready_[target.base.context->device->name];
+  left -= left > 0 ? 1 : 0;
+  return left > 0;
 }
 
 void FakeFabric::progress(Qp& qp) {
@@ -214,7 +75,9 @@ void FakeFabric::progress(Qp& qp) {
       return;
     }
     ++requests_[request.request.opcode];
+    inlined_ += (request.request.send_flags & IBV_SEND_INLINE) != 0 ? 1 : 0;
     if ((request.request.send_flags & IBV_SEND_SIGNALED) != 0) {
+      ++signalled_;
       ibv_wc completion{};
       completion.wr_id = request.request.wr_id;
       completion.qp_num = qp.base.qp_num;
@@ -304,7 +167,7 @@ ibv_wc_status FakeFabric::transfer(Qp& qp, Request& request, Qp& target) {
   if (!gather(qp, request, bytes)) {
     return IBV_WC_LOC_PROT_ERR;
   }
-  if (immediate && target.receives.empty()) {
+  if (immediate && isUnready(target)) {
     return IBV_WC_RNR_RETRY_EXC_ERR;
   }
   if (!bytes.empty()) {

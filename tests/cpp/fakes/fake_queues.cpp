@@ -10,6 +10,12 @@ std::unique_lock<std::mutex> FakeQueues::lock() {
   return std::unique_lock<std::mutex>(FakeFabric::current->mutex_);
 }
 
+int FakeQueues::refused(const char* call) {
+  const auto& calls = FakeFabric::current->refusedCalls_;
+  const auto found = calls.find(call);
+  return found == calls.end() ? 0 : found->second;
+}
+
 int FakeQueues::postSend(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad) {
   const auto held = lock();
   auto& fabric = *FakeFabric::current;
@@ -74,6 +80,10 @@ int FakeQueues::postReceive(
     ibv_recv_wr** bad) {
   const auto held = lock();
   auto& qp = of(base);
+  if (const int error = refused("post_recv")) {
+    *bad = list;
+    return error;
+  }
   for (; list != nullptr; list = list->next) {
     if (qp.receives.size() >= qp.limits.max_recv_wr) {
       *bad = list;
@@ -111,6 +121,9 @@ int FakeQueues::poll(ibv_cq* base, int most, ibv_wc* out) {
 
 int FakeQueues::arm(ibv_cq* base, int /*solicited*/) {
   const auto held = lock();
+  if (const int error = refused("req_notify_cq")) {
+    return error;
+  }
   of(base).armed = true;
   // Whoever is about to sleep does not poll: what is only slow comes now.
   for (auto& [number, qp] : FakeFabric::current->qps_) {

@@ -27,6 +27,12 @@ struct FakeCalls {
     ++FakeFabric::current->live_[kind];
     return object;
   }
+  // With the errno.
+  static bool refused(const char* call) {
+    const auto held = lock();
+    errno = FakeQueues::refused(call);
+    return errno != 0;
+  }
   static int gone(const char* kind) {
     const auto held = lock();
     --FakeFabric::current->live_[kind];
@@ -156,6 +162,9 @@ struct FakeCalls {
     return 0;
   }
   static ibv_pd* allocateDomain(ibv_context* context) {
+    if (refused("alloc_pd")) {
+      return nullptr;
+    }
     auto* const domain = new ibv_pd{};
     domain->context = context;
     return fresh("pd", domain);
@@ -239,6 +248,9 @@ struct FakeCalls {
     return 0;
   }
   static ibv_comp_channel* makeChannel(ibv_context* context) {
+    if (refused("create_comp_channel")) {
+      return nullptr;
+    }
     auto* const channel = new ibv_comp_channel{};
     channel->context = context;
     channel->fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
@@ -257,6 +269,9 @@ struct FakeCalls {
       int /*vector*/) {
     if (entries > of(context).device->maxCompletions) {
       errno = EINVAL;
+      return nullptr;
+    }
+    if (refused("create_cq")) {
       return nullptr;
     }
     auto* const cq = new Cq;

@@ -78,6 +78,12 @@ class FakeFabric {
   // Queue pairs of this device can't be brought to `state` (RESET: made); 0:
   // they can.
   void refusePairs(const std::string& device, ibv_qp_state state, int error);
+  // The next messages to this device find no receive so often, as it says; they
+  // are tried again.
+  void unready(const std::string& device, int times);
+  // This call fails with this errno on all devices: "alloc_pd", "create_cq",
+  // "create_comp_channel", "post_recv", "req_notify_cq"; 0: it works.
+  void refuse(const std::string& call, int error);
   // Requests wait until poll_cq has been called this often.
   void delay(int polls);
   // What this device writes without an immediate comes to memory only before
@@ -93,6 +99,9 @@ class FakeFabric {
   uint64_t requests(ibv_wr_opcode opcode); // carried out
   uint64_t requests(const std::string& device, ibv_wr_opcode opcode); // posted
   uint64_t doorbells(); // calls of post_send
+  uint64_t inlined(); // requests that were carried out,
+  uint64_t signalled(); // and those of them that told their end
+  uint64_t withoutReceives(); // messages that found none, each time
   // With which attributes queue pairs of this device were brought to `state`,
   // in the order of the calls.
   std::vector<ibv_qp_attr> steps(const std::string& device, ibv_qp_state state);
@@ -128,6 +137,7 @@ class FakeFabric {
   FakePort& portOf(const std::string& device, size_t port);
   void tellLocked(const std::string& device, ibv_event_type type, uint8_t port);
   bool isCut(const Qp& qp) const;
+  bool isUnready(const Qp& target);
 
   std::mutex mutex_;
   std::vector<FakeDevice> devices_;
@@ -149,7 +159,8 @@ class FakeFabric {
   int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;
   int registrationError_ = 0, failingRegistrations_ = 0;
   int delay_ = 0;
-  uint64_t doorbells_ = 0;
+  std::map<std::string, int> unready_, refusedCalls_;
+  uint64_t doorbells_ = 0, inlined_ = 0, signalled_ = 0, withoutReceives_ = 0;
   bool overflowed_ = false;
   std::vector<Context*> contexts_;
 };

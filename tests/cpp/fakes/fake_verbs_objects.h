@@ -53,6 +53,8 @@ struct FakeFabric::Qp {
 // the fabric's state.
 struct FakeQueues {
   static std::unique_lock<std::mutex> lock();
+  // The errno with which this call fails; under the lock.
+  static int refused(const char* call);
   static int postSend(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad);
   static int postReceive(ibv_qp* base, ibv_recv_wr* list, ibv_recv_wr** bad);
   static int poll(ibv_cq* base, int most, ibv_wc* out);

@@ -29,6 +29,7 @@ struct AuditedFabric : FakeFabric {
   ~AuditedFabric() {
     EXPECT_TRUE(live().empty()) << "something was not freed";
     EXPECT_FALSE(overflowed()) << "a completion queue was too small";
+    EXPECT_EQ(withoutReceives(), 0U) << "a message came before its receive";
   }
 };
 
