@@ -111,6 +111,18 @@ void FakeFabric::delay(int polls) {
   delay_ = polls;
 }
 
+void FakeFabric::reorder(uint64_t seed, int polls) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  random_.seed(seed);
+  mostDelay_ = polls;
+}
+
+int FakeFabric::someDelay() {
+  return mostDelay_ == 0
+      ? delay_
+      : static_cast<int>(random_() % static_cast<uint64_t>(mostDelay_ + 1));
+}
+
 void FakeFabric::landLate(const std::string& device) {
   const std::lock_guard<std::mutex> guard(mutex_);
   landingLate_.insert(device);

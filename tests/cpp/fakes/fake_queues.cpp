@@ -69,7 +69,7 @@ int FakeQueues::take(FakeFabric::Qp& qp, const ibv_send_wr& wr) {
   ++fabric.posted_[{device, wr.opcode}];
   const auto slow = fabric.slow_.find(device);
   request.slow = slow != fabric.slow_.end();
-  request.delay = request.slow ? slow->second : fabric.delay_;
+  request.delay = request.slow ? slow->second : fabric.someDelay();
   qp.sends.push_back(std::move(request));
   return 0;
 }

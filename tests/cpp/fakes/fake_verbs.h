@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -86,6 +87,9 @@ class FakeFabric {
   void refuse(const std::string& call, int error);
   // Requests wait until poll_cq has been called this often.
   void delay(int polls);
+  // Each waits for another number, up to this: what goes by several queue pairs
+  // comes in any order.
+  void reorder(uint64_t seed, int polls);
   // What this device writes without an immediate comes to memory only before
   // the next request by the same queue pair that is not such a write.
   void landLate(const std::string& device);
@@ -137,6 +141,7 @@ class FakeFabric {
   FakePort& portOf(const std::string& device, size_t port);
   void tellLocked(const std::string& device, ibv_event_type type, uint8_t port);
   bool isCut(const Qp& qp) const;
+  int someDelay();
   bool isUnready(const Qp& target);
 
   std::mutex mutex_;
@@ -158,7 +163,8 @@ class FakeFabric {
   uint32_t nextNumber_ = 17;
   int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;
   int registrationError_ = 0, failingRegistrations_ = 0;
-  int delay_ = 0;
+  int delay_ = 0, mostDelay_ = 0;
+  std::mt19937_64 random_;
   std::map<std::string, int> unready_, refusedCalls_;
   uint64_t doorbells_ = 0, inlined_ = 0, signalled_ = 0, withoutReceives_ = 0;
   bool overflowed_ = false;
