@@ -221,8 +221,8 @@ def _small(bench: Bench) -> list[Figure]:
 def _middle(bench: Bench) -> list[Figure]:
     figures = []
     for size in MIDDLE:
-        run = partial(bench.ping_pong, size=size, trips=TRIPS // 8)
-        limit = partial(bench.limit.run, "write", size, TRIPS // 8)
+        run = partial(bench.ping_pong, size=size, trips=TRIPS // 2)
+        limit = partial(bench.limit.run, "write", size, TRIPS // 2)
         figures += _against_gloo(bench, "latency", size_name(size), run, limit)
     run = partial(bench.batches, size=MIDDLE[0], count=8)
     return figures + _against_gloo(bench, "batch", f"{BATCH} of 1 KiB each way", run)

@@ -103,16 +103,23 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
   bool yielded = false; // since there was news
   TimePoint end{}, last{};
   int64_t displaced = -1;
+  int yields = 0;
   while (!operation.done()) {
     noteLook();
     if (source_.step()) {
       idlePolls = 0;
       displaced = -1;
+      yields = 0;
       yielded = false;
       continue;
     }
     if (++idlePolls < (yielded ? pace_.between() : pace_.before())) {
       relax();
+      continue;
+    }
+    idlePolls = 0;
+    if (++yields % 2 == 0) { // without a look at the clock, and at its use
+      sched_yield();
       continue;
     }
     const auto now = Clock::now();
@@ -128,7 +135,6 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       end = std::min(now + spin_, last);
     }
     pace_.yield(displaced);
-    idlePolls = 0;
     yielded = true;
   }
   return true;
