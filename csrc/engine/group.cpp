@@ -175,7 +175,11 @@ void Group::linkReady(
   peer.state = LinkState::kReady;
   peer.channel = std::move(channel);
   peer.remoteGroup = remoteGroup;
-  peer.registrar.store(peer.channel->registrar());
+  auto* const registrar = peer.channel->registrar();
+  peer.registrar.store(registrar);
+  if (registrar != nullptr) {
+    registrar_.store(registrar);
+  }
   while (auto operation = peer.waiting.pop()) {
     sendNow(peer, operation);
   }

@@ -89,9 +89,10 @@ class Group {
     return links_[static_cast<size_t>(rank)];
   }
   // Any thread: what prepares memory for messages with this rank; null if
-  // nothing needs to, or if the route to it is not known yet.
+  // nothing needs to, or if the route to it is not known yet. From any source:
+  // what some rank's needs.
   MemoryRegistrar* registrar(int rank) {
-    return rank == Operation::kAnySource ? nullptr
+    return rank == Operation::kAnySource ? registrar_.load()
                                          : link(rank).registrar.load();
   }
   uint32_t remoteId(int rank) {
@@ -164,6 +165,7 @@ class Group {
   Held held_;
   Matcher matcher_;
   std::vector<Link> links_;
+  std::atomic<MemoryRegistrar*> registrar_{nullptr}; // of some link
   std::vector<int> unresolved_;
   bool closed_ = false;
   Status closeReason_;

@@ -93,6 +93,18 @@ TEST_F(RdmaPush, SmallMessagesArePushedWhenTheirMemoryIsKnown) {
   EXPECT_EQ(counters().pushedMessages, 3U);
 }
 
+// Not under the engine's lock, when its message comes.
+TEST_F(RdmaPush, MemoryForAnySourceIsRegisteredByWhoeverPostsIt) {
+  const auto receive = std::make_shared<OwnedOperation>(
+      Kind::kReceive, Operation::kAnySource, 7, target);
+  auto& node = (*world)[1];
+  node.engine->receive(*node.group, receive);
+  EXPECT_NE(receive->prepared, nullptr);
+  const auto send = postSend(1);
+  ASSERT_TRUE(ended(receive) && ended(send));
+  EXPECT_TRUE(holds(target, 1));
+}
+
 TEST_F(RdmaPush, MessageThatComesBeforeTheReceiveIsRead) {
   const auto send = postSend(1);
   EXPECT_TRUE(eventually([&] { return counters().rendezvousMessages == 1; }));
