@@ -42,11 +42,29 @@ def set_link(cable: str, state: str) -> None:
     subprocess.run(["ip", "link", "set", cable, state], check=True)
 
 
+def usual_address(cable: str, node: int) -> str:
+    """The address that a node's init has given this end of a cable."""
+    return f"10.{9 + CABLES.index(cable)}.0.{node + 1}"
+
+
+def set_address(cable: str, address: str) -> None:
+    """Gives this end of a cable another address, from which its NIC takes its GID."""
+    show = ["ip", "-4", "-j", "addr", "show", "dev", cable]
+    shown = json.loads(subprocess.run(show, check=True, capture_output=True, text=True).stdout)
+    before = [entry["local"] for device in shown for entry in device["addr_info"]]
+    if before == [address]:
+        return
+    for old in before:  # with the first one of a network all others of it go, too
+        subprocess.run(["ip", "addr", "del", f"{old}/24", "dev", cable], check=False)
+    subprocess.run(["ip", "addr", "add", f"{address}/24", "dev", cable], check=True)
+
+
 def heal(rank: int, size: int) -> None:
     """Takes away what a world that failed, and was killed, has left on this rank's node."""
     for cable in CABLES:
         _tc("del", cable, check=False)
         set_link(cable, "up")
+        set_address(cable, usual_address(cable, rank))
 
 
 def nic_counter(name: str, nic: str = "rxe0") -> int:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 import dlslime_backend
-from faults import heal, set_link
+from faults import heal, set_address, set_link, usual_address
 from harness import init_group, run_world, sync
 from holdings import expect_the_same, held, settled
 from test_two_hosts import WARN, exchange
@@ -169,3 +169,23 @@ def test_gloo_is_left_when_the_only_nics_link_is_back() -> None:
     values = ["rdma", "gloo", "rdma"]
     results = run_world(_replug, 2, "vec1", "route", values, env=env, fresh=True, with_output=True)
     assert "a better way is there: rdma by rxe1:1" in "".join(output for _, output in results)
+
+
+def _readdress(rank: int, size: int) -> None:
+    """Gives rank 1's second cable another address while both talk, and the old one again."""
+    _exchange_until(rank, size, "devices", BOTH_NICS)
+    for address in ("10.10.0.77", usual_address("vec1", 1)):
+        before = dlslime_backend.stats()["peers"][1 - rank]["replaced_connections"]
+        sync(address)
+        if rank == 1:
+            set_address("vec1", address)
+        while dlslime_backend.stats()["peers"][1 - rank]["replaced_connections"] == before:
+            time.sleep(0.01)  # the NIC says so by itself
+        _exchange_until(rank, size, "devices", BOTH_NICS)
+
+
+def test_nic_whose_address_changes_is_connected_anew_with_the_other_one() -> None:
+    env = {"DLSLIME_SOCKET_IFNAME": "vec", "DLSLIME_LOG": "info"}
+    results = run_world(_readdress, 2, env=env, fresh=True, with_output=True)
+    text = results[1][1]
+    assert "is lost (RDMA by rxe1:1: its address has changed" in text, text
