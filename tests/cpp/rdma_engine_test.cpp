@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <ctime>
+#include <filesystem>
 #include <thread>
 
 #include "fakes/cluster.h"
@@ -12,6 +13,11 @@
 
 namespace dlslime::testing {
 namespace {
+
+size_t entries(const char* folder) {
+  const std::filesystem::directory_iterator all(folder);
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
 
 class RdmaEngine : public ::testing::Test {
  protected:
@@ -106,7 +112,12 @@ TEST_F(RdmaEngine, PeerThatLeavesFailsTheReceivesAndKeepsWhatItSent) {
 }
 
 TEST_F(RdmaEngine, TwoHundredLivesLeaveNothing) {
+  size_t descriptors = 0, threads = 0;
   for (int life = 0; life < 200; ++life) {
+    if (life == 6) { // what is made once is there
+      descriptors = entries("/proc/self/fd");
+      threads = entries("/proc/self/task");
+    }
     Cluster world(2, rdmaHost);
     ASSERT_TRUE(world.passes(0, 1, life % 2 == 0 ? 100 : 300000)) << life;
     if (life % 3 == 0) {
@@ -114,6 +125,8 @@ TEST_F(RdmaEngine, TwoHundredLivesLeaveNothing) {
     }
   }
   EXPECT_TRUE(fabric.live().empty());
+  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+  EXPECT_EQ(entries("/proc/self/task"), threads);
 }
 
 TEST_F(RdmaEngine, IdleEnginesUseNoProcessorTime) {
