@@ -208,7 +208,21 @@ bool WireUp::look(Task& task, const std::shared_ptr<Group>& group) {
   if (!bytes) {
     return false;
   }
-  const auto record = decodeAddress(*bytes);
+  AddressRecord record;
+  try {
+    record = decodeAddress(*bytes);
+  } catch (const Error& error) { // of another version: no time mends that
+    const Status why(ErrorCode::kUnavailable, error.what());
+    return onFailure(task, group, *bytes, why, false);
+  }
+  return reach(task, group, record, *bytes);
+}
+
+bool WireUp::reach(
+    Task& task,
+    const std::shared_ptr<Group>& group,
+    const AddressRecord& record,
+    const Bytes& bytes) {
   const ChannelKey key{record.identity.instance, group->options().route};
   {
     const Section section(state_);
@@ -228,7 +242,7 @@ bool WireUp::look(Task& task, const std::shared_ptr<Group>& group) {
   }
   const auto failure = handshakes_.failure(key);
   if (!failure.ok() &&
-      onFailure(task, group, *bytes, failure, handshakes_.gone(key))) {
+      onFailure(task, group, bytes, failure, handshakes_.gone(key))) {
     return true;
   }
   handshakes_.begin(

@@ -54,6 +54,11 @@ class WireUp {
   // True: this task is over.
   bool advance(Task& task);
   bool look(Task& task, const std::shared_ptr<Group>& group);
+  bool reach(
+      Task& task,
+      const std::shared_ptr<Group>& group,
+      const AddressRecord& record,
+      const Bytes& bytes);
   bool onFailure(
       Task& task,
       const std::shared_ptr<Group>& group,

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "engine/wire_records.h"
+
 #include "fakes/cluster.h"
 #include "fakes/fake_verbs.h"
 #include "fakes/log_capture.h"
@@ -95,6 +97,22 @@ TEST_F(RdmaEngine, HostWithoutANicIsReachedByGlooAndBothSayWhy) {
   EXPECT_EQ(world[0].engine->report(*world[0].group).at(0).route, "gloo");
   EXPECT_GE(log.count("go by Gloo"), 1U);
   EXPECT_EQ(log.count("rdma: "), log.count("go by Gloo")) << log.all();
+}
+
+TEST_F(RdmaEngine, PeerOfAnotherVersionFailsOperationsNamingBoth) {
+  Cluster world(2, rdmaHost);
+  const auto store = world.rendezvous("first");
+  auto record = *store->tryGet(addressKey(1));
+  record[8] = std::byte{kProtocolVersion + 1};
+  store->set(addressKey(1), record);
+  for (const auto& operation :
+       {world[0].send(1, 1, pattern(100)), world[0].receive(1, 1, 100)}) {
+    ASSERT_TRUE(world[0].wait(operation));
+    const auto text = operation->status().message();
+    for (const int version : {kProtocolVersion + 0, kProtocolVersion + 1}) {
+      EXPECT_NE(text.find(std::to_string(version)), std::string::npos) << text;
+    }
+  }
 }
 
 TEST_F(RdmaEngine, PeerThatLeavesFailsTheReceivesAndKeepsWhatItSent) {
