@@ -142,7 +142,7 @@ std::vector<ChannelTable::Retired> ChannelTable::reap() {
       return false;
     }
     if (auto connection = entry.channel->takeConnection()) {
-      retired.push_back({std::move(connection), nullptr});
+      retired.push_back({std::move(connection), entry.channel});
     }
     return true;
   });
@@ -155,7 +155,9 @@ std::vector<ChannelTable::Closed> ChannelTable::closeAll(const Status& why) {
     entry.channel->fail(why);
     if (auto connection = entry.channel->takeConnection()) {
       closed.push_back(
-          {std::move(connection), std::exchange(entry.socket, {})});
+          {std::move(connection),
+           std::exchange(entry.socket, {}),
+           entry.channel});
     }
   }
   return closed;

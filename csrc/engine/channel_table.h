@@ -45,7 +45,7 @@ class ChannelTable {
   std::shared_ptr<PeerChannel> claimCopy(CopyJob& job);
   // A control socket has something to say: almost always that it has ended.
   void onSocket(uint64_t token);
-  // Connections that are over, of a channel that goes on if there is one.
+  // Connections that are over; their channel is to be told when they are gone.
   struct Retired {
     std::unique_ptr<Connection> connection;
     std::shared_ptr<PeerChannel> channel;
@@ -66,6 +66,7 @@ class ChannelTable {
   struct Closed {
     std::unique_ptr<Connection> connection;
     std::optional<ControlSocket> socket;
+    std::shared_ptr<PeerChannel> channel; // to be told when it is gone
   };
   std::vector<Closed> closeAll(const Status& why);
 

@@ -158,7 +158,7 @@ ControlSocket::Credentials ControlSocket::credentials() const {
 }
 
 bool ControlSocket::ended() const {
-  std::byte next;
+  std::byte next{};
   const auto got = recv(fd_.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
   return got == 0 ||
       (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);

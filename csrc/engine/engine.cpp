@@ -104,10 +104,12 @@ Engine::~Engine() {
     ends = state_.channels.closeAll(
         Status(ErrorCode::kCancelled, "this process's engine has stopped"));
   }
-  for (auto& [connection, socket] : ends) {
-    connection->close([&] { return socket && socket->ended(); });
+  for (auto& [connection, socket, channel] : ends) {
+    connection->close([&socket = socket] { return socket && socket->ended(); });
     socket.reset(); // now: the peer may be waiting for us as we did for it
     connection.reset();
+    const Section section(state_);
+    channel->quieted();
   }
 }
 

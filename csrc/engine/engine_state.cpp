@@ -64,10 +64,8 @@ void EngineState::closeGraveyard() {
   for (auto& [connection, channel] : gone) {
     connection->close([] { return false; }); // it has been told, or it told us
     connection.reset();
-    if (channel) {
-      const Section section(*this);
-      channel->quieted();
-    }
+    const Section section(*this);
+    channel->quieted();
   }
 }
 

@@ -175,14 +175,19 @@ void Group::linkReady(
   peer.state = LinkState::kReady;
   peer.channel = std::move(channel);
   peer.remoteGroup = remoteGroup;
-  auto* const registrar = peer.channel->registrar();
-  peer.registrar.store(registrar);
-  if (registrar != nullptr) {
-    registrar_.store(registrar);
-  }
+  renewRegistrar(peer);
   while (auto operation = peer.waiting.pop()) {
     sendNow(peer, operation);
   }
+}
+
+void Group::renewRegistrar(Link& link) {
+  link.registrar.store(link.channel->registrar());
+  MemoryRegistrar* any = nullptr;
+  for (auto it = links_.begin(); any == nullptr && it != links_.end(); ++it) {
+    any = it->registrar.load();
+  }
+  registrar_.store(any);
 }
 
 void Group::joinBroke(int rank, const Status& why) {

@@ -95,6 +95,8 @@ class Group {
     return rank == Operation::kAnySource ? registrar_.load()
                                          : link(rank).registrar.load();
   }
+  // The link's channel has another connection.
+  void renewRegistrar(Link& link);
   uint32_t remoteId(int rank) {
     return link(rank).remoteGroup;
   }

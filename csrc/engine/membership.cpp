@@ -248,7 +248,7 @@ void Membership::onChannelResumed(PeerChannel& channel) {
     for (int rank = 0; rank < group->size(); ++rank) {
       auto& link = group->link(rank);
       if (link.channel.get() == &channel) {
-        link.registrar.store(channel.registrar());
+        group->renewRegistrar(link);
       }
     }
   }

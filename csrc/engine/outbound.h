@@ -78,6 +78,8 @@ class Outbound {
   // kept until releaseFailed(), when no copy of ours reads it any more.
   void fail(const Status& why);
   void releaseFailed();
+  // Nor does the connection: it has been destroyed.
+  void releasePushed();
 
   // The connection is broken, and another will take its place. Until then
   // everything waits; pushes that end badly will be made good.

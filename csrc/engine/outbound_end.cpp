@@ -38,6 +38,12 @@ void Outbound::releaseFailed() {
   failedSends_.clear();
 }
 
+void Outbound::releasePushed() {
+  for (const auto id : pushes_.ids()) {
+    completions_.finish(pushes_.take(id).operation, {});
+  }
+}
+
 void Outbound::fail(const Status& why) {
   failed_ = true;
   failure_ = why;

@@ -150,8 +150,19 @@ void PeerChannel::quieted() {
   in_->quieted();
   transfers_->quieted();
   if (state_ == State::kFailed) {
+    if (!connection_) {
+      out_->releasePushed();
+    }
     out_->releaseFailed();
   }
+}
+
+bool PeerChannel::idle() const {
+  if (!quiet_ || !connection_) {
+    return quiet_;
+  }
+  const bool ended = out_->idle() && in_->idle() && transfers_->idle();
+  return copies_ == 0 && (ended || Clock::now() >= giveUpAt_);
 }
 
 std::string PeerChannel::copyName() const {
@@ -206,7 +217,11 @@ void PeerChannel::fail(const Status& why) {
   }
   state_ = State::kFailed;
   failure_ = why;
-  quiet_ |= connection_ != nullptr; // it will report what has ended
+  quiet_ |= connection_ != nullptr; // it will report what has ended,
+  if (connection_ &&
+      connection_->replaceable() == Connection::Replaceable::kBroken) {
+    giveUpAt_ = deadlineAfter(kDrainTime); // or its end makes it end
+  }
   if (out_) {
     out_->fail(why);
     in_->fail(why);

@@ -131,11 +131,10 @@ class PeerChannel final : public ConnectionEvents,
   bool toItself() const {
     return toItself_;
   }
-  bool idle() const {
-    return quiet_ &&
-        (!connection_ ||
-         (copies_ == 0 && out_->idle() && in_->idle() && transfers_->idle()));
-  }
+  // Failed, and nothing touches memory any more; or only a device does, which
+  // does not tell of it: then the end of the connection, and quieted() after
+  // it, end the rest.
+  bool idle() const;
   const Status& failure() const {
     return failure_;
   }
@@ -239,6 +238,7 @@ class PeerChannel final : public ConnectionEvents,
   bool toItself_ = false;
   Status failure_; // or why it is severed
   TimePoint detachAt_{}; // severed: whatever the connection says
+  TimePoint giveUpAt_ = never(); // failed: the same
   uint32_t generation_ = 1;
   bool quiet_ = true; // no memory is touched for a severed connection
   std::unique_ptr<Connection> severed_;

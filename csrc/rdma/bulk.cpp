@@ -122,12 +122,12 @@ bool Bulk::postPart(Job& job, Lane& lane, size_t size, int& error) {
   request.num_sge = 1;
   request.wr.rdma.remote_addr = piece.remote + job.offset;
   request.wr.rdma.rkey = job.there.keys[rail.peerNicNumber];
+  lane.running.push_back({job.number, job.offset, size}); // refused() or not
+  lane.bytes += size;
+  ++job.running;
   if (!rail.queue.post(request, RequestKind::kBulk, 0, error)) {
     return false;
   }
-  lane.running.push_back({job.number, job.offset, size});
-  lane.bytes += size;
-  ++job.running;
   if (job.write && size > 0) {
     const auto number = static_cast<size_t>(&lane - lanes_.data());
     job.unflushed |= number == 0 ? 0 : 1U << number;
@@ -175,15 +175,15 @@ const Rail* Bulk::postFlushes(Job& job, std::string& why) {
     request.num_sge = 1;
     request.wr.rdma.remote_addr = job.probe;
     request.wr.rdma.rkey = job.there.keys[rail->peerNicNumber];
+    running.push_back({job.number, 0, 0});
+    ++job.running;
+    job.unflushed &= ~(1U << i);
     int error = 0;
     if (!rail->queue.post(request, RequestKind::kBulk, 0, error)) {
       why = "the read after an RDMA write could not be posted: " +
           errnoText(error);
       return rail;
     }
-    running.push_back({job.number, 0, 0});
-    ++job.running;
-    job.unflushed &= ~(1U << i);
   }
   return nullptr;
 }
@@ -198,14 +198,29 @@ const Rail* Bulk::post(std::string& why) {
 }
 
 void Bulk::completed(const Rail& rail, const Status& status) {
-  Part part{};
   for (auto& lane : lanes_) { // its parts complete in order
     if (lane.rail == &rail && !lane.running.empty()) {
-      part = lane.running.front();
-      lane.bytes -= part.size;
+      const auto part = lane.running.front();
       lane.running.pop_front();
+      lane.bytes -= part.size;
+      end(part, status);
+      return;
     }
   }
+}
+
+void Bulk::refused(const Rail& rail, uint32_t count, const Status& status) {
+  for (auto& lane : lanes_) {
+    for (; lane.rail == &rail && count > 0 && !lane.running.empty(); --count) {
+      const auto part = lane.running.back();
+      lane.running.pop_back();
+      lane.bytes -= part.size;
+      end(part, status);
+    }
+  }
+}
+
+void Bulk::end(const Part& part, const Status& status) {
   for (auto& job : jobs_) {
     if (job.number != part.job) {
       continue;
@@ -216,14 +231,6 @@ void Bulk::completed(const Rail& rail, const Status& status) {
       job.status = job.status.ok() ? status : job.status;
     }
     return;
-  }
-}
-
-void Bulk::lost(const Rail& rail, const Status& status) {
-  for (const auto& lane : lanes_) {
-    while (lane.rail == &rail && !lane.running.empty()) {
-      completed(rail, status);
-    }
   }
 }
 

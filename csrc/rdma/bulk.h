@@ -38,8 +38,8 @@ class Bulk {
   const Rail* post(std::string& why);
   // The oldest part on this rail has completed.
   void completed(const Rail& rail, const Status& status);
-  // The rail is in error, and through: what it has not told of never comes.
-  void lost(const Rail& rail, const Status& status);
+  // The rail's device has not taken the last `count` parts, nor tells of them.
+  void refused(const Rail& rail, uint32_t count, const Status& status);
   // Reports what has ended. True if anything has.
   bool report(ConnectionEvents& events);
   bool empty() const {
@@ -88,6 +88,7 @@ class Bulk {
   bool full(const Lane& lane, size_t more) const;
   Lane* laneFor(const Job& job, size_t size);
   bool postPart(Job& job, Lane& lane, size_t size, int& error);
+  void end(const Part& part, const Status& status);
   const Rail* postJob(Job& job, std::string& why);
   const Rail* postFlushes(Job& job, std::string& why);
 

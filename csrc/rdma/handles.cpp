@@ -216,16 +216,17 @@ CompletionQueue::~CompletionQueue() {
 }
 
 int CompletionQueue::poll(ibv_wc* completions, int most) {
-  if (const int error = armError_.load(std::memory_order_relaxed)) {
-    throwErrno(
-        "cannot ask for completion events of " + context_->name(), error);
-  }
   const int count = ibv_poll_cq(queue_, most, completions);
   if (count < 0) {
     throw Error(
         ErrorCode::kTransportFailed,
         "polling a completion queue of " + context_->name() +
             " failed: " + std::to_string(count));
+  }
+  const int error = armError_.load(std::memory_order_relaxed);
+  if (count == 0 && error != 0) { // what had come counts first
+    throwErrno(
+        "cannot ask for completion events of " + context_->name(), error);
   }
   return count;
 }

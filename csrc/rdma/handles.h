@@ -141,8 +141,8 @@ class CompletionQueue {
   }
   // Takes up to `most` completions; throws Error if the queue is broken.
   int poll(ibv_wc* completions, int most);
-  // The next completion raises an event; if that can't be, poll() throws: a
-  // sleeper would never wake.
+  // The next completion raises an event; if that can't be, poll() throws when
+  // it has found none: a sleeper would never wake.
   void arm();
 
  private:

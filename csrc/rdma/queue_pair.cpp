@@ -198,10 +198,10 @@ void QueuePair::toError() noexcept {
   nic_->context()->verbs().modifyQp(pair_, &attributes, IBV_QP_STATE);
 }
 
-bool QueuePair::postSend(ibv_send_wr* list, int& error) {
-  ibv_send_wr* bad = nullptr;
+ibv_send_wr* QueuePair::postSend(ibv_send_wr* list, int& error) {
+  ibv_send_wr* bad = list;
   error = ibv_post_send(pair_, list, &bad);
-  return error == 0;
+  return error == 0 ? nullptr : bad;
 }
 
 bool QueuePair::postReceives(uint32_t count) {

@@ -55,9 +55,9 @@ class QueuePair {
   // Ends all requests, with flush errors; afterwards the device touches no
   // memory for this queue pair. Idempotent.
   void toError() noexcept;
-  // All of the list, or the number of requests that were not taken with the
-  // errno in `error`.
-  bool postSend(ibv_send_wr* list, int& error);
+  // Null: all of the list is posted; else the first one that was not taken, as
+  // those behind it, with the errno in `error`.
+  ibv_send_wr* postSend(ibv_send_wr* list, int& error);
   bool postReceives(uint32_t count);
 
  private:

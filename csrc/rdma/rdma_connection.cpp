@@ -169,13 +169,18 @@ size_t RdmaConnection::merit() const {
 }
 
 void RdmaConnection::breakWith(const Rail& rail, const std::string& what) {
-  if (!broken_.ok()) {
-    return;
+  if (broken_.ok()) {
+    broken_ = Status(
+        ErrorCode::kTransportFailed,
+        "RDMA by " + rail.nic->name() + ": " + what);
+    for (const auto& other : rails_) {
+      other->pair.toError(); // so that nothing touches memory for much longer
+    }
   }
-  broken_ = Status(
-      ErrorCode::kTransportFailed, "RDMA by " + rail.nic->name() + ": " + what);
   for (const auto& other : rails_) {
-    other->pair.toError(); // so that nothing touches memory for much longer
+    const auto refused = other->queue.takeRefused();
+    bulk_.refused(*other, refused.bulk, broken_);
+    losePushes(refused.push);
   }
 }
 
@@ -314,8 +319,8 @@ std::vector<SentMessage> RdmaConnection::unconfirmed() const {
 
 void RdmaConnection::endPulls() {
   givenUp_ = true;
-  if (!offered_.empty() || reached_ || !pushing_.empty()) {
-    peerClosed(); // so that nothing more is written there, or read here
+  if (!offered_.empty() || reached_) {
+    peerClosed(); // so that nothing more is written there
   }
   bulk_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
 }

@@ -134,7 +134,7 @@ class RdmaConnection final : public Connection {
   void
   onPushed(uint32_t number, const Status& status, ConnectionEvents& events);
   void onLanded(uint32_t immediate, size_t bytes, ConnectionEvents& events);
-  void losePushes();
+  void losePushes(uint32_t first);
   void reportFailedPushes(ConnectionEvents& events);
 
   struct Pushing {

@@ -161,12 +161,7 @@ void RdmaConnection::onCompletion(
         rail, describeCompletion(completion.status, completion.vendor_err));
   }
   if (completion.wr_id == kReceiveId) { // with an error: nothing more comes
-    // Requests that were never taken, of a chain, end without a completion.
-    bulk_.lost(rail, broken_);
-    if (&rail == &first()) {
-      flushed_ = true;
-      losePushes();
-    }
+    flushed_ |= &rail == &first();
     return;
   }
   const auto id = rail.queue.completed(completion.wr_id);

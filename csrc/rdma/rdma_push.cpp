@@ -52,8 +52,8 @@ Connection::Push RdmaConnection::push(
   pushing_.push_back({number, id, std::move(region)});
   int error = 0;
   if (!first().queue.post(request, RequestKind::kPush, number, error)) {
-    breakWith(first(), "a push could not be posted: " + errnoText(error));
     pushing_.pop_back();
+    breakWith(first(), "a push could not be posted: " + errnoText(error));
     return Push::kNoRoom; // nothing goes out any more
   }
   return Push::kPosted;
@@ -79,9 +79,10 @@ void RdmaConnection::onPushed(
   }
 }
 
-void RdmaConnection::losePushes() {
+// The device has not taken this one, nor those after it. 0: it has.
+void RdmaConnection::losePushes(uint32_t first) {
   for (auto& push : pushing_) {
-    push.over = true;
+    push.over |= first != 0 && push.number - first < pushing_.size();
   }
 }
 

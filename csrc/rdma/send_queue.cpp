@@ -39,7 +39,8 @@ bool SendQueue::post(
   }
   request.wr_id = pack(id);
   if (held_ == 0) {
-    return pair_.postSend(&request, error);
+    request.next = nullptr;
+    return give(&request, error);
   }
   auto& kept = chain_[chained_];
   kept.request = request;
@@ -55,8 +56,19 @@ bool SendQueue::post(
 }
 
 bool SendQueue::flush(int& error) {
-  return std::exchange(chained_, 0) == 0 ||
-      pair_.postSend(&chain_[0].request, error);
+  return std::exchange(chained_, 0) == 0 || give(&chain_[0].request, error);
+}
+
+bool SendQueue::give(ibv_send_wr* list, int& error) {
+  const auto* const first = pair_.postSend(list, error);
+  for (const auto* bad = first; bad != nullptr; bad = bad->next) {
+    const auto id = unpack(bad->wr_id);
+    refused_.bulk += id.kind == RequestKind::kBulk ? 1 : 0;
+    if (id.kind == RequestKind::kPush && refused_.push == 0) {
+      refused_.push = id.number;
+    }
+  }
+  return first == nullptr;
 }
 
 RequestId SendQueue::completed(uint64_t workRequestId) {

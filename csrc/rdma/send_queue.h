@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 
 #include "rdma/queue_pair.h"
 
@@ -45,6 +46,14 @@ class SendQueue {
   bool letGo(int& error) {
     return --held_ > 0 || flush(error);
   }
+  // What the device has not taken, and tells nothing of.
+  struct Refused {
+    uint32_t bulk = 0; // so many, the last ones
+    uint32_t push = 0; // the first one's number, and all after it; 0: none
+  };
+  Refused takeRefused() {
+    return std::exchange(refused_, {});
+  }
   // A completion of this queue, whatever its status.
   RequestId completed(uint64_t workRequestId);
   // Everything that was posted has completed.
@@ -59,6 +68,7 @@ class SendQueue {
     ibv_sge segment;
   };
   bool flush(int& error);
+  bool give(ibv_send_wr* list, int& error);
 
   QueuePair& pair_;
   std::array<Kept, kChain> chain_{};
@@ -67,6 +77,7 @@ class SendQueue {
   uint32_t free_;
   uint32_t unsignalled_ = 0; // since the last signalled one
   uint32_t pending_ = 0; // slots that a completion to come frees
+  Refused refused_;
 };
 
 } // namespace dlslime::rdma
