@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "engine/channel_table.h"
 #include "fakes/endpoint.h"
 #include "fakes/guarded_operation.h"
@@ -154,6 +156,28 @@ TEST_F(PushingChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
   EXPECT_EQ(send->ends(), 1);
   EXPECT_EQ(send->releases(), 1);
   EXPECT_TRUE(channel->idle());
+}
+
+// Its memory is safe once the connection has been destroyed.
+TEST_F(PushingChannelTest, DeviceThatTellsNothingIsGivenUp) {
+  connection->replacing = Connection::Replaceable::kBroken;
+  auto ready = message(MessageType::kReady, 5);
+  ready.length = 1000;
+  deliver(ready);
+  const auto send = GuardedOperation::send(1, 5, pattern(1000));
+  endpoint.send(*group, send);
+  ASSERT_EQ(connection->pushes.size(), 1U);
+  channel->fail(kBroken);
+  EXPECT_FALSE(channel->idle());
+  std::this_thread::sleep_for(milliseconds(1050));
+  EXPECT_TRUE(channel->idle());
+  endpoint.settle();
+  EXPECT_EQ(send->releases(), 0);
+  channel->takeConnection().reset();
+  channel->quieted();
+  endpoint.settle();
+  EXPECT_EQ(send->ends(), 1);
+  EXPECT_EQ(send->releases(), 1);
 }
 
 // A connection that is being replaced tells once.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "fakes/cluster.h"
 #include "fakes/fake_verbs.h"
@@ -103,6 +104,18 @@ TEST_F(RdmaPush, MemoryForAnySourceIsRegisteredByWhoeverPostsIt) {
   const auto send = postSend(1);
   ASSERT_TRUE(ended(receive) && ended(send));
   EXPECT_TRUE(holds(target, 1));
+}
+
+// Nobody polls any more when the connection is destroyed.
+TEST_F(RdmaPush, EngineThatEndsMeanwhileEndsIt) {
+  const auto receive = postReceive();
+  fabric.delay(INT_MAX);
+  const auto send = postSend(1);
+  ASSERT_TRUE(eventually([&] { return counters().pushedMessages == 1; }));
+  world->stop(0);
+  EXPECT_EQ(send->stage, Operation::Stage::kDone);
+  EXPECT_FALSE(send->status().ok());
+  fabric.delay(0);
 }
 
 TEST_F(RdmaPush, MessageThatComesBeforeTheReceiveIsRead) {
