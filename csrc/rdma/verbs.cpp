@@ -13,20 +13,23 @@ constexpr const char* kLibrary = "libibverbs.so.1";
 
 std::atomic<const Verbs*> replacement{nullptr};
 
+// dlerror() tells which library it is.
 template <typename Function>
 void bind(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (function == nullptr) {
     throw Error(
         ErrorCode::kUnavailable,
-        std::string(kLibrary) + " has no " + name +
-            ": it is older than rdma-core 30; install a newer rdma-core");
+        std::string("libibverbs is older than rdma-core 30: ") + dlerror() +
+            "; install a newer rdma-core");
   }
 }
 
-Verbs load() {
+} // namespace
+
+Verbs verbsOf(const char* name) {
   // Never closed: it has handlers for fork.
-  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     throw Error(
         ErrorCode::kUnavailable,
@@ -62,6 +65,8 @@ Verbs load() {
   bind(library, "ibv_ack_async_event", verbs.ackAsyncEvent);
   return verbs;
 }
+
+namespace {
 
 struct StatusText {
   ibv_wc_status status;
@@ -142,7 +147,7 @@ const Verbs& loadVerbs() {
     return *fake;
   }
   // A static that throws is tried again: the library may be installed later.
-  static const Verbs verbs = load();
+  static const Verbs verbs = verbsOf(kLibrary);
   return verbs;
 }
 

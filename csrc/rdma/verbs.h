@@ -58,6 +58,8 @@ struct Verbs {
   void (*ackAsyncEvent)(ibv_async_event* event);
 };
 
+// The calls of the libibverbs with this file name. Throws as loadVerbs().
+Verbs verbsOf(const char* name);
 // The process's libibverbs, loaded once; throws Error{kUnavailable} that says
 // what is missing and what to install.
 const Verbs& loadVerbs();

@@ -1,4 +1,4 @@
-// What is said of completions.
+// What is said of the library, and of completions.
 #include "rdma/verbs.h"
 
 #include <gtest/gtest.h>
@@ -45,6 +45,29 @@ constexpr ibv_wc_status kOthers[] = {
     IBV_WC_INV_EEC_STATE_ERR,
     IBV_WC_TM_ERR,
     IBV_WC_TM_RNDV_INCOMPLETE};
+
+std::string refusal(const char* library) {
+  try {
+    verbsOf(library);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().code(), ErrorCode::kUnavailable);
+    return error.what();
+  }
+  return "it can be used";
+}
+
+TEST(RdmaLibrary, ThatIsMissingIsNamedWithWhatToInstall) {
+  const auto text = refusal("libibverbs.so.99");
+  EXPECT_NE(text.find("libibverbs.so.99"), std::string::npos) << text;
+  EXPECT_NE(text.find("install rdma-core"), std::string::npos) << text;
+}
+
+TEST(RdmaLibrary, ThatIsTooOldIsNamedWithTheFirstCallThatItLacks) {
+  const auto text = refusal("libm.so.6"); // which has none
+  EXPECT_NE(text.find("libm.so.6"), std::string::npos) << text;
+  EXPECT_NE(text.find("ibv_get_device_list"), std::string::npos) << text;
+  EXPECT_NE(text.find("install a newer rdma-core"), std::string::npos) << text;
+}
 
 TEST(RdmaCompletions, EveryStatusHasItsNameAndAHint) {
   std::set<int> seen;
