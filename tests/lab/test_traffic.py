@@ -146,6 +146,7 @@ def _live(rank: int, size: int, bursts: dict[str, int]) -> Life:
     # None while another connection is being made in the place of one that broke at the end.
     eventually(lambda: bool(dlslime_backend.explain(1 - rank)["devices"]), 60)
     devices = dlslime_backend.explain(1 - rank)["devices"]
+    sync("asked")  # who has left is reached by none
     talker.close()
     dist.destroy_process_group()
     holdings["alone again"] = settled(holdings["alone"])
