@@ -105,7 +105,8 @@ Engine::~Engine() {
         Status(ErrorCode::kCancelled, "this process's engine has stopped"));
   }
   for (auto& [connection, socket, channel] : ends) {
-    connection->close([&socket = socket] { return socket && socket->ended(); });
+    const auto& peer = socket;
+    connection->close([&peer] { return peer && peer->ended(); });
     socket.reset(); // now: the peer may be waiting for us as we did for it
     connection.reset();
     const Section section(state_);
