@@ -126,9 +126,11 @@ int FakeQueues::arm(ibv_cq* base, int /*solicited*/) {
   }
   of(base).armed = true;
   // Whoever is about to sleep does not poll: what is only slow comes now.
+  FakeFabric::current->unready_.clear();
   for (auto& [number, qp] : FakeFabric::current->qps_) {
     for (auto& request : qp->sends) {
-      request.delay = request.slow ? 0 : request.delay;
+      const bool anyOrder = FakeFabric::current->mostDelay_ != 0;
+      request.delay = request.slow || anyOrder ? 0 : request.delay;
     }
     FakeFabric::current->progress(*qp);
   }
