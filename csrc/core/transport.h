@@ -264,9 +264,9 @@ class Connection {
     return true;
   }
   virtual void confirm(ByteSpan /*result*/) {} // throws Error
+  using PeerGone = std::function<bool()>;
   // Sends what still waits, within reason and as long as the peer is there, and
   // stops the route's own threads. Not under the engine's lock.
-  using PeerGone = std::function<bool()>;
   virtual void close(const PeerGone& /*peerGone*/) {}
 };
 

@@ -321,7 +321,7 @@ void Outbound::onTruncated(const MessageHeader& header) {
 std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {
   std::vector<OperationPtr> found;
   const auto add = [&](const OperationPtr& operation) {
-    if (operation && operation->groupKey == groupKey) {
+    if (operation && operation->groupKey == groupKey && !operation->done()) {
       found.push_back(operation);
     }
   };
@@ -331,7 +331,7 @@ std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {
   for (const auto id : exposures_.ids()) {
     add(const_cast<Slab<Exposure>&>(exposures_).find(id)->operation);
   }
-  for (const auto id : failed_ ? std::vector<uint64_t>() : pushes_.ids()) {
+  for (const auto id : pushes_.ids()) {
     add(const_cast<Slab<Pushing>&>(pushes_).find(id)->operation);
   }
   return found;

@@ -100,20 +100,18 @@ bool Progress::wait(const Operation& operation, Deadline deadline) {
 
 bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
   int idlePolls = 0;
-  bool yielded = false; // since there was news
+  int yields = 0; // since there was news
   TimePoint end{}, last{};
   int64_t displaced = -1;
-  int yields = 0;
   while (!operation.done()) {
     noteLook();
     if (source_.step()) {
       idlePolls = 0;
       displaced = -1;
       yields = 0;
-      yielded = false;
       continue;
     }
-    if (++idlePolls < (yielded ? pace_.between() : pace_.before())) {
+    if (++idlePolls < (yields > 0 ? pace_.between() : pace_.before())) {
       relax();
       continue;
     }
@@ -123,7 +121,7 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       continue;
     }
     const auto now = Clock::now();
-    if (!yielded) {
+    if (yields == 1) {
       const auto most = deadline.at(now);
       end = std::min(now + spin_, most);
       last = std::min(now + std::max<microseconds>(spin_, kMostSpin), most);
@@ -135,7 +133,6 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       end = std::min(now + spin_, last);
     }
     pace_.yield(displaced);
-    yielded = true;
   }
   return true;
 }

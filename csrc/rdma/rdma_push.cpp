@@ -1,12 +1,14 @@
 #include "rdma/rdma_connection.h"
 
+#include <algorithm>
+
 // Messages that are written straight to where the receiver wants them.
 
 namespace dlslime::rdma {
 
 namespace {
-// Larger ones are read in pieces, by all rails, and so that
-// messages behind one need not wait for all of it.
+// Larger ones are read in pieces, by all rails, and so that messages behind one
+// need not wait for all of it.
 constexpr Connection::PushRange kPushed{kLeastPushed, kLeastStriped - 1};
 constexpr int kSlotShift = 16;
 } // namespace
@@ -81,8 +83,12 @@ void RdmaConnection::onPushed(
 
 // The device has not taken this one, nor those after it. 0: it has.
 void RdmaConnection::losePushes(uint32_t first) {
-  for (auto& push : pushing_) {
-    push.over |= first != 0 && push.number - first < pushing_.size();
+  auto push = std::find_if(
+      pushing_.begin(), pushing_.end(), [first](const Pushing& known) {
+        return known.number == first;
+      });
+  for (; push != pushing_.end(); ++push) {
+    push->over = true;
   }
 }
 

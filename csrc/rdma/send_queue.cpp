@@ -39,7 +39,6 @@ bool SendQueue::post(
   }
   request.wr_id = pack(id);
   if (held_ == 0) {
-    request.next = nullptr;
     return give(&request, error);
   }
   auto& kept = chain_[chained_];

@@ -62,6 +62,16 @@ class PeerChannelTest : public ::testing::Test {
 class PushingChannelTest : public PeerChannelTest {
  protected:
   PushingChannelTest() : PeerChannelTest(true) {}
+  // A send that is being written where the peer wants it.
+  GuardedPtr pushed() {
+    auto ready = message(MessageType::kReady, 5);
+    ready.length = 1000;
+    deliver(ready);
+    auto send = GuardedOperation::send(1, 5, pattern(1000));
+    endpoint.send(*group, send);
+    EXPECT_EQ(connection->pushes.size(), 1U);
+    return send;
+  }
 };
 
 TEST_F(PeerChannelTest, FailureEndsQueuedAndAnnouncedSends) {
@@ -139,12 +149,7 @@ TEST_F(PushingChannelTest, OffersThatComeTooLateBecomeFewUntilTheyAreOfUse) {
 
 // What the receiver's NIC is given must not change, though the send has failed.
 TEST_F(PushingChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
-  auto ready = message(MessageType::kReady, 5);
-  ready.length = 1000;
-  deliver(ready);
-  const auto send = GuardedOperation::send(1, 5, pattern(1000));
-  endpoint.send(*group, send);
-  ASSERT_EQ(connection->pushes.size(), 1U);
+  const auto send = pushed();
   channel->fail(kBroken);
   endpoint.settle();
   EXPECT_EQ(send->ends(), 1);
@@ -161,12 +166,7 @@ TEST_F(PushingChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
 // Its memory is safe once the connection has been destroyed.
 TEST_F(PushingChannelTest, DeviceThatTellsNothingIsGivenUp) {
   connection->replacing = Connection::Replaceable::kBroken;
-  auto ready = message(MessageType::kReady, 5);
-  ready.length = 1000;
-  deliver(ready);
-  const auto send = GuardedOperation::send(1, 5, pattern(1000));
-  endpoint.send(*group, send);
-  ASSERT_EQ(connection->pushes.size(), 1U);
+  const auto send = pushed();
   channel->fail(kBroken);
   EXPECT_FALSE(channel->idle());
   std::this_thread::sleep_for(milliseconds(1050));
@@ -182,11 +182,7 @@ TEST_F(PushingChannelTest, DeviceThatTellsNothingIsGivenUp) {
 
 // A connection that is being replaced tells once.
 TEST_F(PushingChannelTest, PushThatWasLostBeforeTheFailureIsLetGoWithIt) {
-  auto ready = message(MessageType::kReady, 5);
-  ready.length = 1000;
-  deliver(ready);
-  const auto send = GuardedOperation::send(1, 5, pattern(1000));
-  endpoint.send(*group, send);
+  const auto send = pushed();
   connection->replacing = Connection::Replaceable::kBroken;
   ASSERT_TRUE(channel->sever(kBroken));
   channel->onPushed(connection->pushes.at(0).id, kBroken);

@@ -1,4 +1,4 @@
-"""Cables that are pulled out and put in again, under traffic.
+"""Cables that are pulled out and put in again, and addresses that change, under traffic.
 
 Run by tests/lab/run_tests.
 """
