@@ -14,6 +14,7 @@
 
 namespace dlslime {
 
+class MemoryRegistrar;
 class Operation;
 using OperationPtr = std::shared_ptr<Operation>;
 
@@ -117,6 +118,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // code that we don't know (a tensor's deleter may want the GIL).
   void runCallbacks();
   void release() {
+    memoryKept_.wait(true, std::memory_order_acquire);
     prepared.reset();
     onDevice.reset();
     releaseMemory();
@@ -128,7 +130,16 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void* half = nullptr; // kQueued, kAnnounced, kPushing: the Outbound that has
                         // it; kPulling, kPosted if offered: the Inbound;
                         // kTransferring: the Transfers
-  std::shared_ptr<const void> prepared; // by a MemoryRegistrar, when posted
+  // Whoever registers the memory without the lock makes release() wait.
+  void keepMemory() {
+    memoryKept_.store(true, std::memory_order_relaxed);
+  }
+  void letMemoryGo() {
+    memoryKept_.store(false, std::memory_order_release);
+    memoryKept_.notify_all();
+  }
+  std::shared_ptr<const void> prepared; // what this one has made of the memory
+  MemoryRegistrar* preparedBy = nullptr;
   std::unique_ptr<OnDevice> onDevice; // null: memory of processors
   uint64_t groupKey = 0; // the engine's id of the group
   uint64_t order = 0; // posting order among the receives of a group
@@ -157,6 +168,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   int source_ = kAnySource;
   size_t bytes_ = 0;
   OperationPtr next_; // see OperationQueue
+
+  std::atomic<bool> memoryKept_{false};
 
   std::mutex callbackMutex_;
   bool settled_ = false; // guarded by callbackMutex_

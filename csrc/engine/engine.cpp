@@ -9,14 +9,13 @@
 #include "core/log.h"
 #include "core/random.h"
 #include "engine/own_thread.h"
+#include "engine/preparing.h"
 #include "engine/section.h"
 #include "engine/system_cost.h"
 
 namespace dlslime {
 
 namespace {
-// Smaller messages are copied on every route.
-constexpr size_t kLeastPrepared = 16 * 1024;
 // A look costs about 0.1 us; credit comes in lumps of many messages.
 constexpr uint64_t kSendsPerLook = 16;
 // So that those who post keep up with what comes, and don't overtake it.
@@ -146,25 +145,42 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
   return group;
 }
 
-// Before the lock is taken: registering memory takes its time, and is between
-// the caller and its memory alone.
+// Before the lock is taken.
 void Engine::prepare(Group& group, Operation& operation) {
   if (operation.ofDevice()) {
     meetStream(operation);
   }
-  const auto view = operation.view();
-  if (view.size <= kLeastPrepared) {
-    return;
+  prepareMemory(group, operation);
+  progress_.noteLook();
+}
+
+// Not under the lock: registering memory is between the caller and its memory
+// alone.
+void Engine::prepareMemory(Group& group, Operation& operation) {
+  auto* const registrar = group.registrar(operation.peer());
+  if (lacksPreparing(operation, registrar)) {
+    operation.prepared = registrar->prepare(operation.view());
+    operation.preparedBy = registrar;
   }
-  if (auto* const registrar = group.registrar(operation.peer())) {
-    operation.prepared = registrar->prepare(view);
+}
+
+// Before anything is posted. The pair may be connected, or by another
+// connection, just when that is done.
+void Engine::enterPrepared(
+    Section& section,
+    Group& group,
+    Operation& operation) {
+  while (lacksPreparing(operation, group.registrar(operation.peer()))) {
+    section.leave();
+    prepareMemory(group, operation);
+    section.enterAgain();
   }
 }
 
 void Engine::send(Group& group, const OperationPtr& operation) {
   prepare(group, *operation);
-  progress_.noteLook();
   Section section(state_);
+  enterPrepared(section, group, *operation);
   if (operation->prepared) {
     lookLocked(); // the receiver may have said where to write it
   }
@@ -179,8 +195,8 @@ void Engine::send(Group& group, const OperationPtr& operation) {
 
 void Engine::receive(Group& group, const OperationPtr& operation) {
   prepare(group, *operation);
-  progress_.noteLook();
   Section section(state_);
+  enterPrepared(section, group, *operation);
   group.post(operation);
   if (!operation->done()) {
     // While thousands of receives are posted nobody waits: take what has come

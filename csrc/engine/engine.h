@@ -134,6 +134,8 @@ class Engine final : public ProgressSource {
   bool lookLocked(int most = kMessagesPerPoll);
   void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
   void prepare(Group& group, Operation& operation);
+  void prepareMemory(Group& group, Operation& operation);
+  void enterPrepared(Section& section, Group& group, Operation& operation);
   void meetStream(Operation& operation);
   bool lookAtGpus(Accelerator& gpus);
   void watchGpus(bool held);

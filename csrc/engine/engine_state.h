@@ -31,7 +31,7 @@ struct EngineState {
   std::mutex mutex;
   // Guarded by mutex:
   Completions completions;
-  Membership membership{completions};
+  Membership membership{completions, [this] { wakeWireUp(); }};
   Held strays{completions}; // what groups that are gone left behind
   Transports transports;
   Sleeper sleeper; // its own methods are safe from any thread

@@ -175,19 +175,35 @@ void Group::linkReady(
   peer.state = LinkState::kReady;
   peer.channel = std::move(channel);
   peer.remoteGroup = remoteGroup;
-  renewRegistrar(peer);
+  useRegistrarOf(peer);
   while (auto operation = peer.waiting.pop()) {
     sendNow(peer, operation);
   }
 }
 
-void Group::renewRegistrar(Link& link) {
+void Group::useRegistrarOf(Link& link) {
   link.registrar.store(link.channel->registrar());
   MemoryRegistrar* any = nullptr;
   for (auto it = links_.begin(); any == nullptr && it != links_.end(); ++it) {
     any = it->registrar.load();
   }
   registrar_.store(any);
+}
+
+// Those from any source may be met by a message of this rank.
+Unprepared Group::unprepared(int rank, MemoryRegistrar* registrar) {
+  Unprepared found{registrar, {}};
+  if (registrar == nullptr) {
+    return found;
+  }
+  for (auto& operation : pending()) {
+    const int peer = operation->peer();
+    if ((peer == rank || peer == Operation::kAnySource) &&
+        lacksPreparing(*operation, registrar)) {
+      found.operations.push_back(std::move(operation));
+    }
+  }
+  return found;
 }
 
 void Group::joinBroke(int rank, const Status& why) {

@@ -13,6 +13,7 @@
 #include "engine/guests.h"
 #include "engine/held.h"
 #include "engine/matcher.h"
+#include "engine/preparing.h"
 #include "engine/rendezvous.h"
 
 namespace dlslime {
@@ -95,8 +96,10 @@ class Group {
     return rank == Operation::kAnySource ? registrar_.load()
                                          : link(rank).registrar.load();
   }
-  // The link's channel has another connection.
-  void renewRegistrar(Link& link);
+  // What goes by the link's channel is prepared by this one from now on; and
+  // what was posted before and lacks that.
+  void useRegistrarOf(Link& link);
+  Unprepared unprepared(int rank, MemoryRegistrar* registrar);
   uint32_t remoteId(int rank) {
     return link(rank).remoteGroup;
   }

@@ -56,13 +56,13 @@ void Handshakes::install(Made made, ControlSocket socket) {
   const auto& peer = made.peer.identity;
   news_ = true;
   failures_.erase(made.key);
-  const Section section(state_);
+  Section section(state_);
   logInfo(
       "connected to pid " + std::to_string(peer.pid) + " on " + peer.host +
       " by " + std::string(made.connection->route()) + "/" +
       std::string(made.connection->copyName()));
   if (made.replaces != 0) {
-    installAgain(made, std::move(socket));
+    installAgain(section, made, std::move(socket));
   } else {
     auto channel = state_.makeChannel(peer);
     channel->connected(
@@ -75,13 +75,33 @@ void Handshakes::install(Made made, ControlSocket socket) {
   state_.sleeper.kick();
 }
 
-// Under the lock.
-void Handshakes::installAgain(Made& made, ControlSocket socket) {
-  const auto channel = state_.channels.find(made.key);
+// Whether somebody waits for it, and all that was under way is prepared for it:
+// what is not.
+std::shared_ptr<PeerChannel> Handshakes::whoAwaits(
+    const Made& made,
+    Unprepared& unprepared) {
+  auto channel = state_.channels.find(made.key);
   if (!channel || !channel->awaitsConnection()) {
     throw Error(
         ErrorCode::kTransportFailed,
         "the connection that was to be replaced is given up");
+  }
+  unprepared =
+      state_.membership.unprepared(*channel, made.connection->registrar());
+  return channel;
+}
+
+void Handshakes::installAgain(
+    Section& section,
+    Made& made,
+    ControlSocket socket) {
+  Unprepared unprepared;
+  auto channel = whoAwaits(made, unprepared);
+  while (!unprepared.operations.empty()) {
+    section.leave();
+    prepareAll(state_, unprepared);
+    section.enterAgain();
+    channel = whoAwaits(made, unprepared);
   }
   state_.channels.replaceSocket(*channel, std::move(socket));
   channel->resumed(

@@ -14,6 +14,8 @@
 
 namespace dlslime {
 
+class Section;
+
 // Brings up connections, from both sides. On the wire-up thread only; takes
 // the engine's lock to install what it has made.
 class Handshakes {
@@ -144,7 +146,10 @@ class Handshakes {
   void onLate(const ChannelKey& key);
   void connectSelf(const Request& request);
   void install(Made made, ControlSocket socket);
-  void installAgain(Made& made, ControlSocket socket);
+  std::shared_ptr<PeerChannel> whoAwaits(
+      const Made& made,
+      Unprepared& unprepared);
+  void installAgain(Section& section, Made& made, ControlSocket socket);
 
   // handshake_dial.cpp
   void connect(Attempt& attempt);

@@ -1,5 +1,8 @@
 #include "engine/membership.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "core/log.h"
 
 namespace dlslime {
@@ -73,6 +76,7 @@ void Membership::sendJoin(
   }
   link.state = State::kJoining;
   link.channel = channel;
+  group.useRegistrarOf(link);
   MessageHeader join;
   join.type = MessageType::kJoin;
   join.group = remoteGroup;
@@ -158,11 +162,19 @@ void Membership::admit(
 }
 
 // First the answer, then what waited: the peer takes nothing of a group before
-// it knows that we are in it.
+// it knows that we are in it. Nor does it send anything, so that what is posted
+// here can be prepared before.
 void Membership::accept(
     const std::shared_ptr<PeerChannel>& channel,
     const MessageHeader& join,
     Group& group) {
+  auto unprepared =
+      group.unprepared(static_cast<int>(join.source), channel->registrar());
+  if (!unprepared.operations.empty()) {
+    waiting_.push_back({channel, join, std::move(unprepared)});
+    wake_();
+    return;
+  }
   MessageHeader answer;
   answer.type = MessageType::kJoined;
   answer.group = static_cast<uint32_t>(join.id);
@@ -243,12 +255,28 @@ void Membership::sendNote(const Transfer& transfer) {
   }
 }
 
+Unprepared Membership::unprepared(
+    const PeerChannel& channel,
+    MemoryRegistrar* registrar) {
+  Unprepared all{registrar, {}};
+  for (const auto& [id, group] : groups_) {
+    for (int rank = 0; rank < group->size(); ++rank) {
+      if (group->link(rank).channel.get() == &channel) {
+        auto found = group->unprepared(rank, registrar).operations;
+        std::move(
+            found.begin(), found.end(), std::back_inserter(all.operations));
+      }
+    }
+  }
+  return all;
+}
+
 void Membership::onChannelResumed(PeerChannel& channel) {
   for (const auto& [id, group] : groups_) {
     for (int rank = 0; rank < group->size(); ++rank) {
       auto& link = group->link(rank);
       if (link.channel.get() == &channel) {
-        group->renewRegistrar(link);
+        group->useRegistrarOf(link);
       }
     }
   }

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/group.h"
@@ -14,7 +16,9 @@ namespace dlslime {
 // the engine's lock.
 class Membership final : public ChannelOwner {
  public:
-  explicit Membership(Completions& completions) : completions_(completions) {}
+  // `wake` the wire-up thread.
+  Membership(Completions& completions, std::function<void()> wake)
+      : completions_(completions), wake_(std::move(wake)) {}
 
   std::shared_ptr<Group> add(uint64_t epoch, GroupOptions options);
   // Tells the peers that this rank has left; the id is never used again.
@@ -36,6 +40,19 @@ class Membership final : public ChannelOwner {
       const std::shared_ptr<PeerChannel>& channel,
       uint32_t remoteGroup);
 
+  // Who has asked to join what is not prepared to be joined yet: to be handled
+  // again by onMembership() when it is.
+  struct Waiting {
+    std::shared_ptr<PeerChannel> channel;
+    MessageHeader join;
+    Unprepared unprepared;
+  };
+  std::vector<Waiting> takeWaiting() {
+    return std::exchange(waiting_, {});
+  }
+  // What goes by this channel, and lacks preparing by this registrar.
+  Unprepared unprepared(const PeerChannel& channel, MemoryRegistrar* registrar);
+
   Group* groupOf(const PeerChannel& channel, const MessageHeader& header)
       override;
   void onMembership(
@@ -53,7 +70,7 @@ class Membership final : public ChannelOwner {
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& join,
       const Group& hub);
-  static void accept(
+  void accept(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& join,
       Group& group);
@@ -69,6 +86,8 @@ class Membership final : public ChannelOwner {
   void onTruncated(Group& group, const MessageHeader& notice);
 
   Completions& completions_;
+  const std::function<void()> wake_;
+  std::vector<Waiting> waiting_;
   std::map<uint32_t, std::shared_ptr<Group>> groups_;
   // The group of the last message: most often the next one's, too.
   Group* lastGroup_ = nullptr;

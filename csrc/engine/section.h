@@ -27,6 +27,9 @@ class Section {
   explicit operator bool() const {
     return lock_.owns_lock();
   }
+  void enterAgain() {
+    lock_.lock();
+  }
   void leave() {
     if (state_.completions.empty()) {
       lock_.unlock();

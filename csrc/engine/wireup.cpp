@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/own_thread.h"
+#include "engine/preparing.h"
 #include "engine/section.h"
 
 namespace dlslime {
@@ -91,6 +92,7 @@ void WireUp::run() {
   while (!stopping_.load()) {
     collectTasks();
     state_.closeGraveyard();
+    answerJoins();
     upgrades_.advance();
     recovery_.advance();
     const auto now = Clock::now();
@@ -108,6 +110,23 @@ void WireUp::run() {
       lookAgain();
     } else {
       sleep();
+    }
+  }
+}
+
+// Memory that was posted before its pair was connected has kept them waiting.
+void WireUp::answerJoins() {
+  std::vector<Membership::Waiting> joins;
+  {
+    const Section section(state_);
+    joins = state_.membership.takeWaiting();
+  }
+  for (const auto& waiting : joins) {
+    prepareAll(state_, waiting.unprepared);
+    const Section section(state_);
+    if (waiting.channel->alive()) {
+      state_.membership.onMembership(waiting.channel, waiting.join);
+      state_.sleeper.kick(); // what waited may not have gone out as a whole
     }
   }
 }
@@ -218,24 +237,42 @@ bool WireUp::look(Task& task, const std::shared_ptr<Group>& group) {
   return reach(task, group, record, *bytes);
 }
 
+// False: there is no connection yet.
+bool WireUp::join(
+    Task& task,
+    Group& group,
+    const ChannelKey& key,
+    uint32_t remoteGroup) {
+  for (;;) {
+    Section section(state_);
+    const auto channel = state_.channels.find(key);
+    if (!channel) {
+      return false;
+    }
+    const auto unprepared = group.unprepared(task.rank, channel->registrar());
+    if (unprepared.operations.empty()) {
+      if (group.link(task.rank).state == Group::LinkState::kResolving) {
+        task.problem =
+            "its process answers, but is not (or no more, or not yet) in "
+            "this life of the group";
+      }
+      state_.membership.sendJoin(group, task.rank, channel, remoteGroup);
+      state_.sleeper.kick(); // to oneself no descriptor tells of it
+      return true;
+    }
+    section.leave();
+    prepareAll(state_, unprepared);
+  }
+}
+
 bool WireUp::reach(
     Task& task,
     const std::shared_ptr<Group>& group,
     const AddressRecord& record,
     const Bytes& bytes) {
   const ChannelKey key{record.identity.instance, group->options().route};
-  {
-    const Section section(state_);
-    if (const auto channel = state_.channels.find(key)) {
-      if (group->link(task.rank).state == Group::LinkState::kResolving) {
-        task.problem =
-            "its process answers, but is not (or no more, or not yet) in "
-            "this life of the group";
-      }
-      state_.membership.sendJoin(*group, task.rank, channel, record.group);
-      state_.sleeper.kick(); // to oneself no descriptor tells of it
-      return false; // over when the answer has come
-    }
+  if (join(task, *group, key, record.group)) {
+    return false; // over when the answer has come
   }
   if (handshakes_.busy(key)) {
     return false;

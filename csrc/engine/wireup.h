@@ -54,6 +54,9 @@ class WireUp {
   // True: this task is over.
   bool advance(Task& task);
   bool look(Task& task, const std::shared_ptr<Group>& group);
+  bool
+  join(Task& task, Group& group, const ChannelKey& key, uint32_t remoteGroup);
+  void answerJoins();
   bool reach(
       Task& task,
       const std::shared_ptr<Group>& group,

@@ -88,8 +88,18 @@ class Endpoint {
         channel->quieted();
       }
     }
+    answerJoins();
     settle();
     return any;
+  }
+  // What an engine's wire-up thread does, which registers the memory.
+  void answerJoins() {
+    for (const auto& [channel, join, unprepared] : membership.takeWaiting()) {
+      for (const auto& operation : unprepared.operations) {
+        operation->preparedBy = unprepared.registrar;
+      }
+      membership.onMembership(channel, join);
+    }
   }
   // What an engine does after unlocking.
   void settle() {
@@ -106,7 +116,7 @@ class Endpoint {
   PeerIdentity self{randomBytes(kInstanceBytes), "", "here", 0, 4243, 0};
   RegionTable regions{self, [] {}};
   Completions completions;
-  Membership membership{completions};
+  Membership membership{completions, [] {}};
   std::vector<std::shared_ptr<PeerChannel>> channels;
 
  private:

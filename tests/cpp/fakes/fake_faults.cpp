@@ -98,6 +98,11 @@ void FakeFabric::failRegistrations(int error, int count) {
   failingRegistrations_ = error == 0 ? 0 : count;
 }
 
+void FakeFabric::onRegistration(std::function<void(size_t)> told) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  registrationTold_ = std::move(told);
+}
+
 void FakeFabric::refusePairs(
     const std::string& device,
     ibv_qp_state state,

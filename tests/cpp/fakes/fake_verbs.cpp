@@ -201,6 +201,11 @@ struct FakeCalls {
   }
   static ibv_mr*
   registerRegion(ibv_pd* domain, void* address, size_t size, int /*access*/) {
+    auto told = [&] {
+      const auto held = lock();
+      return FakeFabric::current->registrationTold_;
+    }();
+    told(size);
     const auto held = lock();
     if (!accessible(address)) {
       errno = EFAULT;

@@ -2,6 +2,7 @@
 
 #include <climits>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -79,6 +80,9 @@ class FakeFabric {
   // Queue pairs of this device can't be brought to `state` (RESET: made); 0:
   // they can.
   void refusePairs(const std::string& device, ibv_qp_state state, int error);
+  // Called before each registration, on the thread that registers, with its
+  // bytes.
+  void onRegistration(std::function<void(size_t)> told);
   // The next messages to this device find no receive so often, as it says; they
   // are tried again.
   void unready(const std::string& device, int times);
@@ -162,6 +166,7 @@ class FakeFabric {
   std::set<std::string> landingLate_;
   uint32_t nextNumber_ = 17;
   int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;
+  std::function<void(size_t)> registrationTold_ = [](size_t) {};
   int registrationError_ = 0, failingRegistrations_ = 0;
   int delay_ = 0, mostDelay_ = 0;
   std::mt19937_64 random_;
