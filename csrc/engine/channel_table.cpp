@@ -8,6 +8,10 @@
 
 namespace dlslime {
 
+namespace {
+constexpr size_t kMostFailures = 1024; // of keys; instances never come again
+} // namespace
+
 std::shared_ptr<PeerChannel> ChannelTable::find(const ChannelKey& key) const {
   for (const auto& entry : entries_) {
     if (entry.channel->alive() && entry.key == key) {
@@ -127,6 +131,20 @@ void ChannelTable::onSocket(uint64_t token) {
   }
 }
 
+ChannelTable::Failures ChannelTable::failures(const ChannelKey& key) const {
+  const auto found = failures_.find(key);
+  return found == failures_.end() ? Failures{} : found->second;
+}
+
+void ChannelTable::noteFailure(const Entry& entry) {
+  if (failures_.size() >= kMostFailures) {
+    failures_.clear();
+  }
+  auto& failures = failures_[entry.key];
+  ++failures.count;
+  failures.last = entry.channel->failure();
+}
+
 std::vector<ChannelTable::Retired> ChannelTable::reap() {
   std::vector<Retired> retired;
   std::erase_if(entries_, [&](Entry& entry) {
@@ -144,6 +162,7 @@ std::vector<ChannelTable::Retired> ChannelTable::reap() {
     if (auto connection = entry.channel->takeConnection()) {
       retired.push_back({std::move(connection), entry.channel});
     }
+    noteFailure(entry);
     return true;
   });
   return retired;

@@ -50,6 +50,12 @@ class ChannelTable {
     std::unique_ptr<Connection> connection;
     std::shared_ptr<PeerChannel> channel;
   };
+  // How many channels with this key have failed so far, and why the last one.
+  struct Failures {
+    uint32_t count = 0;
+    Status last;
+  };
+  Failures failures(const ChannelKey& key) const;
   // Drops channels that have failed and are idle, and severed connections; the
   // caller closes what is returned, outside of the lock.
   std::vector<Retired> reap();
@@ -84,9 +90,11 @@ class ChannelTable {
   };
   void dropSocket(Entry& entry);
   Entry& entryOf(const PeerChannel& channel);
+  void noteFailure(const Entry& entry);
 
   Sleeper& sleeper_;
   std::vector<Entry> entries_;
+  std::map<ChannelKey, Failures> failures_;
   uint64_t nextToken_ = 1;
 };
 

@@ -247,6 +247,7 @@ void Handshakes::settle(
     case Verdict::kCrossed:
       attempt.transport->withdraw(attempt.context);
       attempt.socket.reset();
+      attempt.deadline = deadlineAfter(kCrossedTime);
       return;
     case Verdict::kStranger:
       break;
@@ -353,7 +354,7 @@ void Handshakes::onLate(const ChannelKey& key) {
   std::string text =
       "its process accepts connections but has not answered for 10 s";
   if (!attempt.socket) {
-    text = "it was connecting to us at the same time, and has not come";
+    text = "it has a connection to us, or was making one, that has not come";
   } else if (attempt.connecting) {
     text = "no answer for 5 s";
   }

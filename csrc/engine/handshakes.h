@@ -80,6 +80,9 @@ class Handshakes {
  private:
   // A peer answers in microseconds unless it is starved of CPU.
   static constexpr milliseconds kHandshakeTime{10000};
+  // Whoever connects to us at the same time has got through already; one that
+  // has not noticed yet that the connection before is lost never comes.
+  static constexpr milliseconds kCrossedTime{1000};
   // Of one address of several: packets that a firewall drops tell nobody.
   static constexpr milliseconds kConnectTime{5000};
   // Without accepting: this process is full of guests, or of descriptors.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/own_thread.h"
 #include "engine/preparing.h"
@@ -60,6 +61,7 @@ void WireUp::resolve(
            Clock::now(),
            kFirstPause,
            "its address is not in the store yet",
+           {},
            {},
            {}});
     }
@@ -265,6 +267,20 @@ bool WireUp::join(
   }
 }
 
+// A connection may break before anybody could ask by it: that counts as one
+// which broke before it was answered, else it would be made for ever.
+void WireUp::countBroken(Task& task, Group& group, const ChannelKey& key) {
+  const Section section(state_);
+  const auto failures = state_.channels.failures(key);
+  const auto before =
+      std::exchange(task.failed, {{key.instance, failures.count}});
+  if (before && before->first == key.instance &&
+      before->second < failures.count &&
+      group.link(task.rank).state == Group::LinkState::kResolving) {
+    group.joinBroke(task.rank, failures.last);
+  }
+}
+
 bool WireUp::reach(
     Task& task,
     const std::shared_ptr<Group>& group,
@@ -272,8 +288,10 @@ bool WireUp::reach(
     const Bytes& bytes) {
   const ChannelKey key{record.identity.instance, group->options().route};
   if (join(task, *group, key, record.group)) {
+    task.failed.reset();
     return false; // over when the answer has come
   }
+  countBroken(task, *group, key);
   if (handshakes_.busy(key)) {
     return false;
   }

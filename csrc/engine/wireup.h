@@ -3,8 +3,10 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/engine_state.h"
@@ -47,6 +49,8 @@ class WireUp {
     std::string problem; // what the last look found
     Bytes deadRecord; // a record whose process did not answer,
     TimePoint deadSince; // and since when
+    // Channels to the rank that had failed at the last look; it asks none.
+    std::optional<std::pair<Bytes, uint32_t>> failed;
   };
   void run();
   void collectTasks();
@@ -57,6 +61,7 @@ class WireUp {
   bool
   join(Task& task, Group& group, const ChannelKey& key, uint32_t remoteGroup);
   void answerJoins();
+  void countBroken(Task& task, Group& group, const ChannelKey& key);
   bool reach(
       Task& task,
       const std::shared_ptr<Group>& group,

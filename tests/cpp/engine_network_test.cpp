@@ -112,6 +112,31 @@ TEST_F(EngineNetwork, StrangerAtAnAddressIsSkipped) {
   EXPECT_TRUE(world.passes(0, 1));
 }
 
+// A peer says so while it believes in a connection that is lost at our end: it
+// need not come then.
+TEST_F(EngineNetwork, WhoIsToldToWaitForThePeerAsksAgain) {
+  Cluster world(2, onHost, options());
+  auto listener = Listener::onTheNetwork("=lo");
+  const auto real = recordOf(world, 1).addresses;
+  readdress(world, 1, [&](auto& addresses) {
+    addresses = {listener.names().front()};
+  });
+  const auto send = world[0].send(1, 1, pattern(8));
+  for (int i = 0; i < 2; ++i) {
+    std::optional<ControlSocket> peer;
+    const auto came = [&] { return (peer = listener.accept()).has_value(); };
+    ASSERT_TRUE(eventually(came, 5)) << i;
+    const auto asked = [&] { return peer->receiveFrame().has_value(); };
+    ASSERT_TRUE(eventually(asked)) << i;
+    peer->sendFrame(encode(Welcome{Verdict::kCrossed, "", {}}), {});
+  }
+  readdress(world, 1, [&](auto& addresses) { addresses = real; });
+  const auto receive = world[1].receive(0, 1, 8);
+  EXPECT_TRUE(world[1].wait(receive));
+  EXPECT_TRUE(receive->status().ok()) << receive->status().message();
+  EXPECT_TRUE(world[0].wait(send));
+}
+
 TEST_F(EngineNetwork, UnreachableRankIsNamedWithTheAddressesThatWereTried) {
   const auto brief = [this](GroupOptions& group) {
     options()(group);

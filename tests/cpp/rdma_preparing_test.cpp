@@ -1,6 +1,7 @@
 // Memory is registered without the engine's lock, whenever it was posted.
 #include <algorithm>
 #include <future>
+#include <map>
 
 #include "fakes/owned_memory.h"
 #include "fakes/rdma_pair.h"
@@ -54,8 +55,9 @@ class RdmaPreparing : public RdmaPair {
     auto memory = std::make_shared<OwnedMemory>(kSize);
     const auto bytes = kind == Kind::kSend ? pattern(kSize) : Bytes(kSize);
     std::copy(bytes.begin(), bytes.end(), memory->view().data);
-    kept.push_back(memory);
-    return std::make_shared<OwnedOperation>(kind, peer, 7, memory);
+    auto operation = std::make_shared<OwnedOperation>(kind, peer, 7, memory);
+    memories[operation.get()] = std::move(memory);
+    return operation;
   }
   OwnedPtr send() {
     auto operation = make(Kind::kSend, 1);
@@ -68,7 +70,6 @@ class RdmaPreparing : public RdmaPair {
     return operation;
   }
   void expectArrives(const OwnedPtr& sent, const OwnedPtr& received) {
-    const auto view = received->view();
     for (const int rank : {0, 1}) {
       const auto& operation = rank == 0 ? sent : received;
       ASSERT_TRUE((*world)[rank].engine->wait(
@@ -76,6 +77,7 @@ class RdmaPreparing : public RdmaPair {
       ASSERT_TRUE(operation->status().ok()) << operation->status().message();
     }
     const auto bytes = pattern(kSize);
+    const auto view = memories.at(received.get())->view();
     EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), view.data));
     EXPECT_EQ(received->bytes(), kSize);
   }
@@ -83,7 +85,7 @@ class RdmaPreparing : public RdmaPair {
   std::mutex mutex;
   std::vector<std::future<void>> asked; // guarded by mutex
   std::atomic<int> registrations{0}, locked{0};
-  std::vector<std::shared_ptr<OwnedMemory>> kept;
+  std::map<const Operation*, std::shared_ptr<OwnedMemory>> memories;
 };
 
 TEST_F(RdmaPreparing, WhatWasPostedBeforeTheConnection) {

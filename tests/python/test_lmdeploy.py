@@ -27,6 +27,7 @@ import math
 import os
 import signal
 import sys
+import tempfile
 import types
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -89,7 +90,13 @@ def _find_lmdeploy() -> None:
         _stand_in(package, __path__=[str(FOLDER.joinpath(*package.split(".")))])
     _stand_in("transformers", PretrainedConfig=type("PretrainedConfig", (), {}))
     _stand_in("lmdeploy.pytorch.model_inputs", get_step_ctx_manager=None)
-    backend = importlib.import_module("lmdeploy.pytorch.disagg.backend.dlslime")
+    # yapf, which mmengine imports, gives its cache a name before all of it is written: another
+    # process that starts at the same time reads half of it. So each has its own.
+    with (
+        tempfile.TemporaryDirectory() as cache,
+        mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}),
+    ):
+        backend = importlib.import_module("lmdeploy.pytorch.disagg.backend.dlslime")
     assert backend.RDMAEndpoint.__module__ == "dlslime_backend.compat.dlslime"
 
 
