@@ -14,7 +14,7 @@ struct EngineState;
 // by before it can go there. Whoever posts it does that, if he can: for what
 // was posted before the pair was connected, or before another connection took
 // the first one's place, the wire-up thread does, and only then is the
-// connection used (docs/architecture.md, "Memory").
+// connection used (docs/architecture.md, "Memory and its owner").
 
 // Smaller messages are copied on every route.
 constexpr size_t kLeastPrepared = 16 * 1024;
