@@ -67,6 +67,27 @@ void Operation::runCallbacks() {
   }
 }
 
+void Operation::release() {
+  auto kept = Memory::kKept;
+  if (!memory_.compare_exchange_strong(
+          kept, Memory::kKeptAfterEnd, std::memory_order_acq_rel)) {
+    releaseNow();
+  }
+}
+
+void Operation::letMemoryGo() {
+  if (memory_.exchange(Memory::kOwn, std::memory_order_acq_rel) ==
+      Memory::kKeptAfterEnd) {
+    releaseNow();
+  }
+}
+
+void Operation::releaseNow() {
+  prepared.reset();
+  onDevice.reset();
+  releaseMemory();
+}
+
 void Operation::onDone(std::function<void()> callback) {
   {
     const std::lock_guard<std::mutex> guard(callbackMutex_);

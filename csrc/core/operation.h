@@ -117,12 +117,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // Second half, outside the lock, because freeing memory and callbacks run
   // code that we don't know (a tensor's deleter may want the GIL).
   void runCallbacks();
-  void release() {
-    memoryKept_.wait(true, std::memory_order_acquire);
-    prepared.reset();
-    onDevice.reset();
-    releaseMemory();
-  }
+  void release();
 
   Stage stage = Stage::kNew;
   // kAnnounced, kPushing, kPulling, kPosted if offered: the channel's number
@@ -130,14 +125,12 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void* half = nullptr; // kQueued, kAnnounced, kPushing: the Outbound that has
                         // it; kPulling, kPosted if offered: the Inbound;
                         // kTransferring: the Transfers
-  // Whoever registers the memory without the lock makes release() wait.
+  // For whoever registers the memory without the lock: if release() comes
+  // meanwhile, letMemoryGo(), not under the lock either, does its work.
   void keepMemory() {
-    memoryKept_.store(true, std::memory_order_relaxed);
+    memory_.store(Memory::kKept, std::memory_order_relaxed);
   }
-  void letMemoryGo() {
-    memoryKept_.store(false, std::memory_order_release);
-    memoryKept_.notify_all();
-  }
+  void letMemoryGo();
   std::shared_ptr<const void> prepared; // what this one has made of the memory
   MemoryRegistrar* preparedBy = nullptr;
   std::unique_ptr<OnDevice> onDevice; // null: memory of processors
@@ -156,7 +149,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
  private:
   friend class OperationQueue;
+  enum class Memory : uint8_t { kOwn, kKept, kKeptAfterEnd };
   void letGo();
+  void releaseNow();
 
   const Kind kind_;
   const int peer_;
@@ -169,7 +164,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   size_t bytes_ = 0;
   OperationPtr next_; // see OperationQueue
 
-  std::atomic<bool> memoryKept_{false};
+  std::atomic<Memory> memory_{Memory::kOwn};
 
   std::mutex callbackMutex_;
   bool settled_ = false; // guarded by callbackMutex_

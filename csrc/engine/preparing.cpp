@@ -30,19 +30,18 @@ std::vector<Part> begin(EngineState& state, const Unprepared& unprepared) {
 } // namespace
 
 void prepareAll(EngineState& state, const Unprepared& unprepared) {
-  auto parts = begin(state, unprepared);
-  for (auto& part : parts) {
+  for (auto& [operation, view, prepared] : begin(state, unprepared)) {
     try {
-      part.prepared = unprepared.registrar->prepare(part.view);
+      prepared = unprepared.registrar->prepare(view);
     } catch (const std::exception& error) {
       logDebug(error.what()); // it shows when the memory is used
     }
-  }
-  const Section section(state);
-  for (auto& part : parts) {
-    part.operation->preparedBy = unprepared.registrar;
-    std::swap(part.operation->prepared, part.prepared);
-    part.operation->letMemoryGo();
+    {
+      const Section section(state);
+      operation->preparedBy = unprepared.registrar;
+      std::swap(operation->prepared, prepared);
+    }
+    operation->letMemoryGo();
   }
 }
 
