@@ -159,6 +159,7 @@ class Node:
             f"lab_rank={rank}",
             f"lab_nodes={options.nodes}",
             f"lab_nics={options.nics}",
+            f"lab_project={HERE.parents[1]}",
             f"lab_out={self.out}",
         ]
         command += [f"lab_path={os.environ['PATH']}:{SYSTEM_PATHS}"]
