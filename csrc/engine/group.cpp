@@ -175,14 +175,14 @@ void Group::linkReady(
   peer.state = LinkState::kReady;
   peer.channel = std::move(channel);
   peer.remoteGroup = remoteGroup;
-  useRegistrarOf(peer);
+  use(peer, peer.channel->registrar());
   while (auto operation = peer.waiting.pop()) {
     sendNow(peer, operation);
   }
 }
 
-void Group::useRegistrarOf(Link& link) {
-  link.registrar.store(link.channel->registrar());
+void Group::use(Link& link, MemoryRegistrar* registrar) {
+  link.registrar.store(registrar);
   MemoryRegistrar* any = nullptr;
   for (auto it = links_.begin(); any == nullptr && it != links_.end(); ++it) {
     any = it->registrar.load();
@@ -196,6 +196,8 @@ Unprepared Group::unprepared(int rank, MemoryRegistrar* registrar) {
   if (registrar == nullptr) {
     return found;
   }
+  // Who posts from now on prepares it himself: else there might always be more.
+  use(link(rank), registrar);
   for (auto& operation : pending()) {
     const int peer = operation->peer();
     if ((peer == rank || peer == Operation::kAnySource) &&

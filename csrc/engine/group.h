@@ -96,9 +96,9 @@ class Group {
     return rank == Operation::kAnySource ? registrar_.load()
                                          : link(rank).registrar.load();
   }
-  // What goes by the link's channel is prepared by this one from now on; and
-  // what was posted before and lacks that.
-  void useRegistrarOf(Link& link);
+  // What goes by the link is prepared by this one from now on; and what was
+  // posted before and lacks that.
+  void use(Link& link, MemoryRegistrar* registrar);
   Unprepared unprepared(int rank, MemoryRegistrar* registrar);
   uint32_t remoteId(int rank) {
     return link(rank).remoteGroup;

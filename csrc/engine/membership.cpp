@@ -76,7 +76,7 @@ void Membership::sendJoin(
   }
   link.state = State::kJoining;
   link.channel = channel;
-  group.useRegistrarOf(link);
+  group.use(link, channel->registrar());
   MessageHeader join;
   join.type = MessageType::kJoin;
   join.group = remoteGroup;
@@ -276,7 +276,7 @@ void Membership::onChannelResumed(PeerChannel& channel) {
     for (int rank = 0; rank < group->size(); ++rank) {
       auto& link = group->link(rank);
       if (link.channel.get() == &channel) {
-        group->useRegistrarOf(link);
+        group->use(link, channel.registrar());
       }
     }
   }

@@ -115,6 +115,31 @@ TEST_F(RdmaPreparing, WhatWasPostedWhileTheFirstWasRegistered) {
   EXPECT_EQ(locked, 0);
 }
 
+// Faster than it can be registered: who posts it does that.
+TEST_F(RdmaPreparing, WhatIsPostedAllTheTimeKeepsNoPeerWaiting) {
+  constexpr size_t kLess = 160 * 1024;
+  constexpr int kMost = 1000;
+  fabric.onRegistration([](size_t bytes) {
+    std::this_thread::sleep_for(milliseconds(bytes == kLess ? 1 : 0));
+  });
+  std::atomic<int> posted{0};
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    for (; !over && posted < kMost; ++posted) {
+      (*world)[1].engine->receive(
+          *(*world)[1].group,
+          std::make_shared<OwnedOperation>(
+              Kind::kReceive, 0, 8, std::make_shared<OwnedMemory>(kLess)));
+      std::this_thread::sleep_for(microseconds(100));
+    }
+  });
+  const auto received = receive();
+  expectArrives(send(), received);
+  EXPECT_LT(posted, kMost);
+  over = true;
+  other.join();
+}
+
 TEST_F(RdmaPreparing, WhatWasUnderWayWhenTheConnectionWasReplaced) {
   ASSERT_TRUE(world->passes(0, 1));
   const auto sent = send();
