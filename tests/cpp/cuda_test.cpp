@@ -138,6 +138,29 @@ TEST(CudaAllocation, MappedMemoryIsThatOfItsPieces) {
   EXPECT_NE(mappedAt(*gpu, base + kPiece).bufferId, second);
 }
 
+// --- The fake itself ---------------------------------------------------------
+
+TEST(CudaStream, IsIdleOnceItWasWaitedFor) {
+  FakeGpu fake;
+  fake.delay(0);
+  const auto gpu = fake.gpu();
+  const auto stream = fake.stream(*gpu);
+  const auto memory = fake.allocate(*gpu, kSize);
+  const Gpu::Scope scope(*gpu);
+  const auto& driver = fake.driver();
+  Event event = nullptr;
+  driver.check(driver.eventCreate(&event, kEventDisableTiming), "event");
+  for (int i = 0; i < 5000; ++i) {
+    driver.check(driver.memcpyAsync(memory, memory + 64, 64, stream), "copy");
+    driver.check(driver.eventRecord(event, stream), "record");
+    driver.check(driver.streamSynchronize(stream), "wait");
+    ASSERT_EQ(driver.streamQuery(stream), Result::kSuccess) << "time " << i;
+    ASSERT_EQ(driver.eventQuery(event), Result::kSuccess) << "time " << i;
+  }
+  driver.eventDestroy(event);
+  driver.streamDestroy(stream);
+}
+
 // --- Words that streams wait for
 // --------------------------------------------------
 

@@ -87,7 +87,7 @@ void StreamQueue::enqueue(std::function<bool()> work) {
     alone.lock();
     waitForRoom();
   }
-  push({std::move(work), false});
+  push({std::move(work), nullptr});
 }
 
 void StreamQueue::waitForRoom() {
@@ -115,12 +115,7 @@ void StreamQueue::push(Work work) {
 
 PointPtr StreamQueue::mark() {
   auto point = std::make_shared<Point>();
-  push(
-      {[this, point] {
-         point->reach(result());
-         return true;
-       },
-       true});
+  push({nullptr, point});
   return point;
 }
 
@@ -145,11 +140,14 @@ void StreamQueue::run() {
       std::this_thread::sleep_for(
           std::chrono::microseconds(random() % static_cast<unsigned>(most)));
     }
-    if ((work.always || !failed_) && !work.run()) {
+    if (work.mark == nullptr && !failed_ && !work.run()) {
       failed_ = true;
     }
     lock.lock();
     busy_ = false;
+    if (work.mark != nullptr) {
+      work.mark->reach(result()); // locked: no busy stream has reached it
+    }
   }
 }
 

@@ -46,7 +46,8 @@ class StreamQueue {
 
   // False from `work`: the device has failed, and nothing after it runs.
   void enqueue(std::function<bool()> work);
-  // A point behind all that was given so far, reached in any case.
+  // A point behind all that was given so far, reached in any case. Whoever
+  // has waited for it finds the stream idle, if nobody gave it more.
   PointPtr mark();
   bool idle();
   Result result() const {
@@ -61,8 +62,8 @@ class StreamQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   struct Work {
-    std::function<bool()> run;
-    bool always; // also after a failure
+    std::function<bool()> run; // none: a mark
+    PointPtr mark;
   };
   void push(Work work);
   void waitForRoom();
