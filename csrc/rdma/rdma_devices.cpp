@@ -69,8 +69,7 @@ void RdmaTransport::openDevices() {
   }
   try {
     const auto& verbs = loadVerbs();
-    // Before the first registration. An error: nothing to do about it.
-    verbs.forkInit();
+    prepareForForks(verbs);
     auto found = openNics(verbs, config_);
     leaveOutSmall(found);
     watch(found);

@@ -61,9 +61,22 @@ Verbs verbsOf(const char* name) {
   bind(library, "ibv_modify_qp", verbs.modifyQp);
   bind(library, "ibv_destroy_qp", verbs.destroyQp);
   bind(library, "ibv_fork_init", verbs.forkInit);
+  verbs.forkStatus = reinterpret_cast<decltype(verbs.forkStatus)>(
+      dlsym(library, "ibv_is_fork_initialized"));
   bind(library, "ibv_get_async_event", verbs.getAsyncEvent);
   bind(library, "ibv_ack_async_event", verbs.ackAsyncEvent);
   return verbs;
+}
+
+void prepareForForks(const Verbs& verbs) {
+  // Since Linux 5.12 a fork copies what a NIC has registered. ibv_fork_init
+  // would hide it from children there as well, and whatever else of the heap
+  // lies in the same pages, so that a child dies of a plain malloc.
+  constexpr int kUnneeded = 2; // IBV_FORK_UNNEEDED
+  if (verbs.forkStatus != nullptr && verbs.forkStatus() == kUnneeded) {
+    return;
+  }
+  verbs.forkInit(); // an error: nothing to do about it
 }
 
 namespace {

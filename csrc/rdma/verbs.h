@@ -54,6 +54,7 @@ struct Verbs {
   int (*modifyQp)(ibv_qp* pair, ibv_qp_attr* attributes, int mask);
   int (*destroyQp)(ibv_qp* pair);
   int (*forkInit)();
+  int (*forkStatus)(); // null where rdma-core is older than 35
   int (*getAsyncEvent)(ibv_context* context, ibv_async_event* event);
   void (*ackAsyncEvent)(ibv_async_event* event);
 };
@@ -65,6 +66,9 @@ Verbs verbsOf(const char* name);
 const Verbs& loadVerbs();
 // Whether it is worth loading them: the kernel shows an RDMA device.
 bool haveDevices();
+// Before the first registration: sees to it that a NIC goes on writing to this
+// process's memory when it forks.
+void prepareForForks(const Verbs& verbs);
 // Makes loadVerbs() return these, for tests; null: the library's again.
 void replaceVerbs(const Verbs* verbs);
 

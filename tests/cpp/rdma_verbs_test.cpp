@@ -69,6 +69,25 @@ TEST(RdmaLibrary, ThatIsTooOldIsNamedWithTheFirstCallThatItLacks) {
   EXPECT_NE(text.find("install a newer rdma-core"), std::string::npos) << text;
 }
 
+// Which libibverbs may hide registered memory from forked children.
+TEST(RdmaForks, OnlyOnKernelsThatDoNotCopyRegisteredMemory) {
+  static int hidden;
+  hidden = 0;
+  Verbs verbs{};
+  verbs.forkInit = [] {
+    ++hidden;
+    return 0;
+  };
+  prepareForForks(verbs);
+  EXPECT_EQ(hidden, 1) << "a library that can't say it";
+  verbs.forkStatus = []() -> int { return 0; }; // IBV_FORK_DISABLED
+  prepareForForks(verbs);
+  EXPECT_EQ(hidden, 2);
+  verbs.forkStatus = []() -> int { return IBV_FORK_UNNEEDED; };
+  prepareForForks(verbs);
+  EXPECT_EQ(hidden, 2);
+}
+
 TEST(RdmaCompletions, EveryStatusHasItsNameAndAHint) {
   std::set<int> seen;
   for (const auto& [status, name, hint] : kStatuses) {
