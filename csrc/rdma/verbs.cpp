@@ -72,7 +72,7 @@ void prepareForForks(const Verbs& verbs) {
   // Since Linux 5.12 a fork copies what a NIC has registered. ibv_fork_init
   // would hide it from children there as well, and whatever else of the heap
   // lies in the same pages, so that a child dies of a plain malloc.
-  constexpr int kUnneeded = 2; // IBV_FORK_UNNEEDED
+  constexpr int kUnneeded = 2; // IBV_FORK_UNNEEDED; headers before 35 lack it
   if (verbs.forkStatus != nullptr && verbs.forkStatus() == kUnneeded) {
     return;
   }

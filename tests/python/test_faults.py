@@ -25,7 +25,7 @@ DEATH_SECONDS = 5.0  # it should be less than one; a busy machine may be slow to
 def _kill_myself_in(seconds: float) -> None:
     def kill() -> None:
         time.sleep(seconds)
-        tell("killed at", repr(time.time()))  # one clock for all ranks, of other hosts, too
+        tell("killed at", repr(time.time()))  # one clock, on the lab's nodes, too
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=kill).start()
