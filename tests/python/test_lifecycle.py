@@ -80,19 +80,23 @@ def test_rank_that_comes_late_to_the_next_life(env: dict[str, str]) -> None:
 
 
 def _destroyed_by_a_callback(rank: int, size: int) -> None:
-    over = threading.Event()
+    sent, over = threading.Event(), threading.Event()
 
     def destroy(_: torch.futures.Future[list[torch.Tensor]]) -> None:
+        # The peer's message may be here before ours is sent, which needs the group.
+        sent.wait(20)
         dist.destroy_process_group()
         over.set()
 
     for i in range(5):
+        sent.clear()
         over.clear()
         init_group(store=dist.PrefixStore(f"life{i}", context().store))
         received = blank(100)
         dist.irecv(received, 1 - rank).get_future().add_done_callback(destroy)
         sync(f"posted{i}")
         dist.isend(pattern(100, i), 1 - rank)
+        sent.set()
         assert over.wait(20)
         expect_pattern(received, i)
         sync(f"over{i}")
