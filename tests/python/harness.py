@@ -23,6 +23,7 @@ import nodes
 import pool
 import worker
 from worker import (  # re-exported: what the ranks' functions call
+    PATIENCE,
     await_death,
     await_key,
     context,
@@ -33,6 +34,7 @@ from worker import (  # re-exported: what the ranks' functions call
 
 __all__ = [
     "BACKEND",
+    "PATIENCE",
     "Died",
     "WorldError",
     "all_routes",
@@ -94,7 +96,7 @@ def run_world(
     init: bool = True,
     sync_end: bool = True,
     may_die: Sequence[int] = (),
-    group_timeout: float = 30 * nodes.PATIENCE,
+    group_timeout: float = 30,
     world: str | None = None,
     with_output: bool = False,
     **init_kwargs: Any,
@@ -107,12 +109,13 @@ def run_world(
         args: further arguments of `fn`.
         backend: the name given to init_process_group; default: the backend under test.
         env: environment variables, one set for all ranks or one per rank.
-        timeout: seconds after which the ranks' stacks are dumped and the ranks killed.
+        timeout: seconds after which the ranks' stacks are dumped and the ranks killed; PATIENCE
+            times as many in the lab.
         fresh: use processes that ran nothing before, and nothing afterwards.
         init: whether the harness makes the group; without, `fn` calls `init_group`.
         sync_end: whether the ranks wait for each other between `fn` and destroying the group.
         may_die: ranks which may end without a result; theirs is a `Died`.
-        group_timeout: the group's own time-out in seconds.
+        group_timeout: the group's own time-out in seconds; PATIENCE times as many in the lab.
         world: the prefix in the store, to use one twice; default: a new one.
         with_output: return pairs of result and what the rank wrote to stdout and stderr.
         init_kwargs: further arguments of init_process_group.
@@ -136,18 +139,20 @@ def run_world(
             pool.store_port(),
             init,
             sync_end and not may_die,
-            group_timeout,
+            group_timeout * PATIENCE,
             init_kwargs,
         )
         member.submit(pickle.dumps(job))
-    reports = _collect(members, timeout, set(may_die))
+    reports = _collect(members, timeout, set(may_die), name)
     return _conclude(members, reports, fresh or bool(may_die), set(may_die), with_output)
 
 
-def _collect(members: list[pool.Member], timeout: float, may_die: set[int]) -> dict[int, Any]:
+def _collect(
+    members: list[pool.Member], timeout: float, may_die: set[int], world: str
+) -> dict[int, Any]:
     """Gathers (ok, result or text) by rank; a rank that is missing did not end in time."""
     reports: dict[int, Any] = {}
-    deadline = time.monotonic() + timeout * nodes.PATIENCE
+    deadline = time.monotonic() + timeout * PATIENCE
     while len(reports) < len(members):
         open_ranks = {r: m for r, m in enumerate(members) if r not in reports}
         handles = {m.connection: r for r, m in open_ranks.items()}
@@ -157,6 +162,8 @@ def _collect(members: list[pool.Member], timeout: float, may_die: set[int]) -> d
             break
         for rank in {handles[handle] for handle in ready}:
             reports[rank] = members[rank].report(rank in may_die)
+            if reports[rank][1] is pool.DIED:
+                pool.tell_of_death(world, rank)
             if not reports[rank][0]:
                 deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
     return reports

@@ -171,6 +171,11 @@ def store_port() -> int:
     return _store().port
 
 
+def tell_of_death(world: str, rank: int) -> None:
+    """Ends the waits of the world's other ranks for this one's death."""
+    worker.control_of(world, _store()).set(worker.DEATH.format(rank), "1")
+
+
 @functools.cache
 def _output_folder() -> str:
     folder = tempfile.mkdtemp(prefix="dlslime-tests-")

@@ -307,7 +307,7 @@ def _replaced(rank: int, size: int) -> None:
         side.region.deregister()
         return
     old = Side(met(rank, other=1), 1)
-    await_death(old.remote.pid)
+    await_death(1)
     new = Side(met(rank, other=2), 2)
     pids = f"(?s)of pid {old.remote.pid} on .*the peer is pid {new.remote.pid} on .*has ended"
     with pytest.raises(ValueError, match=pids):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness import BACKEND, Died, WorldError, run_world, tell
+from harness import BACKEND, Died, WorldError, await_death, context, run_world, tell
 
 
 def _pid(rank: int, size: int) -> int:
@@ -82,6 +82,19 @@ def test_rank_that_may_die_is_reported_as_died() -> None:
     assert survivor == 0
     assert isinstance(victim, Died)
     assert victim.exitcode == -signal.SIGKILL
+
+
+def _see_off(rank: int, size: int) -> None:
+    if rank == 1:
+        time.sleep(0.5)
+        tell("dying")
+        os.kill(os.getpid(), signal.SIGKILL)
+    await_death(1)
+    assert context().control.check(["dying"])
+
+
+def test_death_of_a_rank_is_waited_for() -> None:
+    run_world(_see_off, 2, init=False, may_die=[1])
 
 
 def test_environments_have_their_own_workers() -> None:

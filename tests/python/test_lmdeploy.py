@@ -368,7 +368,7 @@ def _migrate_from_the_killed(early: bool) -> None:
 
     if not early:
         os.kill(pid, signal.SIGKILL)
-        await_death(pid)
+        await_death(0)
     with pytest.raises(dist.DistBackendError, match=f"of pid {pid} on .* failed: "):
         asyncio.run(killed_meanwhile() if early else decode.migrate(lost))
     asyncio.run(decode.migrate(elsewhere))

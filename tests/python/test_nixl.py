@@ -251,7 +251,7 @@ def _target(rank: int, size: int, ends: str) -> None:
 
 def _killed(agent: nixl_agent, handle: nixl_xfer_handle, pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    await_death(pid)
+    await_death(1)
     begun = time.monotonic()
     with contextlib.suppress(b.nixlRemoteDisconnectError):  # it may be known at once
         agent.transfer(handle)

@@ -218,7 +218,7 @@ def _killed(rank: int, size: int, port: int) -> None:
     pid = int(await_key("pid 0"))
     begun = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    await_death(pid)
+    await_death(0)
     assert states(third, "Failed")[-1] == "Failed"
     assert time.monotonic() - begun < 15
     with pytest.raises(Exception, match="Lost connection with prefill"):
@@ -240,7 +240,7 @@ def _prefill_until_killed(server: Server) -> None:
     states(opened[11], "WaitingForInput")
     pid = int(await_key("pid 1"))
     os.kill(pid, signal.SIGKILL)
-    await_death(pid)
+    await_death(1)
     begun = time.monotonic()
     opened[11].init(21, 1)
     opened[11].send(indices(requests[1][1][0]), [requests[1][1][0]])

@@ -179,7 +179,7 @@ def _killed(rank: int, size: int, early: bool) -> None:
         engine.add("d", prompt_of(0, 30), second)
         engine.run(engine.idle)
     os.kill(pid, signal.SIGKILL)
-    await_death(pid)
+    await_death(0)
     if early:
         engine.run(engine.idle)
         assert len(engine.invalid) == 8

@@ -17,7 +17,6 @@ import os
 import pickle
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -28,6 +27,7 @@ import torch.distributed as dist
 
 # How much longer everything may take in the lab: a node has one processor, and slow system calls.
 PATIENCE = 1 if os.environ.get("DLSLIME_TEST_NODES", "1") == "1" else 3
+DEATH = "rank {} is dead"  # what the harness tells of a rank that was allowed to die, and did
 _PR_SET_PDEATHSIG = 1
 
 
@@ -93,6 +93,14 @@ def await_key(key: str, seconds: float = 30) -> str:
     return context().control.get(key).decode()
 
 
+def await_death(rank: int, seconds: float = 30) -> None:
+    """Waits until the process of `rank`, one that may die, is gone; its host does not matter.
+
+    The harness tells so when it has reaped the process: its descriptors are closed then.
+    """
+    await_key(DEATH.format(rank), seconds)
+
+
 def sync(key: str, size: int | None = None, seconds: float = 30) -> None:
     """A barrier over the store: returns when `size` ranks (default: all) came to `key`."""
     size = context().job.size if size is None else size
@@ -108,6 +116,11 @@ def _client(address: str, port: int, purpose: str) -> dist.TCPStore:
     return dist.TCPStore(address, port, is_master=False, timeout=seconds)
 
 
+def control_of(world: str, store: dist.Store) -> dist.Store:
+    """Where the ranks of `world` signal each other, and the harness them."""
+    return dist.PrefixStore(f"{world}/control", store)
+
+
 def _make_context(job: Job) -> Context:
     # Two connections: whoever waits in a TCPStore keeps everybody else out of that client.
     group, control = (
@@ -116,7 +129,7 @@ def _make_context(job: Job) -> Context:
     return Context(
         job,
         dist.PrefixStore(f"{job.world}/group", group),
-        dist.PrefixStore(f"{job.world}/control", control),
+        control_of(job.world, control),
     )
 
 
@@ -157,6 +170,7 @@ def _redirect_output(path: str) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
+    sys.stdout.reconfigure(line_buffering=True)  # who hangs must have said what it printed
 
 
 def main(connection: Connection, env: Mapping[str, str], output_path: str) -> None:
@@ -183,17 +197,3 @@ def send_signal(process: Any, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # the fork server has just reaped it
         if process.is_alive():
             os.kill(process.pid, number)
-
-
-def await_death(pid: int, seconds: float = 20) -> None:
-    """Waits until process `pid` is gone or a zombie: its descriptors are closed then."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-                if stat.read().rpartition(")")[2].split()[0] in "ZX":
-                    return
-        except (FileNotFoundError, ProcessLookupError):  # reaped before, or while it is read
-            return
-        time.sleep(0.005)
-    raise TimeoutError(f"process {pid} still runs after {seconds} s")
