@@ -28,6 +28,8 @@ from worker import (  # re-exported: what the ranks' functions call
     await_key,
     context,
     init_group,
+    send_signal,
+    stopped,
     sync,
     tell,
 )
@@ -35,6 +37,7 @@ from worker import (  # re-exported: what the ranks' functions call
 __all__ = [
     "BACKEND",
     "PATIENCE",
+    "ROUTE",
     "Died",
     "WorldError",
     "all_routes",
@@ -44,11 +47,15 @@ __all__ = [
     "dlslime_only",
     "init_group",
     "run_world",
+    "send_signal",
+    "stopped",
     "sync",
     "tell",
 ]
 
 BACKEND = os.environ.get("DLSLIME_TEST_BACKEND", "dlslime")
+# Between the first rank and the last, where nothing else is asked for.
+ROUTE = "shm" if nodes.COUNT == 1 else "rdma"
 
 # What is left of a world is given this long once one of its ranks has failed.
 _GRACE_SECONDS = 2.5
@@ -61,10 +68,10 @@ dlslime_only = pytest.mark.skipif(
 def _routes() -> list[Any]:
     if BACKEND != "dlslime":
         return [pytest.param({}, id=BACKEND)]
-    if nodes.COUNT > 1:  # shm within a node, RDMA between nodes
-        return [pytest.param({}, id="rdma")]
+    if nodes.COUNT > 1:
+        return [pytest.param({}, id=ROUTE)]
     return [
-        pytest.param({}, id="shm"),
+        pytest.param({}, id=ROUTE),
         pytest.param({"DLSLIME_CMA": "off"}, id="staged"),
         pytest.param({"DLSLIME_ROUTE": "gloo"}, id="gloo_route"),
     ]
@@ -161,10 +168,15 @@ def _collect(
         if not ready:
             break
         for rank in {handles[handle] for handle in ready}:
-            reports[rank] = members[rank].report(rank in may_die)
-            if reports[rank][1] is pool.DIED:
+            report = members[rank].report(rank in may_die)
+            if isinstance(report, worker.Signal):
+                members[report.rank].process.send_signal(report.number)
+                members[rank].served()
+                continue
+            reports[rank] = report
+            if report[1] is pool.DIED:
                 pool.tell_of_death(world, rank)
-            if not reports[rank][0]:
+            if not report[0]:
                 deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
     return reports
 

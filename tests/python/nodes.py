@@ -193,7 +193,7 @@ class _Node:
         self._processes[ticket].join(seconds)
 
     def signal(self, ticket: int, number: int) -> None:
-        worker.send_signal(self._processes[ticket], number)
+        worker.signal_process(self._processes[ticket], number)
 
     def output(self, ticket: int, start: int) -> bytes:
         return self._path(ticket).read_bytes()[start:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import multiprocessing
@@ -57,7 +58,7 @@ class LocalWorker:
 
     def send_signal(self, number: int) -> None:
         """Sends it a signal, unless it has ended."""
-        worker.send_signal(self._process, number)
+        worker.signal_process(self._process, number)
 
     def output(self, start: int) -> bytes:
         """Returns what it wrote from this byte on."""
@@ -84,18 +85,22 @@ class Member:
         self._output_start += len(self.process.output(self._output_start))
         self.connection.send_bytes(job)
 
-    def report(self, may_die: bool) -> tuple[bool, Any]:
-        """The worker's answer, or how it ended without one."""
+    def report(self, may_die: bool) -> tuple[bool, Any] | worker.Signal:
+        """The worker's answer, what it asks for, or how it ended without an answer."""
         try:
             if self.connection.poll():
-                ok, value = pickle.loads(self.connection.recv_bytes())
-                return ok, value
+                return pickle.loads(self.connection.recv_bytes())
         except (EOFError, ConnectionResetError):
             pass
         self.process.join(5)
         if may_die:
             return True, DIED
         return False, f"died with exit code {self.process.exitcode()}"
+
+    def served(self) -> None:
+        """Tells the worker that what it asked for is done."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send_bytes(b"")
 
     def output(self) -> str:
         """What the worker wrote to stdout and stderr since the job's start."""

@@ -10,17 +10,18 @@ import torch
 import torch.distributed as dist
 
 import dlslime_backend
-from harness import await_death, await_key, dlslime_only, run_world, sync, tell
+from harness import ROUTE, await_death, await_key, dlslime_only, run_world, stopped, sync, tell
 from patterns import blank, expect, expect_pattern, pattern
 from test_one_sided import NBYTES, Side, swap
-from test_one_sided_errors import stopped
 
 pytestmark = dlslime_only
 
 LARGE = 3 << 20
 # Gloo connects groups only.
 endpoint_routes = pytest.mark.parametrize(
-    "env", [pytest.param({}, id="shm"), pytest.param({"DLSLIME_CMA": "off"}, id="staged")]
+    "env",
+    [pytest.param({}, id=ROUTE)]
+    + [pytest.param({"DLSLIME_CMA": "off"}, id="staged")] * (ROUTE == "shm"),
 )
 
 
@@ -67,7 +68,7 @@ def test_either_end_reads_and_writes(env: dict[str, str], both_connect: bool, ac
 
 def _both_ways(rank: int, size: int) -> None:
     endpoint = met(rank)
-    assert endpoint.route() == "shm"
+    assert endpoint.route() == ROUTE
     side = Side(endpoint, 1 - rank, 2 * LARGE)
     half = LARGE * rank
     received = blank(LARGE)
@@ -329,7 +330,7 @@ def _never_appears(rank: int, size: int) -> None:
         await_key("over")
         return
     received = blank(8)
-    with stopped(side.remote.pid):
+    with stopped(1):
         for transfer in [side.read(), side.peer.recv(received)]:
             with pytest.raises(TimeoutError):
                 transfer.wait(0.05)

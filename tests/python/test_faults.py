@@ -3,10 +3,8 @@
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +17,7 @@ from harness import (
     await_key,
     dlslime_only,
     run_world,
+    stopped,
     sync,
     tell,
 )
@@ -255,37 +254,23 @@ def test_crash_leaves_nothing_in_dev_shm(env: dict[str, str]) -> None:
     eventually(lambda: not _shared_memory() - before)  # other programs may come and go there
 
 
-# Stops process $1 until the file "resume" is there (or for a minute) in the folder $2, which all
-# hosts see.
-STOP = """
-kill -STOP "$1" && touch "$2/stopped"
-for _ in $(seq 600); do [ -e "$2/resume" ] && break; sleep 0.1; done
-kill -CONT "$1" && touch "$2/resumed"
-"""
-
-
-def _stopped_peer(rank: int, size: int, folder: Path) -> None:
+def _stopped_peer(rank: int, size: int) -> None:
     """A peer that is stopped (not dead) is waited for, until the group's time-out."""
     if rank == 1:
         dist.send(torch.ones(1), 0)
-        await_key("met")
-        subprocess.run(["sh", "-c", STOP, "sh", str(os.getpid()), str(folder)], check=True)
+        await_key("resumed")  # a receive's time-out would pass meanwhile
         dist.recv(blank(100), 0, tag=1)
         dist.send(pattern(100, 3), 0, tag=2)
         return
     dist.recv(torch.ones(1), 1)
-    tell("met")
-    eventually((folder / "stopped").exists)
-    try:
+    with stopped(1):
         work = dist.irecv(blank(100), 1, tag=2)
         large = dist.isend(pattern(2_000_000), 1, tag=3)
         with pytest.raises(dist.DistBackendError, match="(?i)time"):
             large.wait()
         with pytest.raises(dist.DistBackendError, match="(?i)time"):
             work.wait()
-    finally:
-        (folder / "resume").touch()
-    eventually((folder / "resumed").exists)
+    tell("resumed")
     dist.send(pattern(100, 1), 1, tag=1)
     received = blank(100)
     dist.recv(received, 1, tag=2)
@@ -293,5 +278,5 @@ def _stopped_peer(rank: int, size: int, folder: Path) -> None:
 
 
 @all_routes
-def test_stopped_peer_times_out_and_comes_back(env: dict[str, str], tmp_path: Path) -> None:
-    run_world(_stopped_peer, 2, tmp_path, env=env, group_timeout=1.0, fresh=True)
+def test_stopped_peer_times_out_and_comes_back(env: dict[str, str]) -> None:
+    run_world(_stopped_peer, 2, env=env, group_timeout=1.0, fresh=True)

@@ -40,7 +40,7 @@ import torch
 import torch.distributed as dist
 
 from dlslime_backend.compat import provide
-from harness import Died, await_death, await_key, dlslime_only, run_world, sync, tell
+from harness import Died, await_death, await_key, dlslime_only, run_world, send_signal, sync, tell
 from patterns import expect, pattern
 from wheels import FOLDER as WHEELS
 from wheels import made, python_files
@@ -360,14 +360,14 @@ def _migrate_from_the_killed(early: bool) -> None:
         asyncio.run(decode.migrate(first))
 
     async def killed_meanwhile() -> None:
-        os.kill(pid, signal.SIGSTOP)  # it can't answer who connects
+        send_signal(0, signal.SIGSTOP)  # it can't answer who connects
         migration = asyncio.create_task(decode.migrate(lost))
         await asyncio.sleep(0)  # the read is posted now, and a thread waits for its end
-        os.kill(pid, signal.SIGKILL)
+        send_signal(0, signal.SIGKILL)
         await migration
 
     if not early:
-        os.kill(pid, signal.SIGKILL)
+        send_signal(0, signal.SIGKILL)
         await_death(0)
     with pytest.raises(dist.DistBackendError, match=f"of pid {pid} on .* failed: "):
         asyncio.run(killed_meanwhile() if early else decode.migrate(lost))

@@ -19,9 +19,8 @@ import torch
 from dlslime_backend.compat.nixl import _bindings as b
 from dlslime_backend.compat.nixl import nixl_agent, nixl_agent_config, nixl_thread_sync_t
 from dlslime_backend.compat.nixl._api import nixl_xfer_handle
-from harness import await_death, await_key, dlslime_only, run_world, tell
+from harness import await_death, await_key, dlslime_only, run_world, send_signal, stopped, tell
 from patterns import pattern
-from test_one_sided_errors import stopped
 from wheels import made, pip
 
 PROGRAM = Path(__file__).parent / "programs" / "nixl_calls.py"
@@ -234,23 +233,23 @@ def _target(rank: int, size: int, ends: str) -> None:
     agent.register_memory(memory)
     if rank == 1:
         tell("metadata", agent.get_agent_metadata().decode())
-        tell("address", f"{memory.data_ptr()} {os.getpid()}")
+        tell("address", str(memory.data_ptr()))
         await_key("over")
         return
     agent.add_remote_agent(await_key("metadata").encode())
-    address, pid = map(int, await_key("address").split())
+    address = int(await_key("address"))
     here = agent.get_xfer_descs(memory)
     there = agent.get_xfer_descs([(address, LARGE, 0)], "DRAM")
     assert here is not None
     assert there is not None
     handle = agent.initialize_xfer("READ", here, there, "agent 1")
     agent.make_connection("agent 1")
-    (_killed if ends == "killed" else _released)(agent, handle, pid)
+    (_killed if ends == "killed" else _released)(agent, handle)
     tell("over")
 
 
-def _killed(agent: nixl_agent, handle: nixl_xfer_handle, pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+def _killed(agent: nixl_agent, handle: nixl_xfer_handle) -> None:
+    send_signal(1, signal.SIGKILL)
     await_death(1)
     begun = time.monotonic()
     with contextlib.suppress(b.nixlRemoteDisconnectError):  # it may be known at once
@@ -259,8 +258,8 @@ def _killed(agent: nixl_agent, handle: nixl_xfer_handle, pid: int) -> None:
     assert time.monotonic() - begun < 20
 
 
-def _released(agent: nixl_agent, handle: nixl_xfer_handle, pid: int) -> None:
-    with stopped(pid):
+def _released(agent: nixl_agent, handle: nixl_xfer_handle) -> None:
+    with stopped(1):
         agent.transfer(handle)
         agent.release_xfer_handle(handle)
         assert _wait(agent, handle) in ("nixlCancelledError", "DONE")

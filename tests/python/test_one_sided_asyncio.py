@@ -11,10 +11,10 @@ import pytest
 import torch.distributed as dist
 
 import dlslime_backend
-from harness import all_routes, await_key, dlslime_only, run_world, tell
+from harness import all_routes, await_key, dlslime_only, run_world, stopped, tell
 from patterns import blank, expect, expect_pattern, pattern
 from test_one_sided import NBYTES, Side, side_of
-from test_one_sided_errors import LARGE, stopped
+from test_one_sided_errors import LARGE
 from test_threads import run_threads
 
 pytestmark = dlslime_only
@@ -104,7 +104,7 @@ def test_awaited_immediates_give_their_numbers(env: dict[str, str]) -> None:
 
 async def _cancel_before_a_byte(side: Side, spare: Side) -> None:
     await spare.read()  # connected
-    with stopped(side.remote.pid):
+    with stopped(1):
         transfer = side.read()
         task = asyncio.ensure_future(_result(transfer))
         with pytest.raises(TimeoutError):
@@ -186,7 +186,7 @@ def _left_behind(rank: int, size: int) -> None:
         await asyncio.wait([loop_future], timeout=0.02)
         assert not loop_future.done()
 
-    with stopped(side.remote.pid):
+    with stopped(1):
         asyncio.run(leave())  # cancels what is left
     with pytest.raises(dist.DistBackendError, match="cancelled"):
         transfers[0].wait()

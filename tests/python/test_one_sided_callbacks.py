@@ -11,10 +11,9 @@ import pytest
 import torch.distributed as dist
 
 import dlslime_backend
-from harness import all_routes, await_key, dlslime_only, run_world, tell
+from harness import all_routes, await_key, dlslime_only, run_world, stopped, tell
 from patterns import expect_pattern
 from test_one_sided import Side, side_of
-from test_one_sided_errors import stopped
 
 pytestmark = dlslime_only
 SECONDS = 30.0
@@ -63,7 +62,7 @@ def _failing(side: Side) -> None:
     assert "a callback leaves" in str(logged.get(timeout=SECONDS).exc_info)
     side.read().add_done_callback(raises)
     assert "a callback on purpose" in str(logged.get(timeout=SECONDS).exc_info)
-    with stopped(side.remote.pid):
+    with stopped(1):
         never = side.peer.expect_imm()
         never.add_done_callback(called.put)
         never.cancel()

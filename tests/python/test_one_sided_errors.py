@@ -3,8 +3,7 @@
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,31 +12,24 @@ import torch
 import torch.distributed as dist
 
 import dlslime_backend
-from harness import all_routes, await_death, await_key, context, dlslime_only, run_world, sync, tell
+from harness import (
+    all_routes,
+    await_death,
+    await_key,
+    context,
+    dlslime_only,
+    run_world,
+    send_signal,
+    stopped,
+    sync,
+    tell,
+)
 from patterns import blank, expect, expect_pattern, pattern
 from test_one_sided import LARGEST, NBYTES, PAGE, Side, side_of, swap
 
 pytestmark = dlslime_only
 
 LARGE = 64 << 20
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """While this goes on, the process does nothing; not one of its threads."""
-
-    def states() -> Iterator[str]:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/stat", encoding="ascii") as stat:
-                yield stat.read().rpartition(")")[2].split()[0]
-
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        while set(states()) != {"T"}:
-            time.sleep(0.001)
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def _ints(*values: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -228,7 +220,7 @@ def _in_flight(rank: int, size: int) -> None:
         await_key("over")
         return
     spare.read().wait()
-    with stopped(side.remote.pid):
+    with stopped(1):
         transfer = side.read()
         with pytest.raises(ValueError, match='"memory of 0" .*1 transfers of this process use it'):
             side.region.deregister()
@@ -247,14 +239,13 @@ def test_deregister_is_refused_while_a_transfer_of_ones_own_goes_on(env: dict[st
 def _borrower_stopped(rank: int, size: int) -> None:
     """Who has read a region, and is stopped, can't say that it is done with it."""
     side = side_of(rank)
-    pid = swap("pid", str(os.getpid()).encode(), 1 - rank)
     if rank == 0:
         side.read().wait()
     sync("read")
     if rank == 0:
         await_key("over")
         return
-    with stopped(int(pid)), pytest.raises(TimeoutError, match="memory of 1.* not said"):
+    with stopped(0), pytest.raises(TimeoutError, match="memory of 1.* not said"):
         side.region.deregister(timeout=0.05)
     side.region.deregister()
     tell("over")
@@ -298,7 +289,7 @@ def _killed(rank: int, size: int, write: bool) -> None:
     begin = victim.write if write else victim.read
     begin([(0, 0, 8)]).wait()
     transfers = [begin() for _ in range(30)]
-    os.kill(victim.remote.pid, signal.SIGKILL)
+    send_signal(1, signal.SIGKILL)
     await_death(1)
     late = begin()
     for transfer in transfers[:-1]:
@@ -332,7 +323,7 @@ def _late(rank: int, size: int) -> None:
         return
     spare.read().wait()
     received = blank(8)
-    with stopped(side.remote.pid):
+    with stopped(1):
         transfer = side.read()
         with pytest.raises(TimeoutError, match="read from rank 1"):
             transfer.wait(0.05)

@@ -31,7 +31,17 @@ from unittest import mock
 import pytest
 import torch
 
-from harness import Died, await_death, await_key, dlslime_only, run_world, sync, tell
+from harness import (
+    Died,
+    await_death,
+    await_key,
+    dlslime_only,
+    run_world,
+    send_signal,
+    stopped,
+    sync,
+    tell,
+)
 from sglang_server import (
     AUX_ROWS,
     FOLDER,
@@ -50,7 +60,6 @@ from sglang_server import (
     server_args,
     states,
 )
-from test_one_sided_errors import stopped
 from wheels import made, python_files
 
 ENV = {
@@ -139,7 +148,6 @@ def _broken(rank: int, size: int, port: int) -> None:
     if rank == 0:
         _prefill_that_loses_connections(server, requests)
         return
-    tell("pid", str(os.getpid()))
     for room, (_, pages, _, aux) in enumerate(requests[:2]):
         receiver = server.ask(room, pages, aux)
         sync(f"asked {room}")
@@ -164,7 +172,7 @@ def _prefill_that_loses_connections(server: Server, requests: Requests) -> None:
     states(senders[0], "WaitingForInput")
     (peer,) = server.manager.decode_kv_args_table
     watched = mock.patch.object(agent, "check_xfer_state", wraps=agent.check_xfer_state)
-    with watched as checked, stopped(int(await_key("pid"))):
+    with watched as checked, stopped(1):
         _send_half(senders[0], requests[0])
         while checked.call_count < 100:  # under way, and decode answers nobody
             time.sleep(0.001)
@@ -201,7 +209,6 @@ def _install() -> None:
 def _killed(rank: int, size: int, port: int) -> None:
     name = ["prefill", "decode", "decode 2"][rank]
     server = Server(name, port, load=_install)
-    tell(f"pid {rank}", str(os.getpid()))
     if rank == 0:
         _prefill_until_killed(server)
         return
@@ -215,9 +222,8 @@ def _killed(rank: int, size: int, port: int) -> None:
     states(second, "Success")  # the other decode has been killed
     third = server.ask(10 * rank + 2, requests[2][1], requests[2][3])
     await_key("half of the third is there")
-    pid = int(await_key("pid 0"))
     begun = time.monotonic()
-    os.kill(pid, signal.SIGKILL)
+    send_signal(0, signal.SIGKILL)
     await_death(0)
     assert states(third, "Failed")[-1] == "Failed"
     assert time.monotonic() - begun < 15
@@ -238,8 +244,7 @@ def _prefill_until_killed(server: Server) -> None:
         states(opened[room], "Success")
     sync("first", 3)
     states(opened[11], "WaitingForInput")
-    pid = int(await_key("pid 1"))
-    os.kill(pid, signal.SIGKILL)
+    send_signal(1, signal.SIGKILL)
     await_death(1)
     begun = time.monotonic()
     opened[11].init(21, 1)

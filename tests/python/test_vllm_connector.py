@@ -15,7 +15,6 @@ from prefill to decode is JSON, as in vLLM.
 from __future__ import annotations
 
 import json
-import os
 import signal
 from typing import Any
 from unittest import mock
@@ -24,7 +23,7 @@ import pytest
 import torch
 
 import gpus
-from harness import Died, await_death, await_key, dlslime_only, run_world, sync, tell
+from harness import Died, await_death, await_key, dlslime_only, run_world, send_signal, sync, tell
 from vllm_engine import BLOCK, Engine, cache_config
 from vllm_files import unpack
 
@@ -164,21 +163,21 @@ def _recomputed(engine: Engine, name: str, params: Any, length: int) -> Any:
 def _killed(rank: int, size: int, early: bool) -> None:
     if rank == 0:
         engine = prefill([30, 30])
-        tell("pid", str(os.getpid()))
+        tell("ready")
         signal.pause()
         del engine  # only now
     engine = Engine("decode", "kv_consumer", 80)
     first, second = answers()
-    pid = int(await_key("pid"))
+    await_key("ready")
     if early:
-        os.kill(pid, signal.SIGSTOP)  # so that the load is under way
+        send_signal(0, signal.SIGSTOP)  # so that the load is under way
         engine.add("d", prompt_of(0, 30), second)
         engine.step()
         assert not engine.received
     else:
         engine.add("d", prompt_of(0, 30), second)
         engine.run(engine.idle)
-    os.kill(pid, signal.SIGKILL)
+    send_signal(0, signal.SIGKILL)
     await_death(0)
     if early:
         engine.run(engine.idle)

@@ -17,8 +17,9 @@ import os
 import pickle
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -50,10 +51,19 @@ class Job:
 
 
 @dataclasses.dataclass
+class Signal:
+    """What a rank asks the harness for: to send a signal to the process of a rank."""
+
+    rank: int
+    number: int
+
+
+@dataclasses.dataclass
 class Context:
     """What a rank's function may ask about the world it runs in."""
 
     job: Job
+    harness: Connection  # carries nothing else while the function runs
     store: dist.Store  # the group's store
     control: dist.Store  # the same server under another prefix: the tests' own signals
 
@@ -101,6 +111,25 @@ def await_death(rank: int, seconds: float = 30) -> None:
     await_key(DEATH.format(rank), seconds)
 
 
+def send_signal(rank: int, number: int) -> None:
+    """Sends a signal to the process of `rank`; its host does not matter.
+
+    SIGSTOP has stopped every thread of it when this returns.
+    """
+    context().harness.send_bytes(pickle.dumps(Signal(rank, number)))
+    context().harness.recv_bytes()
+
+
+@contextlib.contextmanager
+def stopped(rank: int) -> Iterator[None]:
+    """While this goes on, the process of `rank` does nothing; not one of its threads."""
+    send_signal(rank, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send_signal(rank, signal.SIGCONT)
+
+
 def sync(key: str, size: int | None = None, seconds: float = 30) -> None:
     """A barrier over the store: returns when `size` ranks (default: all) came to `key`."""
     size = context().job.size if size is None else size
@@ -121,21 +150,22 @@ def control_of(world: str, store: dist.Store) -> dist.Store:
     return dist.PrefixStore(f"{world}/control", store)
 
 
-def _make_context(job: Job) -> Context:
+def _make_context(job: Job, harness: Connection) -> Context:
     # Two connections: whoever waits in a TCPStore keeps everybody else out of that client.
     group, control = (
         _client(job.store_address, job.store_port, purpose) for purpose in ("group", "control")
     )
     return Context(
         job,
+        harness,
         dist.PrefixStore(f"{job.world}/group", group),
         control_of(job.world, control),
     )
 
 
-def _run(job: Job) -> Any:
+def _run(job: Job, harness: Connection) -> Any:
     global _current  # noqa: PLW0603  one job at a time; the functions above read it
-    _current = _make_context(job)
+    _current = _make_context(job, harness)
     if job.init:
         _init_group(job.group_timeout)
     result = job.fn(job.rank, job.size, *job.args)
@@ -155,9 +185,10 @@ def _init_group(seconds: float) -> None:
         dist.group.WORLD.set_timeout(datetime.timedelta(seconds=seconds))
 
 
-def _reply(job_bytes: bytes) -> bytes:
+def _reply(harness: Connection) -> bytes:
+    job_bytes = harness.recv_bytes()
     try:
-        result = _run(pickle.loads(job_bytes))
+        result = _run(pickle.loads(job_bytes), harness)
         return pickle.dumps((True, result))
     except BaseException:  # noqa: BLE001  whatever ended the function is the parent's to judge
         return pickle.dumps((False, traceback.format_exc()))
@@ -186,14 +217,25 @@ def main(connection: Connection, env: Mapping[str, str], output_path: str) -> No
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            reply = _reply(connection.recv_bytes())
+            reply = _reply(connection)
             sys.stdout.flush()
             sys.stderr.flush()
             connection.send_bytes(reply)
 
 
-def send_signal(process: Any, number: int) -> None:
-    """Sends a signal to a process of multiprocessing, unless it has ended."""
-    with contextlib.suppress(ProcessLookupError):  # the fork server has just reaped it
+def signal_process(process: Any, number: int) -> None:
+    """Sends a signal to a process of multiprocessing on this host, unless it has ended.
+
+    Returns after SIGSTOP when all its threads have stopped.
+    """
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # just reaped
         if process.is_alive():
             os.kill(process.pid, number)
+            while number == signal.SIGSTOP and set(_thread_states(process.pid)) != {"T"}:
+                time.sleep(0.001)
+
+
+def _thread_states(pid: int) -> Iterator[str]:
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/stat", encoding="ascii") as stat:
+            yield stat.read().rpartition(")")[2].split()[0]
