@@ -127,8 +127,11 @@ class Operation : public std::enable_shared_from_this<Operation> {
                         // kTransferring: the Transfers
   // For whoever registers the memory without the lock: if release() comes
   // meanwhile, letMemoryGo(), not under the lock either, does its work.
-  void keepMemory() {
-    memory_.store(Memory::kKept, std::memory_order_relaxed);
+  // False: somebody does that already, who is to be left alone.
+  bool keepMemory() {
+    auto own = Memory::kOwn;
+    return memory_.compare_exchange_strong(
+        own, Memory::kKept, std::memory_order_relaxed);
   }
   void letMemoryGo();
   std::shared_ptr<const void> prepared; // what this one has made of the memory

@@ -19,8 +19,7 @@ std::vector<Part> begin(EngineState& state, const Unprepared& unprepared) {
   std::vector<Part> parts;
   const Section section(state);
   for (const auto& operation : unprepared.operations) {
-    if (!operation->done()) {
-      operation->keepMemory();
+    if (!operation->done() && operation->keepMemory()) {
       parts.push_back({operation, operation->view(), nullptr});
     }
   }
@@ -41,6 +40,7 @@ void prepareAll(EngineState& state, const Unprepared& unprepared) {
       operation->preparedBy = unprepared.registrar;
       std::swap(operation->prepared, prepared);
     }
+    prepared.reset(); // it must not outlive the memory
     operation->letMemoryGo();
   }
 }

@@ -18,15 +18,20 @@ bool contains(MemoryView range, MemoryView view) {
 } // namespace
 
 MemoryRegionPtr RegistrationCache::lookUp(MemoryView view) {
+  auto region = kept(view);
+  return region ? region : passing(view);
+}
+
+MemoryRegionPtr RegistrationCache::kept(MemoryView view) {
   // The one that begins last before the view: others that contain it, too, are
   // older, and will be evicted.
   auto at = byAddress_.upper_bound(view.data);
   if (at == byAddress_.begin()) {
-    return passing(view);
+    return nullptr;
   }
   const auto entry = std::prev(at)->second;
   if (!contains(entry->range, view)) {
-    return passing(view);
+    return nullptr;
   }
   entries_.splice(entries_.end(), entries_, entry);
   return entry->region;
@@ -34,22 +39,23 @@ MemoryRegionPtr RegistrationCache::lookUp(MemoryView view) {
 
 MemoryRegionPtr RegistrationCache::passing(MemoryView view) const {
   for (const auto& entry : passing_) {
-    auto region = contains(entry.range, view) ? entry.region.lock() : nullptr;
-    if (region) {
-      return region;
+    const auto held = contains(entry.range, view) ? entry.held.lock() : nullptr;
+    if (held) {
+      return *held;
     }
   }
   return nullptr;
 }
 
-MemoryRegionPtr RegistrationCache::pass(MemoryView range) {
-  auto region = make(range);
+RegistrationCache::Held RegistrationCache::hold(
+    MemoryView range,
+    MemoryRegionPtr region) {
+  auto held = std::make_shared<const MemoryRegionPtr>(std::move(region));
   range.owner = nullptr; // outlives it
-  const std::lock_guard<std::mutex> guard(mutex_);
   std::erase_if(
-      passing_, [](const Passing& entry) { return entry.region.expired(); });
-  passing_.push_back({range, region});
-  return region;
+      passing_, [](const Passing& entry) { return entry.held.expired(); });
+  passing_.push_back({range, held});
+  return held;
 }
 
 MemoryRegionPtr RegistrationCache::find(MemoryView view) {
@@ -86,7 +92,7 @@ MemoryRegionPtr RegistrationCache::acquire(MemoryView view) {
     }
   }
   if (meet(*view.owner) == Met::kNever) {
-    return pass(view);
+    return make(view);
   }
   const auto allocation = view.owner->allocation();
   const auto range = allocation.size <= kMostWhole ? allocation : view;
@@ -118,13 +124,26 @@ std::shared_ptr<const void> RegistrationCache::prepare(MemoryView view) {
   if (view.owner == nullptr) {
     return nullptr;
   }
-  if (auto known = find(view)) {
-    return known;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (auto region = kept(view)) {
+      return region;
+    }
+    if (auto region = passing(view)) {
+      return hold(view, std::move(region));
+    }
   }
   try {
     const auto met = meet(*view.owner);
-    const bool worth = met == Met::kBefore || view.size > kMostCopied;
-    return worth ? acquire(view) : nullptr;
+    if (met != Met::kBefore && view.size <= kMostCopied) {
+      return nullptr;
+    }
+    if (met != Met::kNever) {
+      return acquire(view);
+    }
+    auto region = make(view);
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return hold(view, std::move(region));
   } catch (const Error& error) {
     logDebug(error.what()); // and a warning when the memory is used
     return nullptr;

@@ -50,9 +50,13 @@ class RegistrationCache final
     MemoryView range;
     MemoryRegionPtr region;
   };
+  // A registration that ends with what it was made for. Connections may hold
+  // the region longer than that, when its memory may be another's by then: so
+  // it is found only while who holds `held` does.
+  using Held = std::shared_ptr<const MemoryRegionPtr>;
   struct Passing {
     MemoryView range;
-    std::weak_ptr<MemoryRegionPtr::element_type> region;
+    Held::weak_type held;
   };
   using Entries = std::list<Entry>; // least recently used first
   using Dropped = std::vector<MemoryRegionPtr>;
@@ -60,10 +64,11 @@ class RegistrationCache final
   enum class Met { kNever, kNow, kBefore };
 
   MemoryRegionPtr lookUp(MemoryView view);
+  MemoryRegionPtr kept(MemoryView view);
   MemoryRegionPtr make(MemoryView range);
   MemoryRegionPtr keep(MemoryView range, MemoryRegionPtr region);
   MemoryRegionPtr passing(MemoryView view) const;
-  MemoryRegionPtr pass(MemoryView range);
+  Held hold(MemoryView range, MemoryRegionPtr region);
   Met meet(MemoryOwner& owner);
   void onEnd(MemoryView allocation);
   void shrink(Limits limits, Dropped& dropped);

@@ -234,6 +234,15 @@ TEST(OperationQueueTest, ForEachVisitsAllInOrder) {
   EXPECT_EQ(seen, all);
 }
 
+// Else who has it first would let it go under the other.
+TEST(OperationTest, MemoryIsKeptByOneAtATime) {
+  const auto operation = some();
+  EXPECT_TRUE(operation->keepMemory());
+  EXPECT_FALSE(operation->keepMemory());
+  operation->letMemoryGo();
+  EXPECT_TRUE(operation->keepMemory());
+}
+
 TEST(OperationQueueTest, RandomUseAgreesWithAList) {
   std::mt19937 random(2);
   OperationQueue queue;

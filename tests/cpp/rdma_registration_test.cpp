@@ -53,13 +53,30 @@ TEST_F(RegistrationTest, MemoryWhoseEndNobodyTellsIsRegisteredWhileItIsHeld) {
   EXPECT_EQ(cache->prepare(memory.view(0, kSmall)), nullptr) << "is copied";
   auto prepared = cache->prepare(memory.view());
   ASSERT_NE(prepared, nullptr) << "by whoever sends it, before any lock";
-  EXPECT_EQ(cache->acquire(memory.view(100, 5000)), prepared);
-  EXPECT_EQ(cache->prepare(memory.view()), prepared) << "another one under way";
+  EXPECT_NE(cache->find(memory.view(100, 5000)), nullptr);
+  auto other = cache->prepare(memory.view(0, kSmall)); // also under way
   EXPECT_EQ(regions(), 1);
   prepared.reset();
+  EXPECT_NE(cache->find(memory.view(0, kSmall)), nullptr);
+  EXPECT_EQ(cache->find(memory.view()), nullptr) << "nobody holds its end";
+  other.reset();
   EXPECT_EQ(regions(), 0);
-  EXPECT_EQ(cache->find(memory.view()), nullptr);
+  EXPECT_EQ(cache->find(memory.view(0, kSmall)), nullptr);
   EXPECT_EQ(cache->entries(), 0U);
+}
+
+// A connection that broke holds regions for longer than there are operations.
+TEST_F(RegistrationTest, WhatOnlyAConnectionHoldsIsNotFoundByWhoHasTheAddress) {
+  open(SIZE_MAX);
+  Memory memory(kLarge, false);
+  auto prepared = cache->prepare(memory.view());
+  const auto byConnection = cache->acquire(memory.view());
+  EXPECT_EQ(regions(), 1);
+  prepared.reset(); // the memory may go, and another take its place
+  EXPECT_EQ(cache->find(memory.view()), nullptr);
+  EXPECT_NE(cache->acquire(memory.view()), byConnection);
+  const auto next = cache->prepare(memory.view());
+  EXPECT_EQ(regions(), 2);
 }
 
 TEST_F(RegistrationTest, TrimDropsWhatIsNotInUse) {
