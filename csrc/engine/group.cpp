@@ -183,7 +183,9 @@ void Group::linkReady(
 
 void Group::use(Link& link, MemoryRegistrar* registrar) {
   link.registrar.store(registrar);
-  MemoryRegistrar* any = nullptr;
+  // The newest: who posts from any source while older receives are prepared for
+  // it must not add to them.
+  MemoryRegistrar* any = registrar;
   for (auto it = links_.begin(); any == nullptr && it != links_.end(); ++it) {
     any = it->registrar.load();
   }
@@ -200,7 +202,7 @@ Unprepared Group::unprepared(int rank, MemoryRegistrar* registrar) {
   use(link(rank), registrar);
   for (auto& operation : pending()) {
     const int peer = operation->peer();
-    if ((peer == rank || peer == Operation::kAnySource) &&
+    if ((peer == rank || peer == Operation::kAnySource) && !operation->done() &&
         lacksPreparing(*operation, registrar)) {
       found.operations.push_back(std::move(operation));
     }

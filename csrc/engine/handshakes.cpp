@@ -316,28 +316,26 @@ TimePoint Handshakes::nextDeadline() const {
   return next;
 }
 
-void Handshakes::expire() {
-  const auto now = Clock::now();
+void Handshakes::expire(TimePoint looked) {
   std::vector<ChannelKey> late, verifying;
   for (const auto& [key, attempt] : attempts_) {
-    if (attempt.deadline <= now) {
-      late.push_back(key);
-    } else if (attempt.connection) {
+    if (attempt.connection) {
       verifying.push_back(key);
     }
   }
   for (const auto& key : verifying) {
     onVerifying(key);
   }
+  for (const auto& [key, attempt] : attempts_) {
+    if (attempt.deadline <= looked) {
+      late.push_back(key);
+    }
+  }
   for (const auto& key : late) {
     onLate(key);
   }
-  std::erase_if(guests_, [&](Guest& guest) {
-    const bool over = guest.deadline <= now;
-    if (over && guest.made) {
-      onConfirm(guest); // it may have come in time: we were kept from looking
-    }
-    return over;
+  std::erase_if(guests_, [looked](const Guest& guest) {
+    return guest.deadline <= looked;
   });
 }
 

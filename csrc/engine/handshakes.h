@@ -75,7 +75,9 @@ class Handshakes {
   void addTo(std::vector<pollfd>& fds) const;
   void onPoll(const std::vector<pollfd>& fds);
   TimePoint nextDeadline() const;
-  void expire();
+  // Ends what is late. `looked`: up to when onPoll() has been told of all; what
+  // came while its thread had other work to do has come in time.
+  void expire(TimePoint looked);
 
  private:
   // A peer answers in microseconds unless it is starved of CPU.

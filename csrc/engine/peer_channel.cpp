@@ -255,7 +255,11 @@ void PeerChannel::peerClosed(const Status& why) {
 std::unique_ptr<Connection> PeerChannel::takeConnection() {
   copyName_ = copyName();
   // The two halves stay: groups may still hold what came through them. Both
-  // have failed, and do not touch the connection any more.
+  // have failed, and do not touch the connection any more. Transfers of several
+  // parts do when one part ends, so they are told.
+  if (transfers_) {
+    transfers_->detach();
+  }
   return std::move(connection_);
 }
 

@@ -107,7 +107,7 @@ void WireUp::run() {
       return over;
     });
     letRest(finished);
-    handshakes_.expire();
+    handshakes_.expire(looked_);
     if (handshakes_.takeNews()) {
       lookAgain();
     } else {
@@ -147,6 +147,7 @@ void WireUp::sleep() {
   for (const auto& task : tasks_) {
     until = std::min(until, task.next);
   }
+  looked_ = Clock::now();
   if (::poll(fds.data(), fds.size(), pollTimeoutMs(until)) <= 0) {
     return;
   }

@@ -87,6 +87,7 @@ class WireUp {
   std::mutex mutex_;
   std::vector<Task> added_; // guarded by mutex_
   std::vector<Task> tasks_; // of the thread
+  TimePoint looked_{}; // when it last looked at all descriptors
 };
 
 // Where rank `rank` publishes its address in its group's rendezvous.

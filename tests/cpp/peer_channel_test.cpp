@@ -115,6 +115,48 @@ TEST_F(PeerChannelTest, FailureKeepsAReceiveWhoseMemoryIsStillWritten) {
   EXPECT_TRUE(channel->idle());
 }
 
+struct NoRegistrar final : MemoryRegistrar {
+  std::shared_ptr<const void> prepare(MemoryView /*view*/) override {
+    return nullptr;
+  }
+  std::shared_ptr<const void> enroll(MemoryView /*view*/) override {
+    return nullptr;
+  }
+};
+
+// Nobody prepares what has ended: who waits for that waits for ever.
+TEST_F(PeerChannelTest, ReceiveThatEndsAmongItsBytesLacksNoPreparing) {
+  connection->pulling = true;
+  const auto receive =
+      GuardedOperation::receive(Operation::kAnySource, 5, 100000);
+  endpoint.receive(*group, receive);
+  auto announce = message(MessageType::kAnnounce, 5);
+  announce.length = 100000;
+  announce.id = 9;
+  deliver(announce);
+  ASSERT_EQ(connection->pulls.size(), 1U);
+  NoRegistrar registrar;
+  EXPECT_EQ(group->unprepared(1, &registrar).operations.size(), 1U);
+  endpoint.completions.finishEarly(receive, kBroken); // nobody waits any more
+  EXPECT_TRUE(group->unprepared(1, &registrar).operations.empty());
+  channel->onPulled(connection->pulls[0].id, kBroken);
+  endpoint.settle();
+  EXPECT_EQ(receive->ends(), 1);
+}
+
+// Else there might always be more, posted while the first were prepared.
+TEST(GroupTest, WhoPostsFromAnySourcePreparesForThePeerThatWaits) {
+  Endpoint endpoint;
+  const auto group = endpoint.join(0, 3);
+  NoRegistrar first, second;
+  group->unprepared(1, &first);
+  EXPECT_EQ(group->registrar(Operation::kAnySource), &first);
+  group->unprepared(2, &second);
+  EXPECT_EQ(group->registrar(Operation::kAnySource), &second);
+  group->use(group->link(2), nullptr);
+  EXPECT_EQ(group->registrar(Operation::kAnySource), &first);
+}
+
 TEST_F(PushingChannelTest, OffersThatComeTooLateBecomeFewUntilTheyAreOfUse) {
   const auto isOffered = [&](bool pushed) {
     const auto receive = GuardedOperation::receive(1, 5, 1000);
