@@ -36,6 +36,7 @@ void QueuePairAddress::write(ByteWriter& writer) const {
   writer.number(lid);
   writer.number(static_cast<uint8_t>(mtu));
   writer.number(static_cast<uint8_t>(ethernet));
+  writer.number(static_cast<uint8_t>(globalHeader));
   writer.number(maxReadsIn);
   writer.raw(std::as_bytes(std::span(gid.raw)));
 }
@@ -48,6 +49,7 @@ QueuePairAddress QueuePairAddress::read(ByteReader& reader) {
   const auto mtu = reader.number<uint8_t>();
   address.mtu = static_cast<ibv_mtu>(mtu);
   address.ethernet = reader.number<uint8_t>() != 0;
+  address.globalHeader = reader.number<uint8_t>() != 0;
   address.maxReadsIn = reader.number<uint8_t>();
   const auto gid = reader.raw(sizeof(address.gid.raw));
   if (!reader.ok() || address.packetSequence > kPacketSequenceMask ||
@@ -113,6 +115,7 @@ QueuePairAddress QueuePair::address() const {
   own.lid = nic_->lid();
   own.mtu = nic_->mtu();
   own.ethernet = nic_->ethernet();
+  own.globalHeader = nic_->globalHeaderRequired();
   own.maxReadsIn = readsOf(nic_->limits().maxReadsIn);
   own.gid = nic_->gid().value;
   return own;
@@ -153,8 +156,9 @@ ibv_qp_attr QueuePair::pathTo(const QueuePairAddress& peer) const {
   path.sl = static_cast<uint8_t>(config_.serviceLevel);
   path.dlid = peer.lid;
   // InfiniBand needs the global header only between subnets, or where virtual
-  // ports share a LID.
+  // ports share a LID, at either end.
   path.is_global = nic_->ethernet() || nic_->globalHeaderRequired() ||
+      peer.globalHeader ||
       peer.gid.global.subnet_prefix != nic_->gid().value.global.subnet_prefix;
   path.grh.dgid = peer.gid;
   path.grh.sgid_index = static_cast<uint8_t>(nic_->gid().index);
@@ -176,6 +180,7 @@ void QueuePair::connect(const QueuePairAddress& peer) {
       IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
       "RTR");
+  pathMtu_ = attributes.path_mtu;
   attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
   attributes.timeout = static_cast<uint8_t>(config_.timeout);

@@ -13,6 +13,7 @@ struct QueuePairAddress {
   uint16_t lid = 0;
   ibv_mtu mtu = IBV_MTU_1024;
   bool ethernet = true;
+  bool globalHeader = false; // its port takes no packets without one
   uint8_t maxReadsIn = 1; // RDMA reads it serves at a time
   ibv_gid gid{};
 
@@ -50,6 +51,10 @@ class QueuePair {
   uint32_t inlineBytes() const {
     return inlineBytes_;
   }
+  // Once connected: of the largest packet.
+  uint32_t packetBytes() const {
+    return 128U << pathMtu_;
+  }
   // Throws Error.
   void connect(const QueuePairAddress& peer);
   // Ends all requests, with flush errors; afterwards the device touches no
@@ -70,6 +75,7 @@ class QueuePair {
   const RdmaConfig config_;
   const uint32_t packetSequence_;
   uint32_t inlineBytes_ = 0;
+  ibv_mtu pathMtu_ = IBV_MTU_256;
   ibv_qp* pair_ = nullptr;
 };
 

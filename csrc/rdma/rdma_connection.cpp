@@ -89,8 +89,8 @@ void RdmaConnection::connect(const EndAddress& peer, bool initiator) {
   keepRails(common);
   peerReady_ = initiator;
   for (auto& rail : rails_) {
-    if (initiator) { // the greeting
-      postCredit(*rail, kFirstPosition, RequestKind::kFlush);
+    if (initiator) {
+      postGreeting(*rail);
     }
   }
 }

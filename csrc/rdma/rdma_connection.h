@@ -126,6 +126,7 @@ class RdmaConnection final : public Connection {
   void onImmediate(const ibv_wc& completion, ConnectionEvents& events);
   void onRecord(uint32_t position, ConnectionEvents& events);
   void postRecord(uint32_t position, size_t bytes);
+  void postGreeting(Rail& rail);
   bool postCredit(Rail& rail, uint32_t position, RequestKind kind);
   void returnCredit();
   void giveBackReceives(Rail& rail, uint32_t least);

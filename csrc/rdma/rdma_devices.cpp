@@ -223,6 +223,10 @@ void RdmaTransport::onEvent(
       }
     } else if (its && event.type == IBV_EVENT_PORT_ACTIVE) {
       logInfo(nic->name() + ": its port is up (IBV_EVENT_PORT_ACTIVE)");
+      const auto before = nic->losses();
+      // While it was down its address may have changed.
+      static_cast<void>(nic->refresh());
+      news.down |= nic->losses() != before;
       news.up = true;
     } else if (
         its &&

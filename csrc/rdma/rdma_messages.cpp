@@ -33,6 +33,29 @@ void RdmaConnection::postRecord(uint32_t position, size_t bytes) {
   }
 }
 
+// A credit of nothing after a read of one packet of the largest size: ports may
+// agree on a size which a switch between them drops, so that small messages
+// pass and others never do. Requests complete in order, so that the credit's
+// end tells of both.
+void RdmaConnection::postGreeting(Rail& rail) {
+  ibv_sge segment{};
+  segment.addr = reinterpret_cast<uint64_t>(rail.scratch);
+  segment.length = rail.pair.packetBytes();
+  segment.lkey = rail.mirror.localKey();
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_RDMA_READ;
+  request.sg_list = &segment;
+  request.num_sge = 1;
+  request.wr.rdma.remote_addr = rail.peerRing;
+  request.wr.rdma.rkey = rail.peerRingKey;
+  int error = 0;
+  if (!rail.queue.post(request, RequestKind::kMessage, 0, error)) {
+    breakWith(rail, "a read could not be posted: " + errnoText(error));
+    return;
+  }
+  postCredit(rail, kFirstPosition, RequestKind::kFlush);
+}
+
 bool RdmaConnection::postCredit(
     Rail& rail,
     uint32_t position,

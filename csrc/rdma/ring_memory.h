@@ -7,11 +7,11 @@
 
 namespace dlslime::rdma {
 
-constexpr size_t kScratchBytes = 64;
+constexpr size_t kScratchBytes = 4096; // the largest packet of InfiniBand
 
 // Memory of one connection that NICs read and write: the ring that the peer
 // fills, the mirror that our messages to the peer's ring are sent from, and
-// right behind that a few bytes that may be overwritten at any time.
+// right behind that some bytes that may be overwritten at any time.
 class RingMemory {
  public:
   RingMemory();

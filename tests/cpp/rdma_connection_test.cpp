@@ -167,19 +167,21 @@ TEST_F(RdmaTest, ChainOfWhichTheDeviceTakesAPartBreaksTheConnectionOnly) {
 TEST_F(RdmaTest, MemoryThatCantBeRegisteredIsStreamed) {
   connect();
   settle();
+  const auto before = fabric.requests(IBV_WR_RDMA_READ);
   fabric.failRegistrations(ENOMEM);
   const auto got = receive(1, 1 << 20);
   const auto sent = send(0, 1 << 20);
   settle();
   ASSERT_TRUE(got->done() && got->status().ok()) << got->status().message();
   EXPECT_EQ(got->result(), sent->result());
-  EXPECT_EQ(fabric.requests(IBV_WR_RDMA_READ), 0U);
+  EXPECT_EQ(fabric.requests(IBV_WR_RDMA_READ), before);
   EXPECT_EQ(log.count("cannot register 1048576 bytes with left"), 1U);
 }
 
 TEST_F(RdmaTest, ReceiverThatCantRegisterIsStreamedTo) {
   connect();
   settle();
+  const auto before = fabric.requests(IBV_WR_RDMA_READ);
   for (int round = 0; round < 3; ++round) {
     const auto sent = send(0, 1 << 20);
     fabric.failRegistrations(ENOMEM);
@@ -190,7 +192,7 @@ TEST_F(RdmaTest, ReceiverThatCantRegisterIsStreamedTo) {
     EXPECT_EQ(got->result(), sent->result());
     fabric.failRegistrations(0);
   }
-  EXPECT_EQ(fabric.requests(IBV_WR_RDMA_READ), 0U);
+  EXPECT_EQ(fabric.requests(IBV_WR_RDMA_READ), before);
   EXPECT_EQ(log.count("cannot register 1048576 bytes with right"), 1U)
       << "it is said once: " << log.all();
   const auto next = receive(1, 1 << 20);

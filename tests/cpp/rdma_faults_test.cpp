@@ -34,6 +34,19 @@ TEST_F(RdmaFaults, ObjectsThatADeviceDoesNotMakeLeaveGlooAndTheReason) {
   }
 }
 
+// Ports of jumbo frames with another switch between them: small messages pass.
+TEST_F(RdmaFaults, PacketsThatAreTooLargeForTheWayLeaveGlooAndTheReason) {
+  fabric.dropLarger("nic1", 1500);
+  start();
+  EXPECT_EQ(route(0), "gloo");
+  const auto rejected = report(0).rejected;
+  ASSERT_FALSE(rejected.empty());
+  EXPECT_NE(rejected.back().reason.find("MTU"), std::string::npos)
+      << rejected.back().reason;
+  EXPECT_EQ(replaced(0), 0U);
+  ASSERT_TRUE(world->passes(0, 1, 4 << 20));
+}
+
 // Whoever sleeps would never wake.
 TEST_F(RdmaFaults, QueueThatCannotBeArmedIsLost) {
   start();

@@ -171,6 +171,16 @@ TEST(RdmaPaths, PortsThatShareALidHaveTheGlobalHeader) {
   EXPECT_EQ(ends.path("right").is_global, 1);
 }
 
+// A virtual machine's port beside one of the host's own.
+TEST(RdmaPaths, PortsOfWhichOneSharesItsLidHaveTheGlobalHeaderBothWays) {
+  auto right = infiniBandNic("right", 12);
+  right.ports[0].flags = IBV_QPF_GRH_REQUIRED;
+  Ends ends(infiniBandNic("left", 11), right);
+  ends.connect();
+  EXPECT_EQ(ends.path("left").is_global, 1);
+  EXPECT_EQ(ends.path("right").is_global, 1);
+}
+
 TEST(RdmaPaths, EthernetAndInfiniBandDoNotMeet) {
   const auto refusal = [](const FakeDevice& left, const FakeDevice& right) {
     Ends ends(left, right);
@@ -227,6 +237,21 @@ TEST(RdmaPaths, ConnectionBreaksWhenTheSubnetManagerChangesTheLid) {
       brokenBy(ends).message(), "RDMA by left:1: its address has changed");
   ends.connect();
   EXPECT_EQ(ends.fabric.steps("right", IBV_QPS_RTR).back().ah_attr.dlid, 21);
+}
+
+// A port gets its LID before it is active.
+TEST(RdmaPaths, ConnectionBreaksWhenAPortComesBackWithAnotherLid) {
+  Ends ends(infiniBandNic("left", 11), infiniBandNic("right", 12));
+  ends.connect();
+  ends.fabric.setPort("left", 0, IBV_PORT_DOWN);
+  EXPECT_FALSE(ends.transports[0]->onDevices().down) << "there is no other";
+  ends.fabric.setLid("left", 0, 21);
+  ends.transports[0]->onDevices();
+  EXPECT_TRUE(brokenBy(ends).ok());
+  ends.fabric.setPort("left", 0, IBV_PORT_ACTIVE);
+  EXPECT_TRUE(ends.transports[0]->onDevices().down);
+  EXPECT_EQ(
+      brokenBy(ends).message(), "RDMA by left:1: its address has changed");
 }
 
 TEST(RdmaPaths, LidsAreNothingToEthernet) {

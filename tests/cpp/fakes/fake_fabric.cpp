@@ -44,6 +44,16 @@ bool FakeFabric::isCut(const Qp& qp) const {
   return found != cut_.end() && found->second;
 }
 
+bool FakeFabric::isDropped(const Qp& qp, const Request& request) const {
+  const auto found = dropping_.find(qp.base.context->device->name);
+  size_t bytes = request.inlined.size();
+  for (const auto& segment : request.segments) {
+    bytes += segment.length;
+  }
+  const size_t packet = size_t{128} << qp.attributes.path_mtu;
+  return found != dropping_.end() && std::min(bytes, packet) > found->second;
+}
+
 bool FakeFabric::isUnready(const Qp& target) {
   if (target.receives.empty()) {
     ++withoutReceives_;
@@ -64,6 +74,7 @@ void FakeFabric::progress(Qp& qp) {
     const auto found = qps_.find(qp.attributes.dest_qp_num);
     Qp* const target = found == qps_.end() ? nullptr : found->second.get();
     const bool reached = target != nullptr && !isCut(qp) && !isCut(*target) &&
+        !isDropped(qp, request) && !isDropped(*target, request) &&
         target->base.state >= IBV_QPS_RTR && target->base.state <= IBV_QPS_RTS;
     const auto status =
         reached ? transfer(qp, request, *target) : IBV_WC_RETRY_EXC_ERR;

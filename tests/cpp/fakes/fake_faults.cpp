@@ -7,6 +7,11 @@
 
 namespace dlslime::testing {
 
+void FakeFabric::dropLarger(const std::string& device, size_t bytes) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  dropping_[device] = bytes;
+}
+
 void FakeFabric::remove(const std::string& device) {
   const std::lock_guard<std::mutex> guard(mutex_);
   cut_[device] = true;

@@ -76,6 +76,7 @@ int FakePairs::modify(ibv_qp* base, ibv_qp_attr* attributes, int mask) {
   }
   if (attributes->qp_state == IBV_QPS_RTR) {
     qp.attributes.dest_qp_num = attributes->dest_qp_num;
+    qp.attributes.path_mtu = attributes->path_mtu;
   }
   if (attributes->qp_state == IBV_QPS_RTS) {
     qp.attributes.rnr_retry = attributes->rnr_retry;

@@ -61,6 +61,8 @@ class FakeFabric {
   // Nothing passes this device's ports until it is mended: requests end with
   // retry-exceeded.
   void cut(const std::string& device, bool down = true);
+  // A switch before this device drops packets with more bytes than these.
+  void dropLarger(const std::string& device, size_t bytes);
   // The device is taken out, under whoever uses it.
   void remove(const std::string& device);
   // Brings a port up or down, by its place in the device.
@@ -145,6 +147,7 @@ class FakeFabric {
   FakePort& portOf(const std::string& device, size_t port);
   void tellLocked(const std::string& device, ibv_event_type type, uint8_t port);
   bool isCut(const Qp& qp) const;
+  bool isDropped(const Qp& qp, const Request& request) const;
   int someDelay();
   bool isUnready(const Qp& target);
 
@@ -153,6 +156,7 @@ class FakeFabric {
   std::vector<std::unique_ptr<ibv_device>> handles_;
   std::map<std::string, int> live_;
   std::map<std::string, bool> cut_;
+  std::map<std::string, size_t> dropping_; // and packets of what size pass
   std::set<std::string> removed_;
   std::map<std::pair<std::string, ibv_qp_state>, int> refusedPairs_;
   std::map<std::pair<std::string, ibv_qp_state>, std::vector<ibv_qp_attr>>
