@@ -44,6 +44,18 @@ class PeerChannelTest : public ::testing::Test {
     header.tag = tag;
     return header;
   }
+  // A receive whose bytes the connection has begun to fetch.
+  GuardedPtr pulled(int source) {
+    connection->pulling = true;
+    auto receive = GuardedOperation::receive(source, 5, 100000);
+    endpoint.receive(*group, receive);
+    auto announce = message(MessageType::kAnnounce, 5);
+    announce.length = 100000;
+    announce.id = 9;
+    deliver(announce);
+    EXPECT_EQ(connection->pulls.size(), 1U);
+    return receive;
+  }
   size_t countSent(MessageType type) const {
     return static_cast<size_t>(std::count_if(
         connection->sent.begin(),
@@ -94,14 +106,7 @@ TEST_F(PeerChannelTest, FailureEndsQueuedAndAnnouncedSends) {
 }
 
 TEST_F(PeerChannelTest, FailureKeepsAReceiveWhoseMemoryIsStillWritten) {
-  connection->pulling = true;
-  const auto receive = GuardedOperation::receive(1, 5, 100000);
-  endpoint.receive(*group, receive);
-  auto announce = message(MessageType::kAnnounce, 5);
-  announce.length = 100000;
-  announce.id = 9;
-  deliver(announce);
-  ASSERT_EQ(connection->pulls.size(), 1U);
+  const auto receive = pulled(1);
   channel->fail(kBroken);
   endpoint.settle();
   EXPECT_EQ(receive->releases(), 0);
@@ -126,15 +131,7 @@ struct NoRegistrar final : MemoryRegistrar {
 
 // Nobody prepares what has ended: who waits for that waits for ever.
 TEST_F(PeerChannelTest, ReceiveThatEndsAmongItsBytesLacksNoPreparing) {
-  connection->pulling = true;
-  const auto receive =
-      GuardedOperation::receive(Operation::kAnySource, 5, 100000);
-  endpoint.receive(*group, receive);
-  auto announce = message(MessageType::kAnnounce, 5);
-  announce.length = 100000;
-  announce.id = 9;
-  deliver(announce);
-  ASSERT_EQ(connection->pulls.size(), 1U);
+  const auto receive = pulled(Operation::kAnySource);
   NoRegistrar registrar;
   EXPECT_EQ(group->unprepared(1, &registrar).operations.size(), 1U);
   endpoint.completions.finishEarly(receive, kBroken); // nobody waits any more
