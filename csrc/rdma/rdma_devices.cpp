@@ -209,6 +209,12 @@ void RdmaTransport::onEvent(
     nic.lose(why);
     news.down = true;
   };
+  const auto refresh = [&](Nic& nic) {
+    const auto before = nic.losses();
+    const bool works = nic.refresh().ok();
+    news.down |= nic.losses() != before;
+    return works;
+  };
   for (const auto& nic : devices_->nics) {
     if (nic->context().get() != &context) {
       continue;
@@ -223,21 +229,16 @@ void RdmaTransport::onEvent(
       }
     } else if (its && event.type == IBV_EVENT_PORT_ACTIVE) {
       logInfo(nic->name() + ": its port is up (IBV_EVENT_PORT_ACTIVE)");
-      const auto before = nic->losses();
-      // While it was down its address may have changed.
-      static_cast<void>(nic->refresh());
-      news.down |= nic->losses() != before;
+      refresh(*nic); // while it was down its address may have changed
       news.up = true;
     } else if (
         its &&
         (event.type == IBV_EVENT_GID_CHANGE ||
          event.type == IBV_EVENT_LID_CHANGE)) {
-      const auto before = nic->losses();
-      const bool works = nic->refresh().ok();
+      const bool works = refresh(*nic);
       if (!works && othersWork(*nic)) {
         lose(*nic, "it has no usable address any more");
       }
-      news.down |= nic->losses() != before;
       news.up |= works;
     }
   }

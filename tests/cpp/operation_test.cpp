@@ -157,6 +157,15 @@ TEST(CompletionsTest, EarlyEndKeepsTheMemoryUntilTheSecondHalf) {
   EXPECT_EQ(operation->status().message(), "early");
 }
 
+// Else who has it first would let it go under the other.
+TEST(OperationTest, MemoryIsKeptByOneAtATime) {
+  const auto operation = some();
+  EXPECT_TRUE(operation->keepMemory());
+  EXPECT_FALSE(operation->keepMemory());
+  operation->letMemoryGo();
+  EXPECT_TRUE(operation->keepMemory());
+}
+
 TEST(OperationQueueTest, FirstInIsFirstOut) {
   OperationQueue queue;
   std::vector<OperationPtr> all;
@@ -232,15 +241,6 @@ TEST(OperationQueueTest, ForEachVisitsAllInOrder) {
   std::vector<OperationPtr> seen;
   queue.forEach([&](const OperationPtr& each) { seen.push_back(each); });
   EXPECT_EQ(seen, all);
-}
-
-// Else who has it first would let it go under the other.
-TEST(OperationTest, MemoryIsKeptByOneAtATime) {
-  const auto operation = some();
-  EXPECT_TRUE(operation->keepMemory());
-  EXPECT_FALSE(operation->keepMemory());
-  operation->letMemoryGo();
-  EXPECT_TRUE(operation->keepMemory());
 }
 
 TEST(OperationQueueTest, RandomUseAgreesWithAList) {

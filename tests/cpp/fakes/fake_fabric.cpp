@@ -46,12 +46,15 @@ bool FakeFabric::isCut(const Qp& qp) const {
 
 bool FakeFabric::isDropped(const Qp& qp, const Request& request) const {
   const auto found = dropping_.find(qp.base.context->device->name);
+  if (found == dropping_.end()) {
+    return false;
+  }
   size_t bytes = request.inlined.size();
   for (const auto& segment : request.segments) {
     bytes += segment.length;
   }
   const size_t packet = size_t{128} << qp.attributes.path_mtu;
-  return found != dropping_.end() && std::min(bytes, packet) > found->second;
+  return std::min(bytes, packet) > found->second;
 }
 
 bool FakeFabric::isUnready(const Qp& target) {
