@@ -160,6 +160,17 @@ FAKE_CUDA_EXPORT Result cuCtxPushCurrent_v2(Context context) {
   return Result::kSuccess;
 }
 
+FAKE_CUDA_EXPORT Result cuCtxSetCurrent(Context context) {
+  FAKE_CUDA_ENTER(cuCtxSetCurrent);
+  if (!contextStack.empty()) {
+    contextStack.pop_back();
+  }
+  if (context != nullptr) {
+    contextStack.push_back(context);
+  }
+  return Result::kSuccess;
+}
+
 FAKE_CUDA_EXPORT Result cuCtxPopCurrent_v2(Context* context) {
   FAKE_CUDA_ENTER(cuCtxPopCurrent);
   if (contextStack.empty()) {

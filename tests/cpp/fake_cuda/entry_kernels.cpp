@@ -1,8 +1,12 @@
-// Modules and launches: the one kernel that there is, by its source, compiled
-// for the processor.
+// Modules and launches of the kernels that there are: the copy kernel by its
+// source, compiled for the processor, and the one that spins until a word is
+// set (benchmarks/gpu/driver/spin.ptx).
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "fake_cuda/control.h"
@@ -52,7 +56,20 @@ bool resolveAll(std::vector<dlslime_piece>& pieces) {
   return true;
 }
 
-bool launch(
+// What a module or function of the fake is: the kernel's name.
+constexpr const char* kKernels[] = {"dlslime_copy_pieces", "dlslime_spin"};
+
+const char* kernelOf(std::string_view text) {
+  for (const char* const name : kKernels) {
+    if (text.find(".entry " + std::string(name) + "(") !=
+        std::string_view::npos) {
+      return name;
+    }
+  }
+  return nullptr;
+}
+
+bool copyPieces(
     const std::byte* list,
     unsigned count,
     unsigned blocks,
@@ -71,6 +88,30 @@ bool launch(
   return faultOf("kernel fault") == Result::kSuccess;
 }
 
+Result enqueueSpin(StreamQueue& queue, void** parameters) {
+  DevicePointer address = 0;
+  uint32_t value = 0;
+  uint64_t limit = 0;
+  std::memcpy(&address, parameters[0], sizeof(address));
+  std::memcpy(&value, parameters[1], sizeof(value));
+  std::memcpy(&limit, parameters[2], sizeof(limit));
+  auto* const word = bytesAt(address, sizeof(value));
+  if (word == nullptr) {
+    return Result::kInvalidValue;
+  }
+  queue.enqueue([word, value, limit] {
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::nanoseconds(limit);
+    const auto& seen = *reinterpret_cast<std::atomic<uint32_t>*>(word);
+    while (static_cast<int32_t>(seen - value) < 0 &&
+           std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    return true;
+  });
+  return Result::kSuccess;
+}
+
 } // namespace
 
 FAKE_CUDA_EXPORT Result cuModuleGetLoadingMode(LoadingMode* mode) {
@@ -84,16 +125,16 @@ FAKE_CUDA_EXPORT Result cuModuleGetLoadingMode(LoadingMode* mode) {
 FAKE_CUDA_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
   FAKE_CUDA_ENTER(cuModuleLoadData);
   FAKE_CUDA_NEEDS_CONTEXT;
-  const std::string_view text(static_cast<const char*>(image));
-  if (text.find(".entry dlslime_copy_pieces(") == std::string_view::npos) {
+  const char* const name = kernelOf(static_cast<const char*>(image));
+  if (name == nullptr) {
     return Result::kInvalidValue;
   }
-  *module = reinterpret_cast<Module>(new char);
+  *module = reinterpret_cast<Module>(new const char*(name));
   return Result::kSuccess;
 }
 
 FAKE_CUDA_EXPORT Result cuModuleUnload(Module module) {
-  delete reinterpret_cast<char*>(module);
+  delete reinterpret_cast<const char**>(module);
   return Result::kSuccess;
 }
 
@@ -101,8 +142,9 @@ FAKE_CUDA_EXPORT Result
 cuModuleGetFunction(Function* function, Module module, const char* name) {
   FAKE_CUDA_ENTER(cuModuleGetFunction);
   *function = reinterpret_cast<Function>(module);
-  return std::strcmp(name, "dlslime_copy_pieces") == 0 ? Result::kSuccess
-                                                       : Result::kNotFound;
+  return std::strcmp(name, *reinterpret_cast<const char**>(module)) == 0
+      ? Result::kSuccess
+      : Result::kNotFound;
 }
 
 FAKE_CUDA_EXPORT Result cuLaunchKernel(
@@ -125,12 +167,16 @@ FAKE_CUDA_EXPORT Result cuLaunchKernel(
   if (function == nullptr || queue == nullptr || !flat) {
     return Result::kInvalidValue;
   }
+  const std::string_view name = *reinterpret_cast<const char**>(function);
+  if (name == "dlslime_spin") {
+    return enqueueSpin(*queue, parameters);
+  }
   const std::byte* list = nullptr;
   unsigned count = 0;
   std::memcpy(&list, parameters[0], sizeof(list));
   std::memcpy(&count, parameters[1], sizeof(count));
   queue->enqueue([list, count, blocksX, threadsX] {
-    return launch(list, count, blocksX, threadsX);
+    return copyPieces(list, count, blocksX, threadsX);
   });
   ++kernelLaunches;
   return Result::kSuccess;

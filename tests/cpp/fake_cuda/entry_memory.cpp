@@ -137,8 +137,10 @@ FAKE_CUDA_EXPORT Result cuMemAlloc_v2(DevicePointer* pointer, size_t size) {
   return Result::kSuccess;
 }
 
+// As the driver's, it waits for the device.
 FAKE_CUDA_EXPORT Result cuMemFree_v2(DevicePointer pointer) {
   FAKE_CUDA_ENTER(cuMemFree);
+  waitForAllStreams();
   return Memory::instance().free(pointer, false);
 }
 
@@ -151,7 +153,34 @@ FAKE_CUDA_EXPORT Result cuMemHostAlloc(void** memory, size_t size, unsigned) {
 
 FAKE_CUDA_EXPORT Result cuMemFreeHost(void* memory) {
   FAKE_CUDA_ENTER(cuMemFreeHost);
+  waitForAllStreams();
   return Memory::instance().freeHost(memory);
+}
+
+FAKE_CUDA_EXPORT Result
+cuMemHostRegister_v2(void* memory, size_t size, unsigned /*flags*/) {
+  FAKE_CUDA_ENTER(cuMemHostRegister);
+  FAKE_CUDA_NEEDS_CONTEXT;
+  return size > 0 ? Memory::instance().registerHost(memory, size)
+                  : Result::kInvalidValue;
+}
+
+// As the driver: waits for the device.
+FAKE_CUDA_EXPORT Result cuMemHostUnregister(void* memory) {
+  FAKE_CUDA_ENTER(cuMemHostUnregister);
+  waitForAllStreams();
+  return Memory::instance().unregisterHost(memory);
+}
+
+FAKE_CUDA_EXPORT Result cuMemHostGetDevicePointer_v2(
+    DevicePointer* pointer,
+    void* memory,
+    unsigned flags) {
+  FAKE_CUDA_ENTER(cuMemHostGetDevicePointer);
+  *pointer = reinterpret_cast<DevicePointer>(memory);
+  return flags == 0 && Memory::instance().pinned(*pointer, 1)
+      ? Result::kSuccess
+      : Result::kInvalidValue;
 }
 
 FAKE_CUDA_EXPORT Result cuPointerGetAttributes(

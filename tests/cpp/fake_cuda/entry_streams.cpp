@@ -173,6 +173,35 @@ FAKE_CUDA_EXPORT Result cuEventQuery(Event event) {
 }
 
 FAKE_CUDA_EXPORT Result
+cuEventElapsedTime(float* milliseconds, Event begin, Event end) {
+  FAKE_CUDA_ENTER(cuEventElapsedTime);
+  const std::scoped_lock guard(begin->mutex, end->mutex);
+  if (!begin->point || !end->point || !begin->point->reached() ||
+      !end->point->reached()) {
+    return Result::kNotReady;
+  }
+  *milliseconds = std::chrono::duration<float, std::milli>(
+                      end->point->when() - begin->point->when())
+                      .count();
+  return Result::kSuccess;
+}
+
+// Runs `function`, which must call nothing of the driver, in the stream's turn.
+FAKE_CUDA_EXPORT Result
+cuLaunchHostFunc(Stream stream, void (*function)(void*), void* data) {
+  FAKE_CUDA_ENTER(cuLaunchHostFunc);
+  auto* const queue = queueOf(stream);
+  if (queue == nullptr) {
+    return Result::kInvalidHandle;
+  }
+  queue->enqueue([function, data] {
+    function(data);
+    return true;
+  });
+  return Result::kSuccess;
+}
+
+FAKE_CUDA_EXPORT Result
 cuStreamWaitEvent(Stream stream, Event event, unsigned /*flags*/) {
   FAKE_CUDA_ENTER(cuStreamWaitEvent);
   auto* const queue = queueOf(stream);

@@ -255,17 +255,41 @@ void* Memory::allocateHost(size_t size) {
     return nullptr;
   }
   const std::lock_guard<std::mutex> guard(mutex_);
-  host_[reinterpret_cast<DevicePointer>(address)] = size;
+  host_[reinterpret_cast<DevicePointer>(address)] = {size, false};
   return address;
+}
+
+Result Memory::registerHost(void* memory, size_t size) {
+  constexpr auto kAlreadyRegistered = static_cast<Result>(712);
+  const auto begin = reinterpret_cast<DevicePointer>(memory);
+  const std::lock_guard<std::mutex> guard(mutex_);
+  const auto after = host_.lower_bound(begin + size);
+  if (after != host_.begin() &&
+      std::prev(after)->first + std::prev(after)->second.size > begin) {
+    return kAlreadyRegistered;
+  }
+  host_[begin] = {size, true};
+  return Result::kSuccess;
+}
+
+Result Memory::unregisterHost(void* memory) {
+  constexpr auto kNotRegistered = static_cast<Result>(713);
+  const std::lock_guard<std::mutex> guard(mutex_);
+  const auto found = host_.find(reinterpret_cast<DevicePointer>(memory));
+  if (found == host_.end() || !found->second.registered) {
+    return kNotRegistered;
+  }
+  host_.erase(found);
+  return Result::kSuccess;
 }
 
 Result Memory::freeHost(void* memory) {
   const std::lock_guard<std::mutex> guard(mutex_);
   const auto found = host_.find(reinterpret_cast<DevicePointer>(memory));
-  if (found == host_.end()) {
+  if (found == host_.end() || found->second.registered) {
     return Result::kInvalidValue;
   }
-  munmap(memory, found->second);
+  munmap(memory, found->second.size);
   host_.erase(found);
   return Result::kSuccess;
 }
@@ -276,8 +300,8 @@ bool Memory::pinned(DevicePointer pointer, size_t size) {
   if (after == host_.begin()) {
     return false;
   }
-  const auto& [begin, length] = *std::prev(after);
-  return pointer + size <= begin + length;
+  const auto& [begin, memory] = *std::prev(after);
+  return pointer + size <= begin + memory.size;
 }
 
 int Memory::count(bool imported) {

@@ -144,6 +144,9 @@ class Memory {
 
   void* allocateHost(size_t size);
   Result freeHost(void* memory);
+  // Memory of the program's own (cuMemHostRegister).
+  Result registerHost(void* memory, size_t size);
+  Result unregisterHost(void* memory);
   bool pinned(DevicePointer pointer, size_t size);
   int count(bool imported);
   int handleCount();
@@ -159,7 +162,11 @@ class Memory {
   std::map<uint64_t, std::vector<std::shared_ptr<Physical>>>
       ranges_; // by inode
   uint64_t nextHandle_ = 1;
-  std::map<DevicePointer, size_t> host_;
+  struct HostMemory {
+    size_t size;
+    bool registered; // false: it was allocated here
+  };
+  std::map<DevicePointer, HostMemory> host_;
 };
 
 } // namespace fake_cuda

@@ -17,7 +17,24 @@ struct Registry { // never destroyed: streams outlive static objects
   std::shared_mutex giving;
   // Launches that a stream takes; 0: any number.
   const size_t room = roomAsked();
-  std::mutex launching; // held by whoever waits for room
+  std::mutex launching; // held by the thread that waits for room
+  // Guarded by mutex:
+  std::deque<HardwareQueue> hardware;
+  size_t streams = 0; // that there ever were
+
+  HardwareQueue* nextHardware() {
+    const char* const asked = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    const size_t count =
+        asked == nullptr ? 0 : std::strtoull(asked, nullptr, 10);
+    if (count == 0) {
+      return nullptr;
+    }
+    const std::lock_guard<std::mutex> guard(mutex);
+    while (hardware.size() < count) {
+      hardware.emplace_back();
+    }
+    return &hardware[streams++ % count];
+  }
 
   static size_t roomAsked() {
     const char* const asked = std::getenv("FAKE_CUDA_ROOM");
@@ -50,6 +67,7 @@ void Point::reach(Result how) {
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     result_ = how;
+    when_ = std::chrono::steady_clock::now();
     reached_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
@@ -60,7 +78,26 @@ void Point::wait() {
   changed_.wait(lock, [this] { return reached(); });
 }
 
-StreamQueue::StreamQueue(int of) : device(of) {
+uint64_t HardwareQueue::take() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return given_++;
+}
+
+void HardwareQueue::await(uint64_t turn) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return served_ == turn; });
+}
+
+void HardwareQueue::done() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    ++served_;
+  }
+  changed_.notify_all();
+}
+
+StreamQueue::StreamQueue(int of)
+    : device(of), shared_(registry().nextHardware()) {
   const std::lock_guard<std::mutex> guard(registry().mutex);
   registry().all.insert(this);
 }
@@ -87,7 +124,7 @@ void StreamQueue::enqueue(std::function<bool()> work) {
     alone.lock();
     waitForRoom();
   }
-  push({std::move(work), nullptr});
+  push({std::move(work), nullptr, 0});
 }
 
 void StreamQueue::waitForRoom() {
@@ -105,6 +142,9 @@ void StreamQueue::waitForRoom() {
 void StreamQueue::push(Work work) {
   {
     const std::lock_guard<std::mutex> guard(mutex_);
+    if (shared_ != nullptr) {
+      work.turn = shared_->take(); // locked: in the order of this stream
+    }
     work_.push_back(std::move(work));
     if (!thread_.joinable()) {
       thread_ = std::thread([this] { run(); });
@@ -115,7 +155,7 @@ void StreamQueue::push(Work work) {
 
 PointPtr StreamQueue::mark() {
   auto point = std::make_shared<Point>();
-  push({nullptr, point});
+  push({nullptr, point, 0});
   return point;
 }
 
@@ -136,12 +176,18 @@ void StreamQueue::run() {
     work_.pop_front();
     busy_ = true;
     lock.unlock();
+    if (shared_ != nullptr) {
+      shared_->await(work.turn);
+    }
     if (const int most = delayMicroseconds; most > 0) {
       std::this_thread::sleep_for(
           std::chrono::microseconds(random() % static_cast<unsigned>(most)));
     }
     if (work.mark == nullptr && !failed_ && !work.run()) {
       failed_ = true;
+    }
+    if (shared_ != nullptr) {
+      shared_->done();
     }
     lock.lock();
     busy_ = false;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -25,9 +26,13 @@ class Point {
   Result result() const {
     return result_;
   }
+  std::chrono::steady_clock::time_point when() const {
+    return when_;
+  }
   void wait();
 
  private:
+  std::chrono::steady_clock::time_point when_;
   Result result_ = Result::kSuccess;
   std::atomic<bool> reached_{false};
   std::mutex mutex_;
@@ -35,8 +40,25 @@ class Point {
 };
 using PointPtr = std::shared_ptr<Point>;
 
+// Streams that share a hardware queue: what was given to any of them first is
+// done first, and what waits in one holds up the others.
+class HardwareQueue {
+ public:
+  // Of a piece of work, given while no other is given.
+  uint64_t take();
+  void await(uint64_t turn);
+  void done();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t given_ = 0;
+  uint64_t served_ = 0;
+};
+
 // Work that runs in order, on a thread of its own, late and out of step with
-// whoever gave it and with other streams.
+// other threads and with other streams. CUDA_DEVICE_MAX_CONNECTIONS says how
+// many hardware queues the streams share; where it is not set each has its own.
 class StreamQueue {
  public:
   explicit StreamQueue(int of);
@@ -64,10 +86,12 @@ class StreamQueue {
   struct Work {
     std::function<bool()> run; // none: a mark
     PointPtr mark;
+    uint64_t turn = 0; // in the hardware queue that is shared
   };
   void push(Work work);
   void waitForRoom();
 
+  HardwareQueue* const shared_; // null: the stream has its own
   std::deque<Work> work_;
   bool busy_ = false;
   bool stopping_ = false;

@@ -47,6 +47,8 @@ def use() -> ModuleType:
     _BUILD.mkdir(parents=True, exist_ok=True)
     with (_BUILD / "mutex").open("w") as lock:  # one compiles; "lock" is torch's own
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # torch's own, which a process that was killed amid compiling leaves for ever.
+        (_BUILD / "lock").unlink(missing_ok=True)
         os.environ["DLSLIME_CUDA_LIBRARY"] = str(driver())
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # so that streams may wait
         extension: ModuleType = cpp_extension.load(

@@ -153,10 +153,60 @@ at::Tensor onCpu(const at::Tensor& tensor) {
   return result;
 }
 
-at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool nonBlocking) {
+// The same tensor where the processor finds its memory.
+at::Tensor asSeenHere(const at::Tensor& tensor) {
+  return at::from_blob(
+      peek(tensor.mutable_data_ptr()),
+      tensor.sizes(),
+      tensor.strides(),
+      tensor.options().device(at::kCPU));
+}
+
+// Of other dtypes or strides, in the stream's turn. Memory that is given back
+// meanwhile is kept by the driver until its streams are done.
+void copyByProcessor(const at::Tensor& to, const at::Tensor& from) {
+  using Ends = std::pair<at::Tensor, at::Tensor>;
+  const auto run = [](void* data) {
+    const std::unique_ptr<Ends> ends(static_cast<Ends*>(data));
+    ends->first.copy_(ends->second);
+  };
+  const auto on = static_cast<DeviceIndex>(to.get_device());
+  launchHost(on, run, new Ends(asSeenHere(to), asSeenHere(from)));
+}
+
+// In the stream's turn, too, as kernels do.
+at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
+  using Filling = std::pair<at::Tensor, at::Scalar>;
+  const auto run = [](void* data) {
+    const std::unique_ptr<Filling> filling(static_cast<Filling*>(data));
+    filling->first.fill_(filling->second);
+  };
+  if (self.numel() > 0) {
+    launchHost(
+        static_cast<DeviceIndex>(self.get_device()),
+        run,
+        new Filling(asSeenHere(self), value));
+  }
+  return self;
+}
+
+at::Tensor& zero(at::Tensor& self) {
+  return fill(self, 0);
+}
+
+at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool /*nonBlocking*/) {
+  // As on a real GPU the host never waits for copies between GPUs' tensors.
+  const bool between = to.is_cuda() && from.is_cuda();
+  if (to.numel() == 0) {
+    return to;
+  }
   if (to.dtype() == from.dtype() && to.sizes() == from.sizes() &&
       to.is_contiguous() && from.is_contiguous()) {
-    copyPlain(to, from, nonBlocking && to.is_cuda() && from.is_cuda());
+    copyPlain(to, from, between);
+    return to;
+  }
+  if (between) {
+    copyByProcessor(to, from.expand_as(to));
     return to;
   }
   const auto source = onCpu(from);
@@ -225,6 +275,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_reshape_alias", &at::native::_reshape_alias);
   m.impl("resize_", &resizeTo);
   m.impl("copy_", &copy);
+  m.impl("fill_.Scalar", &fill);
+  m.impl("zero_", &zero);
   m.impl("_copy_from", &copyFrom);
   m.impl("_copy_from_and_resize", &copyFromAndResize);
   m.impl("_local_scalar_dense", &localScalar);

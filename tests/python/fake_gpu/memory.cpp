@@ -345,6 +345,18 @@ void copyAsync(
       "cuMemcpyAsync");
 }
 
+void* peek(void* data) {
+  return find<FakeCudaPeek>("fakeCudaPeek")(reinterpret_cast<uint64_t>(data));
+}
+
+void launchHost(c10::DeviceIndex device, void (*function)(void*), void* data) {
+  const Inside inside(device);
+  using Launch = cuda::Result(cuda::Stream, void (*)(void*), void*);
+  check(
+      find<Launch>("cuLaunchHostFunc")(currentStream(device), function, data),
+      "cuLaunchHostFunc");
+}
+
 c10::Allocator& allocator() {
   return segments();
 }

@@ -27,6 +27,11 @@ void copyAsync(
     const void* from,
     size_t size);
 
+// Where the processor finds memory of a device.
+void* peek(void* data);
+// Runs `function` in the turn of the device's current stream.
+void launchHost(c10::DeviceIndex device, void (*function)(void*), void* data);
+
 // Hands out parts of large allocations, as torch's caching allocator does.
 c10::Allocator& allocator();
 // Frees the allocations of which no part is in use.

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -44,6 +45,34 @@ def _streams() -> None:
     assert target.sum().item() == 1000
 
 
+def _copies_do_not_block_the_host() -> None:
+    """Whatever dtypes and strides are: `.cpu()` waits for the stream, a copy between GPUs never."""
+    driver = ctypes.CDLL(os.environ["DLSLIME_CUDA_LIBRARY"])
+    context, word = ctypes.c_void_p(), ctypes.create_string_buffer(4096)
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert driver.cuCtxSetCurrent(context) == 0
+    assert driver.cuMemHostRegister_v2(word, ctypes.c_size_t(4096), 3) == 0
+    stream = torch.Stream(device="cuda:0")
+    source = torch.arange(6, device="cuda").view(2, 3)
+    with fake_gpu.on(stream):
+        address = ctypes.c_uint64(ctypes.addressof(word))
+        held = ctypes.c_void_p(stream.stream_id)
+        assert driver.cuStreamWaitValue32_v2(held, address, 1, 0) == 0
+        targets = [
+            torch.zeros_like(source).copy_(source),
+            torch.zeros(2, 3, device="cuda").copy_(source),
+            torch.zeros(3, 2, device="cuda").t().copy_(source),
+            torch.zeros(4, 2, 3, device="cuda").copy_(source)[3],
+        ]
+        filled = torch.full((7,), 3, device="cuda")
+        assert not stream.query()
+        timer = threading.Timer(0.2, lambda: word.__setitem__(0, b"\1"))
+        timer.start()
+        assert all(torch.equal(target.cpu().long(), source.cpu()) for target in targets)
+        assert filled.cpu().eq(3).all()
+        assert timer.finished.is_set()
+
+
 def _memory(extension: object) -> None:
     small = torch.empty(100, device="cuda")
     neighbour = torch.empty(100, device="cuda")
@@ -78,6 +107,7 @@ if __name__ == "__main__":
     device = fake_gpu.use()
     _operators()
     _streams()
+    _copies_do_not_block_the_host()
     _memory(device)
     _dlslime()
     print("all right")
