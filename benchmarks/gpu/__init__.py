@@ -1,0 +1,1 @@
+"""What gpu_check consists of; see README.md."""

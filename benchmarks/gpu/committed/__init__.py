@@ -1,0 +1,1 @@
+"""A prototype of committed waits, in plain driver calls."""

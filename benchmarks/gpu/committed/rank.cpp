@@ -1,0 +1,286 @@
+#include "committed/rank.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace committed {
+
+using namespace dlslime::cuda;
+
+bool reached(const std::atomic<uint32_t>& word, uint32_t value) {
+  return static_cast<int32_t>(word.load(std::memory_order_acquire) - value) >=
+      0;
+}
+
+void spinUntil(
+    const std::atomic<uint32_t>& word,
+    uint32_t value,
+    const Shared& shared) {
+  for (uint64_t looks = 1; !reached(word, value); ++looks) {
+    if (shared.failed != 0) {
+      throw std::runtime_error("the peer has failed");
+    }
+    if (looks % 1024 == 0) {
+      sched_yield(); // there may be one processor for both ranks
+    }
+  }
+}
+
+Rank::Rank(Shared& shared, int number_in, Way way_in, size_t memoryBytes)
+    : number(number_in),
+      way(way_in),
+      shared_(shared),
+      number_(number_in),
+      receives_(kSlots) {
+  int devices = 0;
+  CALL(deviceGetCount, &devices);
+  CALL(retainContext, &context_, number % std::max(devices, 1));
+  CALL(setContext, context_);
+  CALL(hostRegister, &shared_, sizeof(Shared), kRegisterPortableAndMapped);
+  CALL(hostPointer, &base_, &shared_, 0);
+  CALL(allocate, &memory_, memoryBytes);
+  CALL(streamCreate, &copies_, kStreamNonBlocking, 0);
+  for (auto& receive : receives_) {
+    CALL(eventCreate, &receive.event, kEventDisableTiming);
+  }
+  openPeer();
+  thread_ = std::thread([this] { run(); });
+}
+
+Rank::~Rank() {
+  stopping_ = true;
+  thread_.join();
+}
+
+void Rank::openPeer() {
+  CALL(ipcGetHandle, &shared_.handles[number_], memory_);
+  barrier();
+  CALL(
+      ipcOpenHandle,
+      &peerMemory_,
+      shared_.handles[1 - number_],
+      kIpcLazyPeerAccess);
+}
+
+void Rank::barrier() {
+  ++barriers_;
+  shared_.arrived.fetch_add(1);
+  spinUntil(shared_.arrived, 2 * barriers_, shared_);
+}
+
+DevicePointer Rank::addressOf(const std::byte* bytes) const {
+  return base_ +
+      static_cast<DevicePointer>(
+             bytes - reinterpret_cast<const std::byte*>(&shared_));
+}
+
+DevicePointer Rank::addressOf(const std::atomic<uint32_t>& word) const {
+  return addressOf(reinterpret_cast<const std::byte*>(&word));
+}
+
+uint32_t Rank::send(Stream stream, uint32_t offset, uint32_t size) {
+  auto& to = theirs();
+  const uint32_t message = ++sent_;
+  const uint32_t slot = message % kSlots;
+  CALL(
+      writeValue,
+      stream,
+      addressOf(to.words[slot].ready),
+      message,
+      kWriteValueDefault);
+  to.offsets[slot] = offset;
+  to.sizes[slot] = size;
+  to.posted.store(message, std::memory_order_release);
+  return message;
+}
+
+uint32_t Rank::receive(Stream stream, uint32_t offset, uint32_t /*size*/) {
+  auto& from = mine();
+  const uint32_t message = from.expected + 1;
+  const uint32_t slot = message % kSlots;
+  receives_[slot].offset = offset;
+  CALL(
+      writeValue,
+      stream,
+      addressOf(from.words[slot].room),
+      message,
+      kWriteValueDefault);
+  from.expected.store(message, std::memory_order_release);
+  return message;
+}
+
+void Rank::waitReceived(uint32_t message, Stream stream) {
+  auto& from = mine();
+  const uint32_t slot = message % kSlots;
+  switch (way) {
+    case Way::kCommitted:
+      spinUntil(from.posted, message, shared_);
+      commit(message);
+      CALL(streamWaitEvent, stream, receives_[slot].event, 0);
+      break;
+    case Way::kOverWords:
+      CALL(
+          waitValue,
+          stream,
+          addressOf(from.words[slot].done),
+          message,
+          kWaitValueAtLeast);
+      break;
+    case Way::kHost:
+      spinUntil(from.words[slot].done, message, shared_);
+      break;
+  }
+}
+
+void Rank::waitSent(uint32_t message, Stream stream) {
+  auto& to = theirs();
+  auto& done = to.words[message % kSlots].done;
+  if (way == Way::kHost) {
+    spinUntil(done, message, shared_);
+    return;
+  }
+  if (way == Way::kCommitted) {
+    to.wanted.store(message, std::memory_order_release);
+    spinUntil(to.committed, message, shared_);
+  }
+  CALL(waitValue, stream, addressOf(done), message, kWaitValueAtLeast);
+}
+
+void Rank::commit(uint32_t message) {
+  auto& from = mine();
+  const std::lock_guard<std::mutex> guard(committing_);
+  for (uint32_t next = from.committed + 1; !reached(from.committed, message);
+       ++next) {
+    enqueueCopy(next);
+    from.committed.store(next, std::memory_order_release);
+  }
+}
+
+// Everything that the copy waits for was given to some driver before: both
+// streams' words when the message was posted at either end.
+void Rank::enqueueCopy(uint32_t message) {
+  auto& from = mine();
+  const uint32_t slot = message % kSlots;
+  auto& words = from.words[slot];
+  CALL(waitValue, copies_, addressOf(words.room), message, kWaitValueAtLeast);
+  CALL(waitValue, copies_, addressOf(words.ready), message, kWaitValueAtLeast);
+  CALL(
+      copy,
+      memory_ + receives_[slot].offset,
+      peerMemory_ + from.offsets[slot],
+      from.sizes[slot],
+      copies_);
+  CALL(writeValue, copies_, addressOf(words.done), message, kWriteValueDefault);
+  CALL(eventRecord, receives_[slot].event, copies_);
+}
+
+// The copy waits for nothing: it is made when a processor has seen both words.
+void Rank::copyWhenReady(uint32_t message) {
+  auto& from = mine();
+  const uint32_t slot = message % kSlots;
+  auto& words = from.words[slot];
+  if (!reached(words.ready, message) || !reached(words.room, message)) {
+    return;
+  }
+  CALL(
+      copy,
+      memory_ + receives_[slot].offset,
+      peerMemory_ + from.offsets[slot],
+      from.sizes[slot],
+      copies_);
+  CALL(eventRecord, receives_[slot].event, copies_);
+  while (driver().eventQuery(receives_[slot].event) == Result::kNotReady) {
+    sched_yield();
+  }
+  words.done.store(message, std::memory_order_release);
+  copied_ = message;
+}
+
+void Rank::run() {
+  try {
+    CALL(setContext, context_);
+    way == Way::kCommitted ? runCommits() : runCopies();
+  } catch (const std::exception&) {
+    shared_.failed = 1;
+  }
+}
+
+// What the peer waits for is committed without this rank's program.
+void Rank::runCommits() {
+  auto& from = mine();
+  while (!stopping_) {
+    const uint32_t wanted = std::min<uint32_t>(from.wanted, from.expected);
+    if (!reached(from.committed, wanted)) {
+      commit(wanted);
+    }
+    sched_yield();
+  }
+}
+
+void Rank::runCopies() {
+  auto& from = mine();
+  while (!stopping_) {
+    if (std::min<uint32_t>(from.posted, from.expected) > copied_) {
+      copyWhenReady(copied_ + 1);
+    }
+    if (from.posted > filled_ && from.expected == 0) {
+      fillWhenSent(filled_ + 1);
+    }
+    sched_yield();
+  }
+}
+
+// As our rings and NICs bring small messages: by a processor, into memory
+// that this rank's streams can copy from.
+void Rank::fillWhenSent(uint32_t message) {
+  const uint32_t slot = message % kSlots;
+  auto& words = mine().words[slot];
+  if (!reached(words.set, message)) {
+    return;
+  }
+  std::memcpy(
+      shared_.filled[number_][slot], shared_.slots[number_][slot], kEagerBytes);
+  words.done.store(message, std::memory_order_release);
+  filled_ = message;
+}
+
+uint32_t Rank::sendSmall(Stream stream, uint32_t offset, uint32_t size) {
+  const uint32_t message = ++small_;
+  const uint32_t slot = message % kSlots;
+  auto& to = theirs();
+  CALL(
+      copy,
+      addressOf(shared_.slots[1 - number_][slot]),
+      memory_ + offset,
+      size,
+      stream);
+  CALL(
+      writeValue,
+      stream,
+      addressOf(to.words[slot].set),
+      message,
+      kWriteValueDefault);
+  to.posted.store(message, std::memory_order_release);
+  return message;
+}
+
+void Rank::receiveSmall(Stream stream, uint32_t offset, uint32_t size) {
+  auto& from = mine();
+  const uint32_t message = ++smallReceived_;
+  const uint32_t slot = message % kSlots;
+  spinUntil(from.posted, message, shared_);
+  const bool direct = way == Way::kCommitted;
+  auto& word = direct ? from.words[slot].set : from.words[slot].done;
+  if (way == Way::kHost) {
+    spinUntil(word, message, shared_);
+  } else {
+    CALL(waitValue, stream, addressOf(word), message, kWaitValueAtLeast);
+  }
+  const auto* const bytes =
+      direct ? shared_.slots[number_][slot] : shared_.filled[number_][slot];
+  CALL(copy, memory_ + offset, addressOf(bytes), size, stream);
+}
+
+} // namespace committed

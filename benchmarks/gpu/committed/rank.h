@@ -1,0 +1,107 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "committed/shared.h"
+
+namespace committed {
+
+enum class Way {
+  kCommitted, // streams wait for work that some driver has
+  kOverWords, // a stream waits for a processor that has to make the copy
+  kHost, // the host waits
+};
+
+// One of two processes that exchange messages in plain driver calls, as
+// shared/gpu.md's "committed waits" would have the engine do it. One thread
+// calls it; another one commits what the peer waits for.
+class Rank {
+ public:
+  // Makes the context, registers the shared memory, opens the peer's.
+  Rank(Shared& shared, int number, Way way, size_t memoryBytes);
+  ~Rank();
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  // Each returns the message's number. `offset` is in memory().
+  uint32_t send(Stream stream, uint32_t offset, uint32_t size);
+  uint32_t receive(Stream stream, uint32_t offset, uint32_t size);
+  // The stream goes on when the message is there, or its memory is free.
+  void waitReceived(uint32_t message, Stream stream);
+  void waitSent(uint32_t message, Stream stream);
+
+  // Messages that fit a slot: the sender's stream copies them out; the
+  // receiver's copies them in, when the sender's word is set, or a word that
+  // a processor sets after it has copied them into a slot of its own.
+  uint32_t sendSmall(Stream stream, uint32_t offset, uint32_t size);
+  void receiveSmall(Stream stream, uint32_t offset, uint32_t size);
+
+  void barrier();
+  DevicePointer memory() const {
+    return memory_;
+  }
+  DevicePointer peerMemory() const {
+    return peerMemory_;
+  }
+  // Of one message in this or the other direction.
+  DevicePointer addressOf(const std::atomic<uint32_t>& word) const;
+  DevicePointer addressOf(const std::byte* bytes) const;
+  Direction& mine() {
+    return shared_.to[number_]; // messages to this rank
+  }
+  Direction& theirs() {
+    return shared_.to[1 - number_];
+  }
+
+  const int number;
+  const Way way;
+
+ private:
+  struct Receive {
+    uint32_t offset;
+    Event event;
+  };
+
+  void openPeer();
+  // Gives the driver the copies of all messages up to this one.
+  void commit(uint32_t message);
+  void enqueueCopy(uint32_t message);
+  void copyWhenReady(uint32_t message); // Way::kHost, kOverWords
+  void run();
+  void runCommits();
+  void runCopies();
+  void fillWhenSent(uint32_t message);
+
+  Shared& shared_;
+  const int number_;
+  Context context_ = nullptr;
+  DevicePointer base_ = 0; // of the shared memory, for streams
+  DevicePointer memory_ = 0;
+  DevicePointer peerMemory_ = 0;
+  Stream copies_ = nullptr; // for what the peer sends
+  uint32_t barriers_ = 0;
+  uint32_t sent_ = 0;
+  uint32_t small_ = 0;
+  uint32_t smallReceived_ = 0;
+  std::vector<Receive> receives_; // by number, modulo kSlots
+
+  std::mutex committing_; // held across driver calls, and for nothing else
+  uint32_t copied_ = 0; // by the thread, as filled_
+  uint32_t filled_ = 0;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+// Waits until the word has reached the value; throws std::runtime_error once
+// the peer has failed.
+void spinUntil(
+    const std::atomic<uint32_t>& word,
+    uint32_t value,
+    const Shared& shared);
+bool reached(const std::atomic<uint32_t>& word, uint32_t value);
+
+} // namespace committed

@@ -1,0 +1,1 @@
+"""What the CUDA driver does: programs that need nothing of ours."""

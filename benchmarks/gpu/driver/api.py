@@ -1,0 +1,248 @@
+"""The CUDA driver by ctypes: for programs that ask what it does, and need nothing of ours.
+
+The library is libcuda.so.1, or the one that DLSLIME_CUDA_LIBRARY names (tests' fake). Functions go
+by the names that the library exports, which tell their version.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any
+
+SUCCESS = 0
+NOT_READY = 600
+DEVICE_LOCATION = 1
+READ_AND_WRITE = 3
+DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+FABRIC = 8
+AT_LEAST = 0  # CU_STREAM_WAIT_VALUE_GEQ
+NON_BLOCKING = 1
+REGISTER_PORTABLE_AND_MAPPED = 3
+
+MEMORY_TYPE, BUFFER_ID = 2, 7  # pointer attributes
+LEGACY_IPC_CAPABLE, RANGE_START, RANGE_SIZE, HANDLE_TYPES = 10, 11, 12, 14
+
+
+class Handle(ctypes.Structure):
+    """CUipcMemHandle, CUmemFabricHandle."""
+
+    _fields_ = (("bytes", ctypes.c_char * 64),)
+
+
+class Location(ctypes.Structure):
+    """CUmemLocation."""
+
+    _fields_ = (("type", c_int), ("id", c_int))
+
+
+class Access(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = (("location", Location), ("flags", c_int))
+
+
+class Properties(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = (
+        ("type", c_int),
+        ("handle_types", c_int),
+        ("location", Location),
+        ("windows", c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
+
+
+class CopyAttributes(ctypes.Structure):
+    """CUmemcpyAttributes."""
+
+    _fields_ = (("order", c_int), ("source", Location), ("target", Location), ("flags", c_uint))
+
+
+_SIZES = POINTER(c_size_t)
+_WORDS = POINTER(c_uint64)
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (POINTER(c_int),),
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuDeviceGetCount": (POINTER(c_int),),
+    "cuDeviceGetName": (c_char_p, c_int, c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+    "cuCtxSetCurrent": (c_void_p,),
+    "cuMemAlloc_v2": (_WORDS, c_size_t),
+    "cuMemFree_v2": (c_uint64,),
+    "cuMemHostAlloc": (POINTER(c_void_p), c_size_t, c_uint),
+    "cuMemFreeHost": (c_void_p,),
+    "cuMemHostRegister_v2": (c_void_p, c_size_t, c_uint),
+    "cuMemHostUnregister": (c_void_p,),
+    "cuMemHostGetDevicePointer_v2": (_WORDS, c_void_p, c_uint),
+    "cuPointerGetAttributes": (c_uint, POINTER(c_int), POINTER(c_void_p), c_uint64),
+    "cuMemGetAddressRange_v2": (_WORDS, _SIZES, c_uint64),
+    "cuMemcpyAsync": (c_uint64, c_uint64, c_size_t, c_void_p),
+    "cuMemcpyBatchAsync": (
+        *(_WORDS, _WORDS, _SIZES, c_size_t),
+        *(POINTER(CopyAttributes), _SIZES, c_size_t, _SIZES, c_void_p),
+    ),
+    "cuStreamCreateWithPriority": (POINTER(c_void_p), c_uint, c_int),
+    "cuStreamDestroy_v2": (c_void_p,),
+    "cuStreamQuery": (c_void_p,),
+    "cuStreamSynchronize": (c_void_p,),
+    "cuStreamWriteValue32_v2": (c_void_p, c_uint64, c_uint, c_uint),
+    "cuStreamWaitValue32_v2": (c_void_p, c_uint64, c_uint, c_uint),
+    "cuEventCreate": (POINTER(c_void_p), c_uint),
+    "cuEventRecord": (c_void_p, c_void_p),
+    "cuEventQuery": (c_void_p,),
+    "cuEventElapsedTime": (POINTER(c_float), c_void_p, c_void_p),
+    "cuEventDestroy_v2": (c_void_p,),
+    "cuIpcGetMemHandle": (POINTER(Handle), c_uint64),
+    "cuIpcOpenMemHandle_v2": (_WORDS, Handle, c_uint),
+    "cuIpcCloseMemHandle": (c_uint64,),
+    "cuMemCreate": (_WORDS, c_size_t, POINTER(Properties), c_uint64),
+    "cuMemRelease": (c_uint64,),
+    "cuMemRetainAllocationHandle": (_WORDS, c_uint64),
+    "cuMemAddressReserve": (_WORDS, c_size_t, c_size_t, c_uint64, c_uint64),
+    "cuMemAddressFree": (c_uint64, c_size_t),
+    "cuMemMap": (c_uint64, c_size_t, c_size_t, c_uint64, c_uint64),
+    "cuMemUnmap": (c_uint64, c_size_t),
+    "cuMemSetAccess": (c_uint64, c_size_t, POINTER(Access), c_size_t),
+    "cuMemExportToShareableHandle": (c_void_p, c_uint64, c_int, c_uint64),
+    "cuMemImportFromShareableHandle": (_WORDS, c_void_p, c_int),
+    "cuMemGetHandleForAddressRange": (c_void_p, c_uint64, c_size_t, c_int, c_uint64),
+    "cuModuleGetLoadingMode": (POINTER(c_int),),
+    "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
+    "cuModuleUnload": (c_void_p,),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, POINTER(c_void_p), c_void_p),
+}
+
+
+class DriverError(RuntimeError):
+    """A call that failed; `code` is the driver's number."""
+
+    def __init__(self, function: str, code: int, name: str) -> None:
+        super().__init__(f"{function}: {name}")
+        self.code = code
+
+
+class Driver:
+    """The library with one GPU's primary context, as torch has it, current on this thread."""
+
+    def __init__(self, device: int = 0) -> None:
+        self._library = ctypes.CDLL(os.environ.get("DLSLIME_CUDA_LIBRARY") or "libcuda.so.1")
+        self.device = device
+        self.call("cuInit", 0)
+        context = c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.context = context.value
+        self.enter()
+
+    def enter(self) -> None:
+        """Make the context current on the calling thread, which every thread needs once."""
+        self.call("cuCtxSetCurrent", self.context)
+
+    def function(self, name: str) -> Callable[..., int]:
+        """Return a function of the library; calls of it release the GIL and return its result.
+
+        Raises:
+            AttributeError: the driver has no such function.
+        """
+        found = getattr(self._library, name)
+        found.argtypes = _SIGNATURES[name]
+        found.restype = c_int
+        return found  # type: ignore[no-any-return]
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function.
+
+        Raises:
+            DriverError: it failed.
+        """
+        code = self.function(name)(*arguments)
+        if code != SUCCESS:
+            raise DriverError(name, code, self.name_of(code))
+
+    def name_of(self, code: int) -> str:
+        """The driver's name of a result."""
+        text = c_char_p()
+        self.function("cuGetErrorName")(code, ctypes.byref(text))
+        return text.value.decode() if text.value else f"error {code}"
+
+    def number(self, name: str, *arguments: Any, of: Any = c_uint64) -> int:
+        """Call a function whose first argument receives a number or handle, and return that.
+
+        Raises:
+            DriverError: it failed.
+        """
+        made = of()
+        self.call(name, ctypes.byref(made), *arguments)
+        return int(made.value or 0)
+
+    # --- What several programs do -------------------------------------------------------------
+
+    def attribute(self, number: int) -> int:
+        """Return an attribute of the GPU, by its number; -1 where the driver knows none such."""
+        value = c_int()
+        code = self.function("cuDeviceGetAttribute")(ctypes.byref(value), number, self.device)
+        return value.value if code == SUCCESS else -1
+
+    def pointer_attribute(self, number: int, pointer: int) -> int:
+        """Return an attribute of memory as a number."""
+        value = c_uint64()
+        attributes = (c_int * 1)(number)
+        values = (c_void_p * 1)(ctypes.addressof(value))
+        self.call("cuPointerGetAttributes", 1, attributes, values, pointer)
+        return int(value.value)
+
+    def allocate(self, size: int) -> int:
+        """Return the address of new memory."""
+        return self.number("cuMemAlloc_v2", size)
+
+    def stream(self) -> int:
+        """Return a new stream, which does not wait for the default one."""
+        return self.number("cuStreamCreateWithPriority", NON_BLOCKING, 0, of=c_void_p)
+
+    def event(self) -> int:
+        """Return a new event, with times."""
+        return self.number("cuEventCreate", 0, of=c_void_p)
+
+    def address_range(self, pointer: int) -> tuple[int, int]:
+        """Return the base and size of the allocation that the driver sees there."""
+        base, size = c_uint64(), c_size_t()
+        self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), pointer)
+        return base.value, size.value
+
+    def copy(self, to: int, source: int, size: int, stream: int) -> None:
+        """Enqueue a copy."""
+        self.call("cuMemcpyAsync", to, source, size, stream)
+
+    def settle(self, stream: int) -> None:
+        """Wait for a stream."""
+        self.call("cuStreamSynchronize", stream)
+
+    def write(self, pointer: int, content: bytes, stream: int) -> None:
+        """Copy bytes to the GPU, and wait for it."""
+        source = ctypes.create_string_buffer(content, len(content))
+        self.copy(pointer, ctypes.addressof(source), len(content), stream)
+        self.settle(stream)
+
+    def read(self, pointer: int, size: int, stream: int) -> bytes:
+        """Return bytes from the GPU."""
+        target = ctypes.create_string_buffer(size)
+        self.copy(ctypes.addressof(target), pointer, size, stream)
+        self.settle(stream)
+        return target.raw
+
+    def within(self, seconds: float, event: int) -> bool:
+        """Tell whether an event is reached within so many seconds."""
+        end = time.monotonic() + seconds
+        query = self.function("cuEventQuery")
+        while query(event) == NOT_READY:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.0005)
+        return True

@@ -1,0 +1,244 @@
+"""What the CUDA driver does where its documentation does not say; nothing of ours is asked.
+
+    python benchmarks/gpu/driver_probe.py           # all cases, each in a process
+    python benchmarks/gpu/driver_probe.py remap     # one
+
+docs/cuda.md says what each answer ("driver.CASE.FIELD") means for us.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from gpu.driver import api, sharing
+from gpu.driver.api import Driver, DriverError
+from gpu.runner import cases
+from gpu.runner.results import Findings
+
+MIB = 1 << 20
+PIECE = 2 * MIB
+
+ATTRIBUTES = {  # CU_DEVICE_ATTRIBUTE_*
+    "processors": 16,
+    "l2_bytes": 38,
+    "copy_engines": 40,
+    "host_pointers_of_registered_memory": 91,
+    "host_register": 99,
+    "virtual_memory": 102,
+    "descriptor_handles": 103,
+    "gpudirect_rdma": 116,
+    "gpudirect_flush_options": 117,
+    "gpudirect_writes_ordering": 118,
+    "stream_wait_nor": 123,
+    "dma_buf": 124,
+    "fabric_handles": 128,
+}
+
+
+def outcome(action: Callable[[], Any]) -> str:
+    """Say "ok" where the call goes well, else the driver's name of what went wrong."""
+    try:
+        action()
+    except DriverError as error:
+        return str(error).split(": ", 1)[1]
+    except AttributeError:
+        return "the driver has no such function"
+    return "ok"
+
+
+# --- cases of one process -------------------------------------------------------------------------
+
+
+def device(findings: Findings) -> None:
+    """What the driver says of itself and of the GPU."""
+    cuda = Driver()
+    name = ctypes.create_string_buffer(100)
+    cuda.call("cuDeviceGetName", name, len(name), cuda.device)
+    values: dict[str, Any] = {key: cuda.attribute(number) for key, number in ATTRIBUTES.items()}
+    version = cuda.number("cuDriverGetVersion", of=ctypes.c_int)
+    begin = time.perf_counter()
+    for _ in range(1000):
+        cuda.function("cuDriverGetVersion")(ctypes.byref(ctypes.c_int()))
+    values["python_call_us"] = round((time.perf_counter() - begin) * 1e3, 2)
+    findings.answer(name=name.value.decode(), version=version, **values)
+
+
+class Space:
+    """Reserved addresses, in which pieces are mapped."""
+
+    def __init__(self, cuda: Driver, size: int) -> None:
+        self.cuda = cuda
+        self.base = cuda.number("cuMemAddressReserve", size, 0, 0, 0)
+
+    def map(self, at: int) -> int:
+        """Map a new piece, and return its handle."""
+        handle = sharing.create_piece(self.cuda, PIECE)
+        sharing.map_piece(self.cuda, self.base + at, PIECE, handle)
+        return handle
+
+    def replace(self, at: int, handle: int) -> int:
+        """Map another piece at the same address; return its handle."""
+        self.cuda.call("cuMemUnmap", self.base + at, PIECE)
+        self.cuda.call("cuMemRelease", handle)
+        return self.map(at)
+
+    def id_at(self, at: int) -> int:
+        """Return the buffer id there."""
+        return self.cuda.pointer_attribute(api.BUFFER_ID, self.base + at)
+
+    def handle_at(self, at: int) -> int:
+        """Return the driver's handle of the piece there, which is held from then on."""
+        return self.cuda.number("cuMemRetainAllocationHandle", self.base + at)
+
+
+def remap(findings: Findings) -> None:
+    """Whether another piece at the same address shows, by buffer id and by handle (finding 11)."""
+    cuda = Driver()
+    space = Space(cuda, 4 * PIECE)
+    first, _ = space.map(0), space.map(PIECE)
+    before, handle = space.id_at(0), space.handle_at(0)
+    again = space.handle_at(0)
+    base, size = cuda.address_range(space.base + PIECE + 100)
+    findings.answer(
+        buffer_id_differs_between_pieces=before != space.id_at(PIECE),
+        handle_is_equal_when_asked_again=handle == again,
+        range_is_the_piece=(base, size) == (space.base + PIECE, PIECE),
+        range_attribute_is_the_piece=(
+            cuda.pointer_attribute(api.RANGE_START, base),
+            cuda.pointer_attribute(api.RANGE_SIZE, base),
+        )
+        == (base, PIECE),
+    )
+    space.replace(0, first)
+    findings.answer(
+        buffer_id_differs=before != space.id_at(0), handle_differs=handle != space.handle_at(0)
+    )
+
+
+def reuse(findings: Findings) -> None:
+    """Whether memory that is allocated where other was freed has another buffer id."""
+    cuda = Driver()
+    first = cuda.allocate(4 * PIECE)
+    before = cuda.pointer_attribute(api.BUFFER_ID, first)
+    cuda.call("cuMemFree_v2", first)
+    second = cuda.allocate(4 * PIECE)
+    differs = before != cuda.pointer_attribute(api.BUFFER_ID, second)
+    findings.answer(same_address=first == second, buffer_id_differs=differs)
+
+
+def registered(findings: Findings) -> None:
+    """Whether memory that processes share can be registered, and a stream writes words in it."""
+    cuda = Driver()
+    with sharing.Words() as words:
+        findings.answer(register=outcome(lambda: words.register(cuda)))
+        stream = cuda.stream()
+        findings.answer(
+            address_is_the_host_s=words.device == words.address,
+            write=outcome(lambda: cuda.call("cuStreamWriteValue32_v2", stream, words.device, 7, 0)),
+        )
+        cuda.settle(stream)
+        findings.answer(host_sees_it=words.load(0) == 7)
+
+
+def expandable(findings: Findings) -> None:
+    """How torch's expandable segments can be shared (finding "found right")."""
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    tensor = sharing.tensor(64 * MIB)
+    cuda = Driver()
+    pointer = tensor.data_ptr()
+    _, size = cuda.address_range(pointer)
+    types = cuda.pointer_attribute(api.HANDLE_TYPES, pointer)
+    handle = cuda.number("cuMemRetainAllocationHandle", pointer)
+    made = ctypes.c_int(-1)
+    room = api.Handle()
+    export = "cuMemExportToShareableHandle"
+    findings.answer(
+        piece_bytes=size,
+        handle_types=types,
+        legacy_ipc=bool(cuda.pointer_attribute(api.LEGACY_IPC_CAPABLE, pointer)),
+        descriptor=outcome(
+            lambda: cuda.call(export, ctypes.byref(made), handle, api.DESCRIPTOR, 0)
+        ),
+        fabric=outcome(lambda: cuda.call(export, ctypes.byref(room), handle, api.FABRIC, 0)),
+    )
+
+
+def dma_buf(findings: Findings) -> None:
+    """Whether memory of a GPU can be handed to a NIC as a dma-buf."""
+    cuda = Driver()
+    pointer = cuda.allocate(PIECE)
+    made = ctypes.c_int(-1)
+    call = "cuMemGetHandleForAddressRange"
+    findings.answer(
+        export=outcome(lambda: cuda.call(call, ctypes.byref(made), pointer, PIECE, 1, 0))
+    )
+
+
+# --- batches of copies ----------------------------------------------------------------------------
+
+
+def _batch(findings: Findings, count: int) -> None:
+    """One batch of so many copies of 4 KiB, to other places than they come from (finding 10)."""
+    size = 4096
+    cuda = Driver()
+    source, target = cuda.allocate(count * size), cuda.allocate(count * size)
+    stream = cuda.stream()
+    content = b"".join(number.to_bytes(4, "little") * (size // 4) for number in range(count))
+    cuda.write(source, content, stream)
+    targets = (ctypes.c_uint64 * count)(*(target + (count - 1 - i) * size for i in range(count)))
+    sources = (ctypes.c_uint64 * count)(*(source + i * size for i in range(count)))
+    sizes = (ctypes.c_size_t * count)(*([size] * count))
+    attributes = api.CopyAttributes(order=1)  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+    first, failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
+    begin = time.perf_counter()
+    result = outcome(
+        lambda: cuda.call(
+            "cuMemcpyBatchAsync",
+            *(targets, sources, sizes, count),
+            *(ctypes.byref(attributes), ctypes.byref(first), 1, ctypes.byref(failed), stream),
+        )
+    )
+    call_s = time.perf_counter() - begin
+    settled = outcome(lambda: cuda.settle(stream))
+    whole_s = time.perf_counter() - begin
+    right = False
+    if result == settled == "ok":
+        moved = cuda.read(target, count * size, stream)
+        right = moved == b"".join(
+            content[i * size : (i + 1) * size] for i in reversed(range(count))
+        )
+    findings.answer(
+        result=result,
+        settled=settled,
+        right=right,
+        call_us_per_copy=round(call_s * 1e6 / count, 3),
+        us_per_copy=round(whole_s * 1e6 / count, 3),
+    )
+
+
+CASES: dict[str, cases.Case] = {
+    "device": device,
+    "remap": remap,
+    "reuse": reuse,
+    "registered": registered,
+    "dma_buf": dma_buf,
+    "ipc_small": sharing.ipc_small,
+    "ipc_twice": sharing.ipc_twice,
+    "ipc_freed": sharing.ipc_freed,
+    "descriptor": sharing.descriptor,
+    "batch_1024": lambda findings: _batch(findings, 1024),
+    "batch_8192": lambda findings: _batch(findings, 8192),
+    "batch_60000": lambda findings: _batch(findings, 60000),
+    "expandable": expandable,
+}
+
+if __name__ == "__main__":
+    sys.exit(sharing.peer_main() or cases.main("driver.", CASES, 12))

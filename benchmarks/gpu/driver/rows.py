@@ -1,0 +1,216 @@
+"""The calls of the lock matrix's rows: what a program may do while one of its streams waits.
+
+Each entry of `ROWS` prepares itself before the stream is held, and returns the call to make.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpu.driver import api, sharing
+from gpu.driver.api import Driver
+
+PTX = (Path(__file__).parent / "spin.ptx").read_bytes()
+MIB = 1 << 20
+LAUNCHES = 5000
+PATIENCE = {
+    "nvrtc": 8,
+    "many_launches": 2,
+    "many_copies": 2,
+}  # rows that take longer, and how many times
+
+
+def new_stream() -> Any:
+    """Return a stream of torch's."""
+    import gpus
+
+    return gpus.stream()
+
+
+def raw(stream: Any) -> int:
+    """Return the driver's handle of a stream of torch's."""
+    return int(getattr(stream, "cuda_stream", stream.stream_id))
+
+
+def current(stream: Any) -> contextlib.AbstractContextManager[object]:
+    """Make it the calling thread's current stream for a while."""
+    import gpus
+
+    return gpus.on(stream)
+
+
+class Batch:
+    """A batch of sixteen copies, to be made over and over."""
+
+    def __init__(self, cuda: Driver, target: int, source: int, stream: int) -> None:
+        count, size = 16, 4096
+        self._cuda = cuda
+        self._targets = (ctypes.c_uint64 * count)(*(target + i * size for i in range(count)))
+        self._sources = (ctypes.c_uint64 * count)(*(source + i * size for i in range(count)))
+        self._sizes = (ctypes.c_size_t * count)(*([size] * count))
+        self._attributes = api.CopyAttributes(order=1)
+        self._first, self._failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
+        self._count, self._stream = count, stream
+
+    def enqueue(self) -> None:
+        """Enqueue it.
+
+        Raises:
+            DriverError: the driver refuses it.
+            AttributeError: the driver has no batches.
+        """
+        self._cuda.call(
+            "cuMemcpyBatchAsync",
+            *(self._targets, self._sources, self._sizes, self._count),
+            *(ctypes.byref(self._attributes), ctypes.byref(self._first), 1),
+            *(ctypes.byref(self._failed), self._stream),
+        )
+
+
+Row = Callable[[Any], Callable[[], Any]]
+
+
+def _late_launch(_: Any) -> Callable[[], Any]:
+    """One of torch's kernels that this process has not launched yet."""
+    import torch
+
+    values = sharing.tensor(4000).float()
+    return lambda: torch.nn.functional.gelu(values)
+
+
+def _many_launches(_: Any) -> Callable[[], Any]:
+    """More kernels than a launch queue takes."""
+    target = sharing.tensor(4000)
+    target.add_(1)  # it is loaded then
+
+    def launch() -> None:
+        for _ in range(LAUNCHES):
+            target.add_(1)
+
+    return launch
+
+
+def _many_copies(_: Any) -> Callable[[], Any]:
+    source, target = sharing.tensor(4000), sharing.tensor(4000)
+
+    def launch() -> None:
+        for _ in range(LAUNCHES):
+            target.copy_(source, non_blocking=True)
+
+    return launch
+
+
+def _cpu(_: Any) -> Callable[[], Any]:
+    """A copy to memory that is not pinned."""
+    values = sharing.tensor(4000)
+    return lambda: values.cpu()
+
+
+def _item(_: Any) -> Callable[[], Any]:
+    values = sharing.tensor(1)
+    return lambda: values.item()
+
+
+def _malloc(worker: Any) -> Callable[[], Any]:
+    return lambda: worker.cuda.allocate(64 * MIB)
+
+
+def _free(worker: Any) -> Callable[[], Any]:
+    pointer = worker.cuda.allocate(64 * MIB)
+    return lambda: worker.cuda.call("cuMemFree_v2", pointer)
+
+
+def _host_malloc(worker: Any) -> Callable[[], Any]:
+    return lambda: worker.cuda.number("cuMemHostAlloc", MIB, 0, of=ctypes.c_void_p)
+
+
+def _host_free(worker: Any) -> Callable[[], Any]:
+    pointer = worker.cuda.number("cuMemHostAlloc", MIB, 0, of=ctypes.c_void_p)
+    return lambda: worker.cuda.call("cuMemFreeHost", pointer)
+
+
+def _host_register(worker: Any) -> Callable[[], Any]:
+    words = sharing.Words()
+    return lambda: words.register(worker.cuda)
+
+
+def _stream_creation(worker: Any) -> Callable[[], Any]:
+    return lambda: worker.cuda.stream()
+
+
+def _module_load(worker: Any) -> Callable[[], Any]:
+    """PTX, which the driver translates and loads."""
+
+    def load() -> None:
+        module = worker.cuda.number("cuModuleLoadData", PTX, of=ctypes.c_void_p)
+        worker.cuda.number("cuModuleGetFunction", module, b"dlslime_spin", of=ctypes.c_void_p)
+
+    return load
+
+
+def _nvrtc(_: Any) -> Callable[[], Any]:
+    """A kernel of torch's that is compiled when it is launched first."""
+    import torch
+
+    values = sharing.tensor(4000).float()
+    return lambda: torch.special.bessel_j0(values)
+
+
+def _map(worker: Any) -> Callable[[], Any]:
+    """Memory mapped as torch's expandable segments are."""
+    cuda = worker.cuda
+
+    def make() -> None:
+        base = cuda.number("cuMemAddressReserve", sharing.PIECE, 0, 0, 0)
+        sharing.map_piece(cuda, base, sharing.PIECE, sharing.create_piece(cuda, sharing.PIECE))
+
+    return make
+
+
+class _Exporter:
+    """A peer that shares memory, and lives until this process ends."""
+
+    handle: api.Handle | None = None
+
+    @classmethod
+    def get(cls) -> api.Handle:
+        if cls.handle is None:
+            cls.peer = sharing.Peer("exporter")
+            said = cls.peer.answer()
+            cls.handle = api.Handle.from_buffer_copy(bytes.fromhex(said["handle"]))
+        return cls.handle
+
+
+def _ipc_open(worker: Any) -> Callable[[], Any]:
+    """A peer's memory, opened by its handle."""
+    handle = _Exporter.get()
+    return lambda: worker.cuda.number("cuIpcOpenMemHandle_v2", handle, 1)
+
+
+def _ipc_close(worker: Any) -> Callable[[], Any]:
+    pointer = worker.cuda.number("cuIpcOpenMemHandle_v2", _Exporter.get(), 1)
+    return lambda: worker.cuda.call("cuIpcCloseMemHandle", pointer)
+
+
+ROWS: dict[str, Row] = {
+    "late_launch": _late_launch,
+    "many_launches": _many_launches,
+    "many_copies": _many_copies,
+    "cpu": _cpu,
+    "item": _item,
+    "malloc": _malloc,
+    "free": _free,
+    "host_malloc": _host_malloc,
+    "host_free": _host_free,
+    "host_register": _host_register,
+    "stream_creation": _stream_creation,
+    "module_load": _module_load,
+    "nvrtc": _nvrtc,
+    "map": _map,
+    "ipc_open": _ipc_open,
+    "ipc_close": _ipc_close,
+}

@@ -1,0 +1,121 @@
+"""Whether messages move while a kernel has all of the GPU's processors.
+
+    python benchmarks/gpu/busy_gpu.py
+
+That no kernel shows in a profile proves nothing: a copy within a GPU is called Memcpy, however it
+is made. Here a kernel spins on every processor of the receiver's GPU until it is told to end, or
+for SPIN_S; a message that comes meanwhile has been copied by a copy engine.
+Answers: "busy.FIELD".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tests" / "python"))
+
+import torch
+import torch.distributed as dist
+
+import gpus
+from gpu.driver import rows, sharing
+from gpu.driver.api import Driver
+from gpu.runner.results import Findings
+from harness import Rank, run_job
+
+SPIN_S = 4.0
+PATIENCE_S = 2.0  # for the messages, while the kernel spins
+SIZES = (1 << 10, 4 << 20)  # an eager one, and one by CUDA IPC
+THREADS, BLOCKS = 1024, 2  # as many as a processor takes
+
+
+class Spinning:
+    """A kernel that has all processors of the GPU."""
+
+    def __init__(self) -> None:
+        self._cuda = Driver(torch.cuda.current_device() if gpus.REAL else 0)
+        self._words = sharing.Words()
+        self._words.register(self._cuda)
+        self._stream = self._cuda.stream()
+        module = self._cuda.number("cuModuleLoadData", rows.PTX, of=ctypes.c_void_p)
+        self._function = self._cuda.number(
+            "cuModuleGetFunction", module, b"dlslime_spin", of=ctypes.c_void_p
+        )
+        self._end = self._cuda.event()
+
+    def start(self) -> None:
+        """Launch it, and wait until it runs."""
+        word, value = ctypes.c_uint64(self._words.device), ctypes.c_uint32(1)
+        limit = ctypes.c_uint64(int(SPIN_S * 1e9))
+        addresses = (ctypes.addressof(word), ctypes.addressof(value), ctypes.addressof(limit))
+        parameters = (ctypes.c_void_p * 3)(*addresses)
+        grid = (self._cuda.attribute(16) * BLOCKS, 1, 1, THREADS, 1, 1)
+        self._cuda.call("cuLaunchKernel", self._function, *grid, 0, self._stream, parameters, None)
+        self._cuda.call("cuEventRecord", self._end, self._stream)
+        time.sleep(0.2)
+
+    def spins(self) -> bool:
+        """Tell whether it still has the processors."""
+        return not self._cuda.within(0, self._end)
+
+    def stop(self) -> None:
+        """Let it end."""
+        self._words.store(0, 1)
+        self._cuda.settle(self._stream)
+
+
+def receive(me: Rank, tensors: list[torch.Tensor]) -> None:
+    """Receive while the kernel spins, and leave the answers."""
+    findings = Findings("busy.")
+    spinning = Spinning()
+    spinning.start()
+    works = [dist.irecv(tensor, 0) for tensor in tensors]
+    me.barrier()
+    begin = time.monotonic()
+    while not all(work.is_completed() for work in works):
+        if time.monotonic() - begin > PATIENCE_S:
+            break
+        time.sleep(0.001)
+    ended = [work.is_completed() for work in works]
+    still = spinning.spins()
+    findings.answer(
+        small_message_moves=ended[0],
+        large_message_moves=ended[1],
+        kernel_still_spins=still,
+        proved=all(ended) and still,
+        ms=round((time.monotonic() - begin) * 1e3, 2),
+    )
+    spinning.stop()
+    for work in works:
+        work.wait()
+
+
+def work(me: Rank) -> None:
+    """Two messages, in one rank."""
+    gpus.use(me.rank)
+    tensors = [torch.full((size,), me.rank + 1, dtype=torch.uint8, device="cuda") for size in SIZES]
+    exchange = [torch.zeros_like(tensor) for tensor in tensors]
+    for tensor in exchange:  # connections and mappings are made before
+        (dist.send if me.rank == 0 else dist.recv)(tensor, 1 - me.rank)
+    gpus.settle()
+    me.barrier()
+    if me.rank == 1:
+        receive(me, tensors)
+        for tensor in tensors:
+            if not tensor.cpu().eq(1).all():
+                raise RuntimeError("bytes that were not sent")
+    else:
+        me.barrier()
+        for each in [dist.isend(tensor, 1) for tensor in tensors]:
+            each.wait()
+        gpus.settle()
+
+
+if __name__ == "__main__":
+    cores = sorted(os.sched_getaffinity(0))
+    run_job(work, backends={"ours": "dlslime"}, cores=cores, deadline=60)

@@ -1,0 +1,198 @@
+"""What messages and transfers between two ranks on GPUs cost, against copies of the same shape.
+
+    python benchmarks/gpu/figures.py bandwidth|latency|pages|profile [VARIANT]
+
+The ways take turns in every round, and move on through more memory than caches hold. Times are
+fitted as a + b n: what a message costs, and what a byte does; on one GPU that two contexts share
+neither a ratio at one size nor the chip's own rate says what an NVLink would show. The receiver
+leaves each figure as soon as it has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tests" / "python"))
+
+import torch
+import torch.distributed as dist
+
+import dlslime_backend
+import gpus
+from gpu.figures import fit, traffic
+from gpu.figures.traffic import MIB, PAGE, REAL, SCALE
+from gpu.runner.results import Findings
+from harness import Rank, run_job
+from report import size_name, summary
+
+LINK = 450e9  # bytes per second of an NVLink of an H100 in one direction
+ROUNDS = 5
+SIZES = [128 << 10, 512 << 10, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
+PAGES = [64, 512, 2048, 8192]
+SMALL = [8, 1 << 10, 8 << 10, 64 << 10, MIB]
+EXCHANGES = 1000  # that the profiler watches
+DEADLINE_S = 300  # the step's own limit is shorter
+
+Ways = dict[str, Callable[[], float]]
+
+
+def turns(me: Rank, ways: Ways) -> dict[str, list[float]]:
+    """Samples of every way in seconds, which take turns; the first round warms up."""
+    samples: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(ROUNDS + 1):
+        for name, once in ways.items():
+            me.barrier()
+            value = once()
+            if number > 0:
+                samples[name].append(value)
+    return samples
+
+
+class Report:
+    """What the receiver leaves: figures in microseconds, and fits as answers."""
+
+    def __init__(self, me: Rank, part: str, variant: str) -> None:
+        self._findings = Findings(f"fit.{part}.{variant}.") if me.rank == 1 else None
+        self._part, self._variant = part, variant
+
+    def figure(
+        self, name: str, samples: dict[str, list[float]], count: int, base: str, target: str = ""
+    ) -> None:
+        """Leave what one message (or batch) of each way takes, and ours against `base`'s."""
+        if self._findings is None:
+            return
+        times = {way: median(values) / count * 1e6 for way, values in samples.items()}
+        against = times.get(base)
+        self._findings.figure(
+            part=self._part,
+            variant=self._variant,
+            name=name,
+            unit="us",
+            value=times["ours"],
+            baseline=against,
+            ratio=against / times["ours"] if against else None,
+            target=target,
+            ok=None,
+            details={way: summary(values, 1e6 / count) for way, values in samples.items()},
+        )
+        print(f"{name}: " + ", ".join(f"{way} {time:.4g} us" for way, time in times.items()))
+
+    def fits(self, points: dict[int, dict[str, float]], of: str) -> None:
+        """Leave a and b of each way, from seconds by size (or by the number of pages)."""
+        if self._findings is None:
+            return
+        for way in next(iter(points.values())):
+            line = fit.line({size: times[way] for size, times in points.items()})
+            values = {"a_us": line.fixed * 1e6, "worst_residual": line.worst}
+            if of == "bytes":
+                at_link = MIB / LINK
+                values["gb_per_s"] = 1 / line.each / 1e9
+                values["ratio_at_450_gb_per_s_of_1_mib"] = at_link / (line.fixed + at_link)
+            else:
+                values[f"ns_per_{of}"] = line.each * 1e9
+            rounded = {f"{way}.{key}": float(f"{value:.4g}") for key, value in values.items()}
+            self._findings.answer(**rounded)
+
+    def answer(self, **values: Any) -> None:
+        """Leave answers."""
+        if self._findings is not None:
+            self._findings.answer(**values)
+
+
+def bandwidth(me: Rank, variant: str) -> None:
+    """Messages of growing sizes, back to back."""
+    report = Report(me, "bandwidth", variant)
+    points: dict[int, dict[str, float]] = {}
+    for whole in SIZES:
+        size = whole // SCALE
+        count = max(4, min(128, 256 * MIB // whole))
+        stream = traffic.Messages(me, size, count)
+        ways: Ways = {"copy": stream.copies}
+        by_ipc = stream.ipc_copies() if REAL else None
+        if by_ipc is not None:
+            ways["ipc"] = by_ipc
+        for slot, group in me.groups.items():
+            ways[slot] = lambda g=group, s=stream: s.messages(g)  # type: ignore[misc]
+        samples = turns(me, ways)
+        stream.check()
+        report.figure(size_name(size), samples, count, "ipc" if by_ipc else "copy")
+        points[size] = {way: median(values) / count for way, values in samples.items()}
+    report.fits(points, "bytes")
+    counted = dlslime_backend.stats(me.groups["ours"])["peers"][1 - me.rank]
+    report.answer(route=counted["route"], cuda_ipc_messages=counted["cuda_ipc_messages"])
+
+
+def latency(me: Rank, variant: str) -> None:
+    """One way from stream to stream, and the host's part of isend() and wait()."""
+    report = Report(me, "latency", variant)
+    for size in SMALL:
+        count = 400 // SCALE if size < MIB else 64 // min(SCALE, 8)
+        ways: Ways = {
+            slot: lambda g=group, s=size, n=count: traffic.ping_pong(me, g, s, n)  # type: ignore[misc]
+            for slot, group in me.groups.items()
+        }
+        target = "< 12 us" if size <= 8 << 10 else ""
+        report.figure(f"one way {size_name(size)}", turns(me, ways), count, "nccl", target)
+    times = [traffic.host_times(me, me.groups["ours"], 8192, 200 // SCALE) for _ in range(ROUNDS)]
+    for number, name in enumerate(("isend", "wait")):
+        # Of the sender, who waits for nothing, and of the receiver.
+        both = me.share([entry[number] for entry in times])
+        report.figure(f"host in {name}(), sender", {"ours": both[0]}, 1, "", "< 8 us")
+        report.figure(f"host in {name}(), receiver", {"ours": both[1]}, 1, "", "< 8 us")
+
+
+def pages(me: Rank, variant: str) -> None:
+    """Batches of reads of 16 KiB that can't be merged."""
+    report = Report(me, "pages", variant)
+    points: dict[int, dict[str, float]] = {}
+    for whole in PAGES:
+        count = max(2, whole // SCALE)
+        cache = traffic.Cache(me, me.groups["ours"], count)
+        ways: Ways = {"copy": cache.copy, "gather": cache.gather, "ours": cache.read}
+        samples = turns(me, ways)
+        cache.check()
+        report.figure(f"{count} pages of {PAGE >> 10} KiB", samples, 1, "gather")
+        points[count] = {way: median(values) for way, values in samples.items()}
+        cache.close()
+    report.fits(points, "page")
+
+
+def profile(me: Rank, variant: str) -> None:
+    """Kernels, copies and waits of the host in a loop of exchanges, as CUPTI sees them.
+
+    CUPTI waits for the GPU itself: a few waits are its own.
+    """
+    seen = me.share(traffic.watched(me, me.groups["ours"], EXCHANGES))
+    if me.rank == 1:
+        Findings("profile.").answer(exchanges=EXCHANGES, sender=seen[0], receiver=seen[1])
+
+
+GROUPS = {"bandwidth": bandwidth, "latency": latency, "pages": pages, "profile": profile}
+
+
+def work(me: Rank, name: str, variant: str) -> None:
+    """One group of figures, in one rank."""
+    gpus.use(me.rank)
+    GROUPS[name](me, variant)
+
+
+def main() -> None:
+    """Run one group in two ranks."""
+    name, variant = sys.argv[1], (sys.argv[2:] or ["plain"])[0]
+    backends = {"ours": "dlslime"}
+    if REAL and torch.cuda.device_count() > 1 and dist.is_nccl_available():
+        backends["nccl"] = "nccl"
+    cores = sorted(os.sched_getaffinity(0))
+    run_job(work, (name, variant), backends=backends, cores=cores, deadline=DEADLINE_S)
+    print(json.dumps({"group": name, "variant": variant, "scale": SCALE}))
+
+
+if __name__ == "__main__":
+    main()

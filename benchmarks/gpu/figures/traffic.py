@@ -1,0 +1,236 @@
+"""What the two ranks of the figures do: messages, transfers, and copies of the same shape."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import dlslime_backend
+import gpus
+from harness import PayloadError, Rank
+
+MIB = 1 << 20
+PAGE = 16 << 10
+ROTATION = 64 * MIB  # at least so much is gone through: an H100 caches 50 MB
+REAL = gpus.REAL
+SCALE = 1 if REAL else 64  # the fake driver copies by a processor
+
+
+def pattern(size: int, seed: int) -> torch.Tensor:
+    """Bytes of which none is where it would be if some were lost."""
+    return torch.arange(size, device="cuda").add(seed).remainder(251).to(torch.uint8)
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Seconds until the current stream has done it."""
+    gpus.settle()
+    start = time.perf_counter()
+    action()
+    gpus.settle()
+    return time.perf_counter() - start
+
+
+class Messages:
+    """So many messages of one size from rank 0 to rank 1, through memory that is not cached."""
+
+    def __init__(self, me: Rank, size: int, count: int) -> None:
+        self._me, self._size, self._count = me, size, count
+        self._seed = 17 if me.rank == 0 else 0
+        parts = max(2, -(-ROTATION // SCALE // size))
+        self._whole = pattern(size * parts, self._seed)
+        self._parts = list(self._whole.view(parts, size).unbind())
+        self._local = list(pattern(size * parts, 5).view(parts, size).unbind())
+        # Apart, so that both ranks are at the same one of messages.
+        self._at = {"copies": 0, "messages": 0}
+
+    def _turn(self, of: str) -> int:
+        self._at[of] = (self._at[of] + 1) % len(self._parts)
+        return self._at[of]
+
+    def _copy_from(self, sources: list[torch.Tensor]) -> float:
+        def copies() -> None:
+            for _ in range(self._count):
+                number = self._turn("copies")
+                self._local[number].copy_(sources[number], non_blocking=True)
+
+        seconds = timed(copies) if self._me.rank == 1 else 0.0
+        self._me.barrier()  # the sender's context has nothing to do meanwhile
+        return seconds
+
+    def copies(self) -> float:
+        """Seconds of as many copies by rank 1, within its own memory."""
+        return self._copy_from(self._parts)
+
+    def ipc_copies(self) -> Callable[[], float] | None:
+        """Return what gives the seconds of as many copies by rank 1 from memory of rank 0.
+
+        The memory is shared by torch's own CUDA IPC: the limit of every copy between processes.
+        None where torch can't share it; the log says why.
+        """
+        sources: list[torch.Tensor] = []
+        try:
+            sources = self._shared_by_torch()
+        except Exception as error:  # noqa: BLE001 - the other ways can be measured all the same
+            print(f"torch's CUDA IPC: {type(error).__name__}: {error}", flush=True)
+        if not self._me.share(bool(sources))[1]:
+            return None
+        return lambda: self._copy_from(sources)
+
+    def _shared_by_torch(self) -> list[torch.Tensor]:
+        from torch.multiprocessing.reductions import reduce_tensor
+
+        made = None
+        try:
+            if self._me.rank == 0:
+                made = reduce_tensor(self._whole)
+        finally:
+            shared = self._me.share(made)[0]
+        if self._me.rank == 0 or shared is None:
+            return []
+        rebuild, arguments = shared
+        remote = rebuild(*arguments).view(len(self._parts), self._size)
+        return list(remote.unbind())
+
+    def messages(self, group: dist.ProcessGroup) -> float:
+        """Seconds from the first post to the last byte at the receiver."""
+        me = self._me
+        post = dist.isend if me.rank == 0 else dist.irecv
+        gpus.settle()
+        me.barrier()
+
+        def exchange() -> None:
+            works = []
+            for _ in range(self._count):
+                part = self._parts[self._turn("messages")]
+                works.append(post(part, 1 - me.rank, group=group))
+            for work in works:
+                work.wait()
+
+        return timed(exchange)
+
+    def check(self) -> None:
+        """Raises PayloadError where what has come is not what was sent."""
+        self._me.barrier()
+        if self._me.rank == 1:
+            sent = pattern(self._size * len(self._parts), 17).view(-1, self._size).cpu()
+            touched = min(self._count, len(self._parts))
+            for back in range(touched):
+                number = (self._at["messages"] - back) % len(self._parts)
+                if not torch.equal(self._parts[number].cpu(), sent[number]):
+                    raise PayloadError(f"message of {self._size} bytes: others were sent")
+        self._me.barrier()
+
+
+def ping_pong(me: Rank, group: dist.ProcessGroup, size: int, count: int) -> float:
+    """Seconds of so many one-way trips, from stream to stream."""
+    buffer = torch.zeros(size, dtype=torch.uint8, device="cuda")
+    gpus.settle()
+    me.barrier()
+    start = time.perf_counter()
+    for _ in range(count):
+        if me.rank == 0:
+            dist.send(buffer, 1, group=group)
+            dist.recv(buffer, 1, group=group)
+        else:
+            dist.recv(buffer, 0, group=group)
+            dist.send(buffer, 0, group=group)
+        gpus.settle()
+    return (time.perf_counter() - start) / 2
+
+
+def host_times(me: Rank, group: dist.ProcessGroup, size: int, count: int) -> tuple[float, float]:
+    """Median seconds that the host spends in one isend() or irecv(), and in one wait()."""
+    buffers = [torch.zeros(size, dtype=torch.uint8, device="cuda") for _ in range(count)]
+    post = dist.isend if me.rank == 0 else dist.irecv
+    gpus.settle()
+    me.barrier()
+    posts, waits, works = [], [], []
+    for buffer in buffers:
+        start = time.perf_counter()
+        works.append(post(buffer, 1 - me.rank, group=group))
+        posts.append(time.perf_counter() - start)
+    for work in works:
+        start = time.perf_counter()
+        work.wait()
+        waits.append(time.perf_counter() - start)
+    gpus.settle()
+    return median(posts), median(waits)
+
+
+class Cache:
+    """Registered pages of each rank; rank 1 reads those of rank 0 in another order."""
+
+    def __init__(self, me: Rank, group: dist.ProcessGroup, pages: int) -> None:
+        self._me, self._pages = me, pages
+        self._memory = pattern(pages * PAGE, me.rank)
+        self._copied = torch.empty_like(self._memory)
+        self._order = torch.arange(pages - 1, -1, -1, device="cuda")
+        self._region = dlslime_backend.register(self._memory, name="pages")
+        exported: list[bytes] = [b"", b""]
+        dist.all_gather_object(exported, self._region.export(), group=group)
+        self._remote = dlslime_backend.import_region(exported[1 - me.rank])
+        self._peer = dlslime_backend.peer(1 - me.rank, group)
+
+    def _alone(self, action: Callable[[], object]) -> float:
+        seconds = timed(action) if self._me.rank == 1 else 0.0
+        self._me.barrier()
+        return seconds
+
+    def copy(self) -> float:
+        """Seconds of one copy of as many bytes."""
+        return self._alone(lambda: self._copied.copy_(self._memory, non_blocking=True))
+
+    def gather(self) -> float:
+        """Seconds of torch's kernel that copies as many pages in another order."""
+        pages, target = self._memory.view(-1, PAGE), self._copied.view(-1, PAGE)
+        return self._alone(lambda: torch.index_select(pages, 0, self._order, out=target))
+
+    def read(self) -> float:
+        """Seconds of one batch, every page to another place."""
+        here = torch.arange(self._pages)
+        pieces = (here, here.flip(0), PAGE)
+        return self._alone(lambda: self._peer.read(self._region, self._remote, pieces).wait())
+
+    def check(self) -> None:
+        """Raises PayloadError where a page is not the peer's."""
+        self._me.barrier()
+        expected = pattern(self._pages * PAGE, 0).cpu().view(-1, PAGE).flip(0)
+        if self._me.rank == 1 and not torch.equal(self._memory.cpu().view(-1, PAGE), expected):
+            raise PayloadError("pages that are not the peer's")
+        self._me.barrier()
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._region.deregister()
+
+
+def watched(me: Rank, group: dist.ProcessGroup, exchanges: int) -> dict[str, Any]:
+    """Counts what a profiler sees in a loop of exchanges."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    mine, theirs = (torch.zeros(MIB, dtype=torch.uint8, device="cuda") for _ in range(2))
+    gpus.settle()
+    me.barrier()
+    with profiled(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        for _ in range(exchanges):
+            for work in dist.batch_isend_irecv(
+                [
+                    dist.P2POp(dist.isend, mine, 1 - me.rank, group=group),
+                    dist.P2POp(dist.irecv, theirs, 1 - me.rank, group=group),
+                ]
+            ):
+                work.wait()
+    entries = profiler.key_averages()
+    on_gpu = [entry for entry in entries if str(entry.device_type).endswith("CUDA")]
+    moves = ("Memcpy", "Memset")
+    return {
+        "kernels": {e.key: e.count for e in on_gpu if not e.key.startswith(moves)},
+        "copies": sum(e.count for e in on_gpu if e.key.startswith("Memcpy")),
+        "host_waits": {e.key: e.count for e in entries if "Synchronize" in e.key},
+    }

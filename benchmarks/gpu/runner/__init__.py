@@ -1,0 +1,1 @@
+"""Steps, their results, and the plan of a run."""

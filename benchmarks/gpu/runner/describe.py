@@ -1,0 +1,86 @@
+"""The machine that gpu_check runs on; every question may stay without an answer."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from gpu.driver.api import Driver
+from gpu.runner.results import Findings
+
+
+def said(*command: str) -> list[str]:
+    """What a command prints, by lines; nothing where it can't be run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.strip().splitlines()
+
+
+def attempt(question: Callable[[], Any]) -> Any:
+    """The answer, or in words why there is none."""
+    try:
+        return question()
+    except Exception as error:  # noqa: BLE001 - it is the answer
+        return f"{type(error).__name__}: {error}"
+
+
+def gpus_of_torch() -> int:
+    """How many GPUs torch can use."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def about_torch() -> dict[str, Any]:
+    """The torch, and what the report of every benchmark says of a machine."""
+    import torch
+
+    from report import environment
+
+    return {**environment(), "torch_cuda": torch.version.cuda}
+
+
+def resolves() -> str:
+    """Whether this host's name resolves: torchrun needs it, and gpu_check does not."""
+    socket.getaddrinfo(socket.gethostname(), None)
+    return "yes"
+
+
+def main() -> None:
+    """Answer everything, the quick questions first."""
+    findings = Findings()
+    query = "name,driver_version,memory.total,pci.bus_id,compute_mode"
+    findings.machine(
+        kernel=platform.release(),
+        processors=len(said("nproc", "--all")) and int(said("nproc", "--all")[0]),
+        gpus=said("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"),
+        topology=said("nvidia-smi", "topo", "-m"),
+        compiler=said("c++", "--version")[:1],
+        nvcc=said("nvcc", "--version")[-1:],
+        ninja=shutil.which("ninja") or "none",
+        verbs_header=Path("/usr/include/infiniband/verbs.h").exists(),
+    )
+    findings.machine(
+        driver_gpus=attempt(
+            lambda: Driver().number("cuDeviceGetCount", of=ctypes.c_int),
+        )
+    )
+    findings.machine(hostname_resolves=attempt(resolves))
+    findings.machine(torch_gpus=attempt(gpus_of_torch))
+    about = attempt(about_torch)
+    findings.machine(**about if isinstance(about, dict) else {"torch": about})
+
+
+if __name__ == "__main__":
+    main()

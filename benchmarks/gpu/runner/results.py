@@ -1,0 +1,114 @@
+"""What a run of gpu_check has found: saved after each step, in every place that was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gpu.runner import questions
+from gpu.runner.steps import FINDINGS
+
+
+class Results:
+    """The JSON file and the log of a run.
+
+    Attributes:
+        scratch: a folder for single steps' files.
+        found: the content of the JSON file; docs/cuda.md says what its fields mean.
+    """
+
+    def __init__(self, folders: list[Path], name: str, budget_s: float, command: str) -> None:
+        self.scratch = Path(tempfile.mkdtemp(prefix="gpu_check."))
+        self._folders = folders
+        self._name = name
+        self.found: dict[str, Any] = {
+            "command": command,
+            "complete": False,
+            "budget_s": budget_s,
+            "seconds": 0.0,
+            "machine": {},
+            "steps": [],
+            "answers": {},
+            "figures": [],
+            "questions": [],
+        }
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{name}.log").write_text("")
+        self.save()
+
+    @property
+    def path(self) -> Path:
+        """The JSON file in the first folder."""
+        return self._folders[0] / f"{self._name}.json"
+
+    def log(self, step: str, text: str) -> None:
+        """Append a step's output to the log."""
+        for folder in self._folders:
+            with (folder / f"{self._name}.log").open("a", errors="replace") as file:
+                file.write(f"== {step}\n{text.rstrip()}\n")
+
+    def merge(self, step: str, findings: dict[str, Any]) -> None:
+        """Take what a step's programs have left: answers by name, figures, and the machine."""
+        self.found["machine"].update(findings.get("machine", {}))
+        self.found["answers"].update(findings.get("answers", {}))
+        for figure in findings.get("figures", []):
+            self.found["figures"].append({"step": step, **figure})
+
+    def add(self, record: dict[str, Any], seconds: float) -> None:
+        """Add a step's record, and save."""
+        self.found["steps"].append(record)
+        self.found["seconds"] = round(seconds, 1)
+        self.save()
+
+    def finish(self, seconds: float) -> None:
+        """Note that nothing more will come, and save."""
+        self.found["complete"] = True
+        self.found["seconds"] = round(seconds, 1)
+        self.save()
+
+    def save(self) -> None:
+        """Write the JSON file: whole or not at all."""
+        self.found["questions"] = questions.answered(self.found)
+        text = json.dumps(self.found, indent=1, default=str) + "\n"
+        for folder in self._folders:
+            made = folder / f".{self._name}.json.new"
+            made.write_text(text)
+            made.rename(folder / f"{self._name}.json")
+
+
+class Findings:
+    """What a step's program leaves for the results; saved at each change, in case it is stopped."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._path = os.environ.get(FINDINGS)
+        self._prefix = prefix
+        self.all: dict[str, Any] = {"answers": {}, "figures": [], "machine": {}}
+        if self._path and Path(self._path).exists():  # another program of the same step left it
+            self.all.update(json.loads(Path(self._path).read_text()))
+
+    def answer(self, **values: Any) -> None:
+        """Set fields of the results' "answers"."""
+        for name, value in values.items():
+            self.all["answers"][self._prefix + name] = value
+            print(f"{self._prefix}{name}: {value}", flush=True)
+        self._save()
+
+    def figure(self, **entry: Any) -> None:
+        """Add an entry to the results' "figures"."""
+        self.all["figures"].append(entry)
+        self._save()
+
+    def machine(self, **values: Any) -> None:
+        """Set fields of the results' "machine"."""
+        self.all["machine"].update(values)
+        self._save()
+
+    def _save(self) -> None:
+        if self._path:
+            made = Path(f"{self._path}.new")
+            made.write_text(json.dumps(self.all, default=str))
+            made.rename(self._path)
