@@ -21,8 +21,9 @@ std::unique_ptr<Transport> makeRdma([[maybe_unused]] const Config& config) {
 #else
   throw Error(
       ErrorCode::kUnavailable,
-      "built without RDMA, because infiniband/verbs.h was not there: install "
-      "libibverbs-dev (or rdma-core-devel) and build again");
+      "built without RDMA: infiniband/verbs.h was not there, or "
+      "DLSLIME_BUILD_RDMA=off hid it; install libibverbs-dev (or "
+      "rdma-core-devel) and build again");
 #endif
 }
 

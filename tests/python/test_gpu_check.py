@@ -292,13 +292,18 @@ def test_where_there_is_no_gpu_it_says_so(tmp_path: Path) -> None:
     built.mkdir()
     (built / "dlslime_backend").symlink_to(ROOT / "dlslime_backend")
     status, found, output = check(
-        tmp_path, "--built", str(built), DLSLIME_CUDA_LIBRARY="/no/such/libcuda.so"
+        tmp_path,
+        *("--built", str(built)),
+        DLSLIME_CUDA_LIBRARY="/no/such/libcuda.so",
+        PATH="/usr/local/bin:/usr/bin:/bin",
     )
     assert status == 2, output
     ends = outcomes(found)
     assert "build" not in ends
     assert ends["linkage"] == "ok", output
     assert (built / "committed_waits").exists()
+    # Beside the interpreter, whose folder is not in the PATH.
+    assert found["machine"]["ninja"] == str(Path(sys.executable).parent / "ninja")
     told = {step for step, end in ends.items() if end == "no GPU"}
     assert told >= {"driver probe", "lock matrix", "committed waits", "cuda_messages", "profiler"}
     assert set(ends.values()) == {"ok", "no GPU"}

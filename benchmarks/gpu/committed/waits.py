@@ -35,14 +35,14 @@ PATTERN_S, CONTROL_S, MEASUREMENT_S = 6.0, 1.5, 10.0
 
 
 def compile_to(program: Path) -> None:
-    """Compile the prototype; only the C library is needed where it runs.
+    """Compile the prototype.
 
     Raises:
         subprocess.CalledProcessError: the compiler's output says why.
     """
     program.parent.mkdir(parents=True, exist_ok=True)
     sources = sorted(str(source) for source in HERE.glob("*.cpp"))
-    flags = ["-std=c++20", "-O2", "-pthread", "-static-libstdc++", "-static-libgcc"]
+    flags = ["-std=c++20", "-O2", "-pthread"]
     includes = [f"-I{ROOT / 'csrc'}", f"-I{HERE.parent}"]
     command = [os.environ.get("CXX", "c++"), *flags, *includes, *sources]
     subprocess.run([*command, "-o", str(program), "-ldl"], check=True)

@@ -18,6 +18,7 @@ MIB = 1 << 20
 PAGE = 16 << 10
 ROTATION = 64 * MIB  # at least so much is gone through: an H100 caches 50 MB
 REAL = gpus.REAL
+SENT = 17  # the seed of what rank 0 sends
 SCALE = 1 if REAL else 64  # the fake driver copies by a processor
 
 
@@ -40,11 +41,11 @@ class Messages:
 
     def __init__(self, me: Rank, size: int, count: int) -> None:
         self._me, self._size, self._count = me, size, count
-        self._seed = 17 if me.rank == 0 else 0
+        self._seed = SENT if me.rank == 0 else 0
         parts = max(2, -(-ROTATION // SCALE // size))
-        self._whole = pattern(size * parts, self._seed)
+        self._whole = pattern(size, self._seed).repeat(parts)
         self._parts = list(self._whole.view(parts, size).unbind())
-        self._local = list(pattern(size * parts, 5).view(parts, size).unbind())
+        self._local = list(pattern(size, 5).repeat(parts).view(parts, size).unbind())
         # Apart, so that both ranks are at the same one of messages.
         self._at = {"copies": 0, "messages": 0}
 
@@ -117,11 +118,10 @@ class Messages:
         """Raises PayloadError where what has come is not what was sent."""
         self._me.barrier()
         if self._me.rank == 1:
-            sent = pattern(self._size * len(self._parts), 17).view(-1, self._size).cpu()
-            touched = min(self._count, len(self._parts))
-            for back in range(touched):
+            sent = pattern(self._size, SENT)
+            for back in range(min(self._count, len(self._parts))):
                 number = (self._at["messages"] - back) % len(self._parts)
-                if not torch.equal(self._parts[number].cpu(), sent[number]):
+                if not torch.equal(self._parts[number].cpu(), sent.cpu()):
                     raise PayloadError(f"message of {self._size} bytes: others were sent")
         self._me.barrier()
 
