@@ -26,6 +26,22 @@ REGISTER_PORTABLE_AND_MAPPED = 3
 MEMORY_TYPE, BUFFER_ID = 2, 7  # pointer attributes
 LEGACY_IPC_CAPABLE, RANGE_START, RANGE_SIZE, HANDLE_TYPES = 10, 11, 12, 14
 
+ATTRIBUTES = {  # of a GPU: CU_DEVICE_ATTRIBUTE_*
+    "multiprocessor_count": 16,
+    "l2_cache_size": 38,
+    "async_engine_count": 40,
+    "can_use_host_pointer_for_registered_mem": 91,
+    "host_register_supported": 99,
+    "virtual_memory_management_supported": 102,
+    "handle_type_posix_file_descriptor_supported": 103,
+    "gpu_direct_rdma_supported": 116,
+    "gpu_direct_rdma_flush_writes_options": 117,
+    "gpu_direct_rdma_writes_ordering": 118,
+    "can_use_stream_wait_value_nor": 123,
+    "dma_buf_supported": 124,
+    "handle_type_fabric_supported": 128,
+}
+
 
 class Handle(ctypes.Structure):
     """CUipcMemHandle, CUmemFabricHandle."""
@@ -65,7 +81,7 @@ class CopyAttributes(ctypes.Structure):
 
 _SIZES = POINTER(c_size_t)
 _WORDS = POINTER(c_uint64)
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
+SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (POINTER(c_int),),
     "cuGetErrorName": (c_int, POINTER(c_char_p)),
@@ -152,7 +168,7 @@ class Driver:
             AttributeError: the driver has no such function.
         """
         found = getattr(self._library, name)
-        found.argtypes = _SIGNATURES[name]
+        found.argtypes = SIGNATURES[name]
         found.restype = c_int
         return found  # type: ignore[no-any-return]
 

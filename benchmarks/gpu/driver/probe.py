@@ -26,22 +26,6 @@ from gpu.runner.results import Findings
 MIB = 1 << 20
 PIECE = 2 * MIB
 
-ATTRIBUTES = {  # CU_DEVICE_ATTRIBUTE_*
-    "processors": 16,
-    "l2_bytes": 38,
-    "copy_engines": 40,
-    "host_pointers_of_registered_memory": 91,
-    "host_register": 99,
-    "virtual_memory": 102,
-    "descriptor_handles": 103,
-    "gpudirect_rdma": 116,
-    "gpudirect_flush_options": 117,
-    "gpudirect_writes_ordering": 118,
-    "stream_wait_nor": 123,
-    "dma_buf": 124,
-    "fabric_handles": 128,
-}
-
 
 def outcome(action: Callable[[], Any]) -> str:
     """Say "ok" where the call goes well, else the driver's name of what went wrong."""
@@ -62,7 +46,7 @@ def device(findings: Findings) -> None:
     cuda = Driver()
     name = ctypes.create_string_buffer(100)
     cuda.call("cuDeviceGetName", name, len(name), cuda.device)
-    values: dict[str, Any] = {key: cuda.attribute(number) for key, number in ATTRIBUTES.items()}
+    values: dict[str, Any] = {key: cuda.attribute(number) for key, number in api.ATTRIBUTES.items()}
     version = cuda.number("cuDriverGetVersion", of=ctypes.c_int)
     begin = time.perf_counter()
     for _ in range(1000):

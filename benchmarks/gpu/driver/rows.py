@@ -175,6 +175,7 @@ class _Exporter:
     """A peer that shares memory, and lives until this process ends."""
 
     handle: api.Handle | None = None
+    peer: sharing.Peer
 
     @classmethod
     def get(cls) -> api.Handle:

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 import gpus
-from gpu.driver import rows, sharing
+from gpu.driver import api, rows, sharing
 from gpu.driver.api import Driver
 from gpu.runner.results import Findings
 from harness import Rank, run_job
@@ -54,7 +54,8 @@ class Spinning:
         limit = ctypes.c_uint64(int(SPIN_S * 1e9))
         addresses = (ctypes.addressof(word), ctypes.addressof(value), ctypes.addressof(limit))
         parameters = (ctypes.c_void_p * 3)(*addresses)
-        grid = (self._cuda.attribute(16) * BLOCKS, 1, 1, THREADS, 1, 1)
+        processors = self._cuda.attribute(api.ATTRIBUTES["multiprocessor_count"])
+        grid = (processors * BLOCKS, 1, 1, THREADS, 1, 1)
         self._cuda.call("cuLaunchKernel", self._function, *grid, 0, self._stream, parameters, None)
         self._cuda.call("cuEventRecord", self._end, self._stream)
         time.sleep(0.2)

@@ -30,9 +30,9 @@ static_assert(sizeof(Handle) <= sizeof(IpcMemoryHandle));
 std::atomic<uint64_t> nextId{1};
 constexpr auto kAlreadyMapped = static_cast<Result>(208);
 
-std::byte* reserveAddresses(size_t size) {
+std::byte* reserveAddresses(size_t size, DevicePointer wanted) {
   void* const address = mmap(
-      nullptr,
+      reinterpret_cast<void*>(wanted),
       size,
       PROT_NONE,
       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -63,10 +63,10 @@ std::shared_ptr<Physical> makePhysical(size_t size, int device) {
   return std::make_shared<Physical>(fd, size, device, false);
 }
 
-Reservation::Reservation(size_t size_)
+Reservation::Reservation(size_t size_, DevicePointer wanted)
     : size(size_),
-      seen_(reserveAddresses(size)),
-      alias_(reserveAddresses(size)) {}
+      seen_(reserveAddresses(size, wanted)),
+      alias_(reserveAddresses(size, 0)) {}
 
 Reservation::~Reservation() {
   munmap(seen_, size);
@@ -110,9 +110,15 @@ AllocationPtr Memory::allocate(size_t size, int device) {
   if (!physical) {
     return nullptr;
   }
-  const auto place = std::make_shared<Reservation>(size);
-  auto made = std::make_shared<Allocation>(physical, place, place->base());
   const std::lock_guard<std::mutex> guard(mutex_);
+  auto& freed = freed_[size];
+  DevicePointer wanted = 0;
+  if (!freed.empty()) {
+    wanted = freed.front();
+    freed.pop_front();
+  }
+  const auto place = std::make_shared<Reservation>(size, wanted);
+  auto made = std::make_shared<Allocation>(physical, place, place->base());
   allocations_[made->base()] = made;
   return made;
 }
@@ -130,6 +136,9 @@ Result Memory::free(DevicePointer base, bool imported) {
   }
   gone = std::move(found->second);
   allocations_.erase(found);
+  if (!imported) {
+    freed_[gone->size()].push_back(base);
+  }
   return Result::kSuccess;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,7 +39,8 @@ std::shared_ptr<Physical> makePhysical(size_t size, int device);
 // own, at which what is next to each other is so, too.
 class Reservation {
  public:
-  explicit Reservation(size_t size);
+  // At `wanted`, if nothing is there.
+  explicit Reservation(size_t size, DevicePointer wanted = 0);
   ~Reservation();
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
@@ -157,6 +159,9 @@ class Memory {
 
   std::mutex mutex_;
   std::map<DevicePointer, AllocationPtr> allocations_;
+  // Where memory of a size was freed, by age: as drivers do, the next one of
+  // that size is made there.
+  std::map<size_t, std::deque<DevicePointer>> freed_;
   std::map<DevicePointer, std::shared_ptr<Reservation>> reservations_;
   std::map<uint64_t, std::shared_ptr<Physical>> handles_;
   std::map<uint64_t, std::vector<std::shared_ptr<Physical>>>

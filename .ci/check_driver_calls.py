@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Write C++ that compares gpu_check's declarations of the CUDA driver with NVIDIA's header.
+
+.ci/lint compiles it: a parameter that is missing, or of another size, is an error. Programs that
+run once, on a machine that is lent, can't be mended there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from gpu.driver import api  # noqa: E402
+
+# The header of a newer toolkit declares another form under the name: the one that is exported.
+FORMS = {
+    "cuMemcpyBatchAsync": "PFN_cuMemcpyBatchAsync_v12080",
+    "cuEventElapsedTime": "PFN_cuEventElapsedTime_v2000",
+}
+STRUCTURES = {
+    "CUipcMemHandle": api.Handle,
+    "CUmemLocation": api.Location,
+    "CUmemAccessDesc": api.Access,
+    "CUmemAllocationProp": api.Properties,
+    "CUmemcpyAttributes": api.CopyAttributes,
+}
+VALUES = {
+    "CUDA_ERROR_NOT_READY": api.NOT_READY,
+    "CU_MEM_LOCATION_TYPE_DEVICE": api.DEVICE_LOCATION,
+    "CU_MEM_ACCESS_FLAGS_PROT_READWRITE": api.READ_AND_WRITE,
+    "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR": api.DESCRIPTOR,
+    "CU_MEM_HANDLE_TYPE_FABRIC": api.FABRIC,
+    "CU_STREAM_WAIT_VALUE_GEQ": api.AT_LEAST,
+    "CU_STREAM_NON_BLOCKING": api.NON_BLOCKING,
+    "CU_MEMHOSTREGISTER_PORTABLE + CU_MEMHOSTREGISTER_DEVICEMAP": api.REGISTER_PORTABLE_AND_MAPPED,
+    "CU_POINTER_ATTRIBUTE_MEMORY_TYPE": api.MEMORY_TYPE,
+    "CU_POINTER_ATTRIBUTE_BUFFER_ID": api.BUFFER_ID,
+    "CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE": api.LEGACY_IPC_CAPABLE,
+    "CU_POINTER_ATTRIBUTE_RANGE_START_ADDR": api.RANGE_START,
+    "CU_POINTER_ATTRIBUTE_RANGE_SIZE": api.RANGE_SIZE,
+    "CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES": api.HANDLE_TYPES,
+    "CU_MEM_ALLOCATION_TYPE_PINNED": 1,
+    "CU_MEMCPY_SRC_ACCESS_ORDER_STREAM": 1,
+    **{f"CU_DEVICE_ATTRIBUTE_{name.upper()}": value for name, value in api.ATTRIBUTES.items()},
+}
+PROTOTYPE = ROOT / "benchmarks" / "gpu" / "committed" / "driver.cpp"
+BINDING = re.compile(r'bind\(library, "(\w+)", made\.(\w+)\)')
+
+HEAD = """
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <type_traits>
+#include "committed/driver.h"
+template <typename Ours, typename Theirs>
+constexpr bool kSame = sizeof(Ours) == sizeof(Theirs) &&
+    std::is_class_v<Ours> == std::is_class_v<Theirs>;
+template <typename Ours, typename Theirs>
+struct SameForm : std::false_type {};
+template <typename R, typename... Ours, typename S, typename... Theirs>
+  requires(sizeof...(Ours) == sizeof...(Theirs))
+struct SameForm<R (*)(Ours...), S (*)(Theirs...)>
+    : std::bool_constant<kSame<R, S> && (kSame<Ours, Theirs> && ...)> {};
+"""
+
+
+def cpp_type(argument: Any) -> str:
+    """Return a C++ type that is passed as the ctypes one is."""
+    if issubclass(argument, ctypes.Structure):
+        return next(name for name, ours in STRUCTURES.items() if ours is argument)
+    return {4: "int", 8: "void*"}[ctypes.sizeof(argument)]
+
+
+def form_of(name: str) -> str:
+    """Return the type of the header's function."""
+    return FORMS.get(name, f"decltype(&{name})")
+
+
+def lines() -> list[str]:
+    """Return the assertions."""
+    out = [HEAD]
+    for name, arguments in api.SIGNATURES.items():
+        ours = ", ".join(cpp_type(argument) for argument in arguments)
+        out.append(f'static_assert(SameForm<int (*)({ours}), {form_of(name)}>::value, "{name}");')
+    for name, member in BINDING.findall(PROTOTYPE.read_text()):
+        ours = f"decltype(committed::Driver::{member})"
+        out.append(f'static_assert(SameForm<{ours}, {form_of(name)}>::value, "{name}");')
+    for name, structure in STRUCTURES.items():
+        out.append(f"static_assert(sizeof({name}) == {ctypes.sizeof(structure)});")
+    for name, value in VALUES.items():
+        out.append(f"static_assert(static_cast<int>({name}) == {value});")
+    return out
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()))
