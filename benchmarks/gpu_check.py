@@ -16,6 +16,7 @@ of time, 2 if there is no GPU and the rest has passed; never whether times were 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import resource
 import signal
@@ -67,12 +68,19 @@ def environment(options: argparse.Namespace) -> dict[str, str]:
 def learn_of_gpus(runner: Runner, *, fake: bool) -> bool:
     """Note which steps can be run here; tell whether there are several GPUs."""
     machine = runner.results.found["machine"]
-    of_driver, of_torch = machine.get("driver_gpus"), machine.get("torch_gpus")
+    # Steps are tried where there is no answer: asking may take longer than it was given.
+    of_driver, of_torch = machine.get("driver_gpus", 1), machine.get("torch_gpus", 1)
     runner.learn("GPU", isinstance(of_driver, int) and of_driver > 0, NO_GPU)
     has_torch = fake or (isinstance(of_torch, int) and of_torch > 0)
     lack = f"torch sees no GPU ({of_torch})" if "GPU" in runner.facts else NO_GPU
     runner.learn("torch's GPU", has_torch, lack)
     return not fake and len(machine.get("gpus", [])) > 1
+
+
+def keep_gpu_awake() -> None:
+    """Hold the GPU's device open: else each program that begins may initialise it anew."""
+    with contextlib.suppress(OSError):
+        os.open("/dev/nvidia0", os.O_RDWR | os.O_CLOEXEC)
 
 
 def run_all(runner: Runner, options: argparse.Namespace) -> None:
@@ -88,6 +96,8 @@ def run_all(runner: Runner, options: argparse.Namespace) -> None:
     for step in plan.preparation(built, make=make, fake=fake):
         runner.run(step)
     several = learn_of_gpus(runner, fake=fake)
+    if not fake and "GPU" in runner.facts:
+        keep_gpu_awake()
     run(plan.questions(built))
     run([Step("cuda_messages", plan.ranks("cuda_messages"), 60, plan.OURS)])
     run(plan.figures(separate_gpus=several))

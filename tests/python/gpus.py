@@ -61,9 +61,12 @@ def settle() -> None:
 def run(parts: list[Callable[[int, int], None]]) -> None:
     """Call each part in both ranks of a torchrun job of two, as part(rank, peer)."""
     use()
-    dist.init_process_group("dlslime", timeout=timedelta(seconds=60))
+    # A GPU is lent for minutes: what hangs there has to say so before its step is stopped.
+    limit = timedelta(seconds=25 if REAL else 60)
+    dist.init_process_group("dlslime", timeout=limit)
     rank = dist.get_rank()
     for part in parts:
+        print(f"rank {rank}: {part.__name__}", flush=True)
         part(rank, 1 - rank)
         dist.barrier()
     dist.destroy_process_group()

@@ -23,7 +23,7 @@ from gpu.runner.steps import RESERVE_S, Runner, Step  # noqa: E402
 
 # What a step's program begins with, to leave findings.
 FINDINGS = f"import sys; sys.path.append({str(BENCHMARKS)!r})\n"
-FINDINGS += "from gpu.runner.results import Findings\n"
+FINDINGS += "from gpu.runner.findings import Findings\n"
 FOREVER = "import time; time.sleep(1000)"
 
 
@@ -176,6 +176,7 @@ def test_every_question_has_a_line() -> None:
     free = {"event_query": 0.1, "write_value": 0.2, "copy": 0.1, "batch": 0.1, "returns_ms": 1.0}
     answers = {
         "driver.remap.buffer_id_differs": False,
+        "driver.remap.block_id_differs": True,
         "driver.remap.handle_differs": True,
         "driver.batch_1024.right": True,
         "driver.batch_1024.result": "ok",
@@ -183,25 +184,35 @@ def test_every_question_has_a_line() -> None:
         "driver.batch_8192.right": False,
         "driver.batch_8192.result": "CUDA_ERROR_UNKNOWN",
         "driver.batch_8192.us_per_copy": 0.1,
+        "driver.batch_8192.settled": "ok",
         "driver.batch_60000.ended": "died of SIGSEGV",
         "lock.EAGER.8.cpu": {**free, "copy": "blocked", "batch": "blocked"},
         "lock.EAGER.8.item": free,
-        "lock.EAGER.1.cpu": free,
+        "lock.EAGER.8.free": {**free, "batch": "CUDA_ERROR_INVALID_VALUE"},
+        "lock.EAGER.legacy.cpu": free,
+        "lock.EAGER.legacy.streams": {"move": 1, "of": 2},
+        "lock.LAZY.8.error": "no process began",
         "committed.pattern.committed.free": {"LAZY.1": "ok", "EAGER.8": "did not end"},
     }
     lines = {
         entry["question"]: entry["answer"] for entry in questions.answered({"answers": answers})
     }
     assert lines["Does another piece at the same address show?"] == (
-        "by buffer id: no; by handle: yes"
+        "by buffer id: no; by block id: yes; by handle: yes"
     )
     assert lines["How large may a batch of copies be?"] == (
-        "1024: 0.5 us each; 8192: CUDA_ERROR_UNKNOWN; 60000: died of SIGSEGV"
+        "1024: 0.5 us each; 8192: CUDA_ERROR_UNKNOWN, ok, wrong bytes; 60000: died of SIGSEGV"
     )
     assert lines["What does a stream that waits stop, with kernels loaded early?"] == (
-        "8 queues: cpu holds up copy+batch; 1 queues: nothing is held up"
+        "a stream of its own: of 3 calls cpu holds up copy+batch; "
+        "free batch CUDA_ERROR_INVALID_VALUE | the default stream: of 1 calls none holds ours up"
     )
-    assert lines["Do committed waits end in every pattern?"] == "free EAGER.8: did not end"
+    assert lines["What does a stream that waits stop, with kernels loaded late?"] == (
+        "a stream of its own: no process began"
+    )
+    assert lines["Do committed waits end in every pattern?"] == (
+        "1 of 9 patterns run: free EAGER.8: did not end"
+    )
 
 
 # --- all of it ------------------------------------------------------------------------------------
@@ -243,8 +254,13 @@ def test_every_step_passes_without_a_gpu(tmp_path: Path) -> None:
     assert answers["committed.pattern.words.free"]["LAZY.8"] == "did not end"
     assert answers["lock.EAGER.8.free"]["copy"] == "blocked"
     assert answers["lock.EAGER.8.malloc"]["copy"] != "blocked"
-    assert answers["lock.EAGER.1.streams"] == {"move": 0, "of": 40}
-    assert answers["busy.proved"] is True
+    assert answers["lock.EAGER.8.nothing"]["copy"] != "blocked"
+    assert answers["lock.EAGER.legacy.free"]["copy"] == "blocked"
+    assert answers["lock.LAZY.1.streams"]["move"] == 0
+    assert 0 < answers["lock.LAZY.8.streams"]["move"] < 40
+    assert not [key for key in answers if key.startswith("lock.") and key.endswith(".error")]
+    assert min(answers["committed.held.committed.free"].values()) > 0
+    assert answers["busy.proved"] is answers["busy.plain_copy_moves"] is True
     assert answers["fit.bandwidth.plain.cuda_ipc_messages"] > 0
     parts = {(entry["part"], entry["variant"]) for entry in found["figures"]}
     assert parts >= {("bandwidth", "plain"), ("latency", "lazy"), ("pages", "copies")}
@@ -344,7 +360,7 @@ rows.ROWS = {{
     "hangs": lambda worker: lambda: ctypes.PyDLL(None).sleep(1000),
     "cpu": rows.ROWS["cpu"],
 }}
-lock_matrix.LOADING, lock_matrix.QUEUES = ("EAGER",), ("8",)
+lock_matrix.SETTINGS = [("EAGER", "8")]
 sys.exit(lock_matrix.program())
 """
 

@@ -77,26 +77,52 @@ pid_t startRank(
   return child;
 }
 
-// Says "ok", "failed", "died of signal N" or "did not end".
-// Those that have ended are no more in `ranks` then.
-std::string outcomeOf(std::vector<pid_t>& ranks, double seconds) {
-  const auto end =
-      std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+using Clock = std::chrono::steady_clock;
+
+// How long two processes may take to start: contexts, memory, IPC.
+constexpr double kStartSeconds = 20;
+
+Clock::time_point after(double seconds) {
+  return Clock::now() +
+      std::chrono::duration_cast<Clock::duration>(
+             std::chrono::duration<double>(seconds));
+}
+
+// "" while the rank runs; it is no child of ours any more otherwise.
+std::string endOf(pid_t rank) {
+  int status = 0;
+  if (waitpid(rank, &status, WNOHANG) == 0) {
+    return "";
+  }
+  if (WIFSIGNALED(status)) {
+    return "died of signal " + std::to_string(WTERMSIG(status));
+  }
+  return WEXITSTATUS(status) == 0 ? "ok" : "failed";
+}
+
+// Says "ok", "failed", "died of signal N", "did not end", or "did not start":
+// the time begins when both have come to their first barrier. Ranks that have
+// ended are no more in `ranks` then.
+std::string
+outcomeOf(std::vector<pid_t>& ranks, const Shared& shared, double seconds) {
+  auto end = after(kStartSeconds);
+  bool started = false;
   std::string worst = "ok";
   while (!ranks.empty()) {
-    int status = 0;
-    while (waitpid(ranks.back(), &status, WNOHANG) == 0) {
-      if (std::chrono::steady_clock::now() > end) {
-        return "did not end";
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (!started && shared.arrived >= 2) {
+      started = true;
+      end = after(seconds);
     }
-    ranks.pop_back();
-    if (WIFSIGNALED(status)) {
-      worst = "died of signal " + std::to_string(WTERMSIG(status));
-    } else if (WEXITSTATUS(status) != 0 && worst == "ok") {
-      worst = "failed";
+    std::erase_if(ranks, [&](pid_t rank) {
+      const auto ended = endOf(rank);
+      worst = ended.empty() || ended == "ok" ? worst : ended;
+      return !ended.empty();
+    });
+    if (Clock::now() > end && !ranks.empty()) {
+      const char* const late = started ? "did not end" : "did not start";
+      return worst == "ok" ? late : worst;
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return worst;
 }
@@ -140,14 +166,15 @@ int main(int argc, char** argv) {
     ranks.push_back(
         startRank(*program, shared, number, wayOf(argv[2]), ptx.str()));
   }
-  const auto outcome = outcomeOf(ranks, std::atof(argv[4]));
+  const auto outcome = outcomeOf(ranks, shared, std::atof(argv[4]));
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
           .count();
+  print(*program, shared, outcome, seconds);
+  std::fflush(stdout); // said, whatever the driver does to those that are left
   for (const pid_t rank : ranks) {
     kill(rank, SIGKILL);
     waitpid(rank, nullptr, 0);
   }
-  print(*program, shared, outcome, seconds);
   return outcome == "ok" ? 0 : 1;
 }

@@ -9,7 +9,7 @@ namespace committed {
 namespace {
 
 constexpr uint32_t kRounds = 4;
-constexpr double kBusyMs = 8;
+constexpr double kBusyMs = 20; // longer than it takes to load a module
 
 // Where a round has its bytes: what is sent is computed late, by a stream.
 constexpr uint32_t kSource = 0;
@@ -29,14 +29,16 @@ uint8_t valueOf(int rank, uint32_t round) {
 }
 
 // Both ranks send and receive at once, behind a kernel that runs for a while;
-// `action` comes while the stream still waits for the peer's.
+// `action` comes while the stream still waits for the peer's; `held` counts
+// the rounds in which it did.
 void exchange(
     Rank& rank,
     const Spinner& spinner,
     Stream stream,
     uint32_t round,
     Order order,
-    const Action& action) {
+    const Action& action,
+    double& held) {
   fill(rank, kSource, kMessage, valueOf(rank.number, round));
   spinner.spin(stream, rank.addressOf(rank.mine().posted), kBusyMs);
   CALL(copy, rank.memory() + kOut, rank.memory() + kSource, kMessage, stream);
@@ -53,6 +55,7 @@ void exchange(
     rank.waitSent(sent, stream);
   }
   rank.waitReceived(received, stream);
+  held += rank.isHeld(received) ? 1 : 0;
   action(stream);
   if (!order.sendIsWaitedFirst) {
     rank.waitSent(sent, stream);
@@ -65,41 +68,43 @@ void exchange(
 
 void rounds(
     Rank& rank,
+    Shared& shared,
     const std::string& ptx,
     Order order,
     const Action& action) {
   const Spinner spinner(ptx);
   const Stream stream = makeStream();
+  double& held = shared.times[rank.number][0];
   for (uint32_t round = 0; round < kRounds; ++round) {
-    exchange(rank, spinner, stream, round, order, action);
+    exchange(rank, spinner, stream, round, order, action, held);
   }
 }
 
 void nothing(Stream /*stream*/) {}
 
-void sendFirst(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
-  rounds(rank, ptx, {true, true}, nothing);
+void sendFirst(Rank& rank, Shared& shared, const std::string& ptx) {
+  rounds(rank, shared, ptx, {true, true}, nothing);
 }
 
-void receiveFirst(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
-  rounds(rank, ptx, {false, false}, nothing);
+void receiveFirst(Rank& rank, Shared& shared, const std::string& ptx) {
+  rounds(rank, shared, ptx, {false, false}, nothing);
 }
 
 // One rank waits for its send first, the other one for its receive.
-void crossed(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
-  rounds(rank, ptx, {rank.number == 0, rank.number == 1}, nothing);
+void crossed(Rank& rank, Shared& shared, const std::string& ptx) {
+  rounds(rank, shared, ptx, {rank.number == 0, rank.number == 1}, nothing);
 }
 
 // A module that is loaded while the stream waits, and its first launch.
-void lateLoad(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
-  rounds(rank, ptx, {}, [&](Stream stream) {
+void lateLoad(Rank& rank, Shared& shared, const std::string& ptx) {
+  rounds(rank, shared, ptx, {}, [&](Stream stream) {
     const Spinner late(ptx);
     late.spin(stream, rank.addressOf(rank.mine().posted), 0.1);
   });
 }
 
-void fullQueue(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
-  rounds(rank, ptx, {}, [&](Stream stream) {
+void fullQueue(Rank& rank, Shared& shared, const std::string& ptx) {
+  rounds(rank, shared, ptx, {}, [&](Stream stream) {
     constexpr int kLaunches = 3000;
     for (int i = 0; i < kLaunches; ++i) {
       CALL(copy, rank.memory() + kResult, rank.memory() + kIn, 64, stream);
@@ -107,16 +112,16 @@ void fullQueue(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
   });
 }
 
-void freeMemory(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
-  rounds(rank, ptx, {}, [](Stream /*stream*/) {
+void freeMemory(Rank& rank, Shared& shared, const std::string& ptx) {
+  rounds(rank, shared, ptx, {}, [](Stream /*stream*/) {
     DevicePointer made = 0;
     CALL(allocate, &made, kMessage);
     CALL(free, made);
   });
 }
 
-void pageable(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
-  rounds(rank, ptx, {}, [&](Stream stream) {
+void pageable(Rank& rank, Shared& shared, const std::string& ptx) {
+  rounds(rank, shared, ptx, {}, [&](Stream stream) {
     std::array<char, 64> here{};
     CALL(
         copy,
@@ -178,13 +183,13 @@ void pipeline(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
 
 const std::vector<Program>& patterns() {
   static const std::vector<Program> all{
-      {"send_first", {}, &sendFirst},
-      {"receive_first", {}, &receiveFirst},
-      {"crossed", {}, &crossed},
-      {"late_load", {}, &lateLoad},
-      {"full_queue", {}, &fullQueue},
-      {"free", {}, &freeMemory},
-      {"pageable", {}, &pageable},
+      {"send_first", {"rounds_held"}, &sendFirst},
+      {"receive_first", {"rounds_held"}, &receiveFirst},
+      {"crossed", {"rounds_held"}, &crossed},
+      {"late_load", {"rounds_held"}, &lateLoad},
+      {"full_queue", {"rounds_held"}, &fullQueue},
+      {"free", {"rounds_held"}, &freeMemory},
+      {"pageable", {"rounds_held"}, &pageable},
       {"many_streams", {}, &manyStreams},
       {"pipeline", {}, &pipeline}};
   return all;

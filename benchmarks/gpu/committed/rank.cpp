@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 namespace committed {
@@ -148,6 +149,11 @@ void Rank::waitSent(uint32_t message, Stream stream) {
   CALL(waitValue, stream, addressOf(done), message, kWaitValueAtLeast);
 }
 
+bool Rank::isHeld(uint32_t message) const {
+  const auto& words = shared_.to[number_].words[message % kSlots];
+  return !reached(words.done, message);
+}
+
 void Rank::commit(uint32_t message) {
   auto& from = mine();
   const std::lock_guard<std::mutex> guard(committing_);
@@ -202,7 +208,8 @@ void Rank::run() {
   try {
     CALL(setContext, context_);
     way == Way::kCommitted ? runCommits() : runCopies();
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rank %d, its thread: %s\n", number_, error.what());
     shared_.failed = 1;
   }
 }

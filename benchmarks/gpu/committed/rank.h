@@ -40,6 +40,9 @@ class Rank {
   uint32_t sendSmall(Stream stream, uint32_t offset, uint32_t size);
   void receiveSmall(Stream stream, uint32_t offset, uint32_t size);
 
+  // Whether its copy has not been made yet.
+  bool isHeld(uint32_t message) const;
+
   void barrier();
   DevicePointer memory() const {
     return memory_;

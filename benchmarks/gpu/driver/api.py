@@ -25,6 +25,7 @@ REGISTER_PORTABLE_AND_MAPPED = 3
 
 MEMORY_TYPE, BUFFER_ID = 2, 7  # pointer attributes
 LEGACY_IPC_CAPABLE, RANGE_START, RANGE_SIZE, HANDLE_TYPES = 10, 11, 12, 14
+MAPPING_SIZE, MAPPING_BASE, BLOCK_ID = 18, 19, 20
 
 ATTRIBUTES = {  # of a GPU: CU_DEVICE_ATTRIBUTE_*
     "multiprocessor_count": 16,
@@ -218,9 +219,9 @@ class Driver:
         """Return the address of new memory."""
         return self.number("cuMemAlloc_v2", size)
 
-    def stream(self) -> int:
+    def stream(self, priority: int = 0) -> int:
         """Return a new stream, which does not wait for the default one."""
-        return self.number("cuStreamCreateWithPriority", NON_BLOCKING, 0, of=c_void_p)
+        return self.number("cuStreamCreateWithPriority", NON_BLOCKING, priority, of=c_void_p)
 
     def event(self) -> int:
         """Return a new event, with times."""
@@ -254,11 +255,17 @@ class Driver:
         return target.raw
 
     def within(self, seconds: float, event: int) -> bool:
-        """Tell whether an event is reached within so many seconds."""
+        """Tell whether an event is reached within so many seconds.
+
+        Raises:
+            DriverError: what the event stands behind has failed.
+        """
         end = time.monotonic() + seconds
         query = self.function("cuEventQuery")
-        while query(event) == NOT_READY:
+        while (code := query(event)) == NOT_READY:
             if time.monotonic() > end:
                 return False
             time.sleep(0.0005)
+        if code != SUCCESS:
+            raise DriverError("cuEventQuery", code, self.name_of(code))
         return True

@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "tests" / "python"))
 
 from gpu.driver import api
 from gpu.driver.api import Driver, DriverError
-from gpu.runner.results import Findings
+from gpu.runner.findings import Findings
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -171,7 +171,7 @@ def _ipc_small_peer(handles: list[str], size: int) -> None:
         open=result,
         opened_offset_in_range=pointer - base,
         range_bytes=length,
-        buffer_is_at_the_opened_address=cuda.read(pointer, size, stream) == bytes([3]) * size,
+        buffer_offset_in_range=cuda.read(base, length, stream).find(bytes([3]) * size),
         open_of_neighbour=second,
         neighbour_distance=neighbour - pointer,
     )
@@ -247,6 +247,9 @@ def descriptor(findings: Findings) -> None:
 def _descriptor_peer(pid: int, number: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     process = libc.syscall(_OPEN, pid, 0)
+    if process < 0:
+        _say(pidfd_getfd=f"pidfd_open: {os.strerror(ctypes.get_errno())}")
+        return
     file = libc.syscall(_GETFD, process, number, 0)
     if file < 0:
         _say(pidfd_getfd=os.strerror(ctypes.get_errno()))

@@ -4,12 +4,14 @@
 
 That no kernel shows in a profile proves nothing: a copy within a GPU is called Memcpy, however it
 is made. Here a kernel spins on every processor of the receiver's GPU until it is told to end, or
-for SPIN_S; a message that comes meanwhile has been copied by a copy engine.
-Answers: "busy.FIELD".
+for SPIN_S; a message that comes meanwhile has been copied by a copy engine. The driver's own copies
+are tried beside it: within one GPU it may make them by processors, where it would use a copy engine
+between two. Answers: "busy.FIELD".
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -24,12 +26,13 @@ import torch.distributed as dist
 
 import gpus
 from gpu.driver import api, rows, sharing
-from gpu.driver.api import Driver
-from gpu.runner.results import Findings
+from gpu.driver.api import Driver, DriverError
+from gpu.runner.findings import Findings
 from harness import Rank, run_job
 
-SPIN_S = 4.0
+SPIN_S = 5.0
 PATIENCE_S = 2.0  # for the messages, while the kernel spins
+CONTROL_S = 0.3  # for each of the driver's own copies
 SIZES = (1 << 10, 4 << 20)  # an eager one, and one by CUDA IPC
 THREADS, BLOCKS = 1024, 2  # as many as a processor takes
 
@@ -47,6 +50,8 @@ class Spinning:
             "cuModuleGetFunction", module, b"dlslime_spin", of=ctypes.c_void_p
         )
         self._end = self._cuda.event()
+        self._memory = (self._cuda.allocate(4 << 20), self._cuda.allocate(4 << 20))
+        self._pinned = self._cuda.number("cuMemHostAlloc", 4 << 20, 0, of=ctypes.c_void_p)
 
     def start(self) -> None:
         """Launch it, and wait until it runs."""
@@ -59,6 +64,26 @@ class Spinning:
         self._cuda.call("cuLaunchKernel", self._function, *grid, 0, self._stream, parameters, None)
         self._cuda.call("cuEventRecord", self._end, self._stream)
         time.sleep(0.2)
+
+    def controls(self) -> dict[str, bool]:
+        """Tell which of the driver's own copies move."""
+        cuda, size = self._cuda, 4 << 20
+        streams = [cuda.stream(), cuda.stream(), cuda.stream()]
+        source, target = self._memory
+        overlapping = rows.Batch(cuda, target, source, streams[1], flags=1)
+        copies = {
+            "plain_copy_moves": lambda: cuda.copy(target, source, size, streams[0]),
+            "overlapping_batch_moves": overlapping.enqueue,
+            "copy_from_pinned_moves": lambda: cuda.copy(target, self._pinned, size, streams[2]),
+        }
+        found = {}
+        for stream, (name, copy) in zip(streams, copies.items(), strict=True):
+            event = cuda.event()
+            with contextlib.suppress(DriverError, AttributeError):
+                copy()
+                cuda.call("cuEventRecord", event, stream)
+                found[name] = cuda.within(CONTROL_S, event)
+        return found
 
     def spins(self) -> bool:
         """Tell whether it still has the processors."""
@@ -83,11 +108,13 @@ def receive(me: Rank, tensors: list[torch.Tensor]) -> None:
             break
         time.sleep(0.001)
     ended = [work.is_completed() for work in works]
+    controls = spinning.controls()
     still = spinning.spins()
     findings.answer(
         small_message_moves=ended[0],
         large_message_moves=ended[1],
         kernel_still_spins=still,
+        **controls,
         proved=all(ended) and still,
         ms=round((time.monotonic() - begin) * 1e3, 2),
     )

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from gpu.runner.results import Findings
+from gpu.runner.findings import Findings
 
 Case = Callable[[Findings], None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import platform
 import shutil
 import socket
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpu.driver.api import Driver
-from gpu.runner.results import Findings
+from gpu.runner.findings import Findings
 
 
 def said(*command: str) -> list[str]:
@@ -58,28 +57,28 @@ def resolves() -> str:
 
 
 def main() -> None:
-    """Answer everything, the quick questions first."""
+    """Answer everything, first what decides which steps can be run."""
     findings = Findings()
-    query = "name,driver_version,memory.total,pci.bus_id,compute_mode"
-    findings.machine(
-        kernel=platform.release(),
-        processors=len(said("nproc", "--all")) and int(said("nproc", "--all")[0]),
-        gpus=said("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"),
-        topology=said("nvidia-smi", "topo", "-m"),
-        compiler=said("c++", "--version")[:1],
-        nvcc=said("nvcc", "--version")[-1:],
-        ninja=shutil.which("ninja") or "none",
-        verbs_header=Path("/usr/include/infiniband/verbs.h").exists(),
-    )
     findings.machine(
         driver_gpus=attempt(
             lambda: Driver().number("cuDeviceGetCount", of=ctypes.c_int),
         )
     )
-    findings.machine(hostname_resolves=attempt(resolves))
     findings.machine(torch_gpus=attempt(gpus_of_torch))
     about = attempt(about_torch)
     findings.machine(**about if isinstance(about, dict) else {"torch": about})
+    findings.machine(
+        compiler=said("c++", "--version")[:1],
+        nvcc=said("nvcc", "--version")[-1:],
+        ninja=shutil.which("ninja") or "none",
+        verbs_header=Path("/usr/include/infiniband/verbs.h").exists(),
+        hostname_resolves=attempt(resolves),
+    )
+    query = "name,driver_version,memory.total,pci.bus_id,compute_mode,persistence_mode"
+    findings.machine(
+        gpus=said("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"),
+        topology=said("nvidia-smi", "topo", "-m"),
+    )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def ranks(program: str, *arguments: str) -> list[str]:
 
 def preparation(built: Path, *, make: bool, fake: bool) -> Iterator[Step]:
     """The steps that say what there is, and make what the others need."""
-    yield Step("machine", python("runner/describe"), 60)
+    yield Step("machine", python("runner/describe"), 120)
     if fake:
         make_fake = (
             "import sys; sys.path.insert(0, 'tests/python'); import fake_gpu; fake_gpu.use()"
@@ -53,7 +53,7 @@ def preparation(built: Path, *, make: bool, fake: bool) -> Iterator[Step]:
 
 def questions(built: Path) -> Iterator[Step]:
     """What only a GPU can answer, by programs that need nothing of ours."""
-    yield Step("driver probe", python("driver/probe"), 40, ON_DRIVER)
+    yield Step("driver probe", python("driver/probe"), 50, ON_DRIVER, LAZY)
     yield Step("lock matrix", python("driver/lock_matrix"), 90, ON_TORCH)
     prototype = {PROGRAM: str(built / "committed_waits")}
     yield Step("committed waits", python("committed/waits"), 90, ON_DRIVER, prototype)
@@ -70,11 +70,10 @@ def figures(*, separate_gpus: bool) -> Iterator[Step]:
 
     command = python("figures/figures")
     yield step("bandwidth", "bandwidth", "plain", 60, LAZY)
+    yield Step("copies while all processors are busy", python("figures/busy_gpu"), 40, OURS, LAZY)
     yield step("latency", "latency", "plain", 40, {})
     yield step("pages", "pages", "plain", 40, LAZY)
     yield step("pages by copies", "pages", "copies", 40, {**LAZY, "DLSLIME_GPU_KERNEL": "off"})
-    yield step("latency, lazy loading", "latency", "lazy", 40, LAZY)
-    yield step("bandwidth, expandable", "bandwidth", "expandable", 60, {**LAZY, **EXPANDABLE})
     if separate_gpus:
         yield step("bandwidth, two GPUs", "bandwidth", "two", 60, {**LAZY, **TWO})
         yield step("latency, two GPUs", "latency", "two", 40, TWO)
@@ -92,17 +91,23 @@ def tests(*, separate_gpus: bool, fake: bool) -> Iterator[Step]:
         yield Step("cuda_messages, two GPUs", ranks("cuda_messages"), 60, OURS, TWO)
         yield Step("cuda_transfers, two GPUs", ranks("cuda_transfers"), 60, OURS, TWO)
     if not fake:  # the example takes the GPUs that torch has
-        each = [f"{sys.executable} examples/transfer.py all --device cuda:0 --role "] * 2
+        common = "--device cuda:0 --target 127.0.0.1:29600 --role"
+        each = [f"{sys.executable} examples/transfer.py all {common} "] * 2
         script = f"{each[0]}target & {each[1]}initiator && wait $!"
         yield Step("examples/transfer.py", ["bash", "-c", script], 40, OURS)
 
 
 def last(*, fake: bool) -> Iterator[Step]:
     """What may hang, or disturbs what is measured beside it."""
-    yield Step("copies while all processors are busy", python("figures/busy_gpu"), 40, OURS)
-    for loading in ("EAGER", "LAZY"):
+    command = python("figures/figures")
+    late = [*command, "latency", "lazy"]
+    yield Step("figures: latency, lazy loading", late, 40, OURS, LAZY)
+    expandable = [*command, "bandwidth", "expandable"]
+    more = {**LAZY, **EXPANDABLE}
+    yield Step("figures: bandwidth, expandable", expandable, 60, OURS, more)
+    for loading in ("EAGER",) if fake else ("EAGER", "LAZY"):
         name = f"launches behind a stream that waits, {loading}"
         more = {"CUDA_MODULE_LOADING": loading, "DLSLIME_STREAM_WAITS": "on"}
-        yield Step(name, ranks("cuda_launches"), 45, OURS, more)
+        yield Step(name, ranks("cuda_launches"), 60, OURS, more)
     if not fake:  # the profiler is CUDA's own
-        yield Step("profiler", python("figures/figures", "profile"), 60, OURS)
+        yield Step("profiler", [*command, "profile"], 60, OURS, LAZY)

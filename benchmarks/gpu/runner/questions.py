@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpu.committed.waits import PATTERNS
+
 Answers = dict[str, Any]
 NOT_ANSWERED = "not answered"
-SETTINGS = [f"{loading}.{queues}" for loading in ("LAZY", "EAGER") for queues in ("1", "8")]
+KINDS = {"8": "a stream of its own", "legacy": "the default stream", "1": "one hardware queue"}
 COLUMNS = ("event_query", "write_value", "copy", "batch")
 
 
@@ -19,8 +21,9 @@ def _yes(value: object) -> str:
 
 
 def _remap(a: Answers) -> str:
-    ids, handles = a["driver.remap.buffer_id_differs"], a["driver.remap.handle_differs"]
-    return f"by buffer id: {_yes(ids)}; by handle: {_yes(handles)}"
+    names = {"buffer_id": "buffer id", "block_id": "block id", "handle": "handle"}
+    told = [f"by {text}: {_yes(a[f'driver.remap.{name}_differs'])}" for name, text in names.items()]
+    return "; ".join(told)
 
 
 def _reuse(a: Answers) -> str:
@@ -32,8 +35,8 @@ def _small(a: Answers) -> str:
     if a["driver.ipc_small.peer_open"] != "ok":
         return f"it can't be opened: {a['driver.ipc_small.peer_open']}"
     where = a["driver.ipc_small.peer_opened_offset_in_range"]
-    right = _yes(a["driver.ipc_small.peer_buffer_is_at_the_opened_address"])
-    return f"at {where} of its range; the buffer is at the opened address: {right}"
+    found = a["driver.ipc_small.peer_buffer_offset_in_range"]
+    return f"opened at {where} of its range, in which the buffer is at {found}"
 
 
 def _twice(a: Answers) -> str:
@@ -49,19 +52,25 @@ def _segments(a: Answers) -> str:
 
 def _descriptors(a: Answers) -> str:
     scope = a["driver.descriptor.ptrace_scope"]
-    return f"{a['driver.descriptor.pidfd_getfd']} (ptrace_scope {scope})"
+    fetched = a["driver.descriptor.pidfd_getfd"]
+    imported = a.get("driver.descriptor.imported", "not tried")
+    right = _yes(a.get("driver.descriptor.right", False))
+    return f"{fetched}; imported: {imported}; right bytes: {right} (ptrace_scope {scope})"
 
 
 def _batches(a: Answers) -> str:
     def one(count: int) -> str:
-        ended = a.get(f"driver.batch_{count}.ended")
-        if ended:
-            return f"{count}: {ended}"
-        right = a[f"driver.batch_{count}.right"]
-        each = a[f"driver.batch_{count}.us_per_copy"]
-        result = a[f"driver.batch_{count}.result"]
-        return f"{count}: {f'{each} us each' if right else result}"
+        prefix = f"driver.batch_{count}."
+        if f"{prefix}ended" in a:
+            return f"{count}: {a[f'{prefix}ended']}"
+        if f"{prefix}result" not in a:
+            return f"{count}: {NOT_ANSWERED}"
+        if not a[f"{prefix}right"]:
+            return f"{count}: {a[f'{prefix}result']}, {a[f'{prefix}settled']}, wrong bytes"
+        return f"{count}: {a[f'{prefix}us_per_copy']} us each"
 
+    if not any(key.startswith("driver.batch_") for key in a):
+        return NOT_ANSWERED
     return "; ".join(one(count) for count in (1024, 8192, 60000))
 
 
@@ -71,37 +80,51 @@ def _registered(a: Answers) -> str:
     return f"yes; a stream's write is seen: {_yes(a['driver.registered.host_sees_it'])}"
 
 
+def _row(name: str, row: Answers) -> str:
+    """Say what a row of the lock matrix has shown; nothing where it held nothing up."""
+    held = [column for column in COLUMNS if row.get(column) == "blocked"]
+    wrong = [f"{column} {row[column]}" for column in COLUMNS if _is_error(row.get(column))]
+    notes = [row["error"]] if "error" in row else []
+    notes += ["let go from outside"] if "rescued" in row else []
+    notes += [f"{', '.join(row['stuck'])} stuck"] if "stuck" in row else []
+    told = [f"holds up {'+'.join(held)}"] if held else []
+    return " ".join([name, *told, *wrong, *notes]) if told or wrong or notes else ""
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, str) and value != "blocked"
+
+
 def _blocked(a: Answers, setting: str) -> str:
     """Which calls of ours are held up, by which calls of the program."""
     prefix = f"lock.{setting}."
-    rows = {key[len(prefix) :]: row for key, row in a.items() if key.startswith(prefix)}
-    told = []
-    for name, row in rows.items():
-        held = [
-            column for column in COLUMNS if isinstance(row, dict) and row.get(column) == "blocked"
-        ]
-        if held:
-            told.append(f"{name} holds up {'+'.join(held)}")
-        elif isinstance(row, dict) and ("error" in row or "rescued" in row):
-            told.append(f"{name}: {row.get('error', 'let go from outside')}")
-    if not rows:
-        return NOT_ANSWERED
-    return "; ".join(told) or "nothing is held up"
+    found = {key[len(prefix) :]: row for key, row in a.items() if key.startswith(prefix)}
+    error = found.pop("error", None)
+    found.pop("streams", None)
+    told = [text for name, row in found.items() if (text := _row(name, row))]
+    told += [error] if error else []
+    if not found:
+        return error or NOT_ANSWERED
+    return f"of {len(found)} calls " + ("; ".join(told) or "none holds ours up")
 
 
 def _stops(loading: str) -> Callable[[Answers], str]:
     def answer(a: Answers) -> str:
-        texts = {queues: _blocked(a, f"{loading}.{queues}") for queues in ("8", "1")}
-        if set(texts.values()) == {NOT_ANSWERED}:
-            return NOT_ANSWERED
-        return "; ".join(f"{queues} queues: {text}" for queues, text in texts.items())
+        texts = {kind: _blocked(a, f"{loading}.{kind}") for kind in ("8", "legacy", "1")}
+        told = {kind: text for kind, text in texts.items() if text != NOT_ANSWERED}
+        lines = [f"{KINDS[kind]}: {text}" for kind, text in told.items()]
+        return " | ".join(lines) or NOT_ANSWERED
 
     return answer
 
 
 def _shared_queues(a: Answers) -> str:
-    found = {setting: a.get(f"lock.{setting}.streams") for setting in SETTINGS}
-    told = [f"{name} {one['move']} of {one['of']}" for name, one in found.items() if one]
+    told = []
+    for key, one in a.items():
+        if key.startswith("lock.") and key.endswith(".streams") and "move" in one:
+            fast = f"{one['high_priority_move']} of {one['of_high_priority']} of high priority"
+            name = key.removeprefix("lock.").removesuffix(".streams")
+            told.append(f"{name} {one['move']} of {one['of']} and {fast}")
     return "; ".join(told) or NOT_ANSWERED
 
 
@@ -117,20 +140,26 @@ def _patterns(way: str) -> Callable[[Answers], str]:
         ]
         if not found:
             return NOT_ANSWERED
-        return f"{len(found)} patterns, all end" if not bad else "; ".join(bad)
+        return f"{len(found)} of {len(PATTERNS)} patterns run: {'; '.join(bad) or 'all end'}"
 
     return answer
 
 
+def _us(a: Answers, key: str) -> str:
+    return str(a.get(key, "?"))
+
+
 def _cost(a: Answers) -> str:
     prefix = "committed.cost.committed."
+    if not any(key.startswith(prefix) for key in a):
+        return NOT_ANSWERED
     names = ("calls.isend_us", "calls.recv_wait_us", "calls.send_wait_us")
-    host = ", ".join(f"{name[6:-3]} {a[prefix + name]}" for name in names)
-    stream = a[prefix + "calls.stream_us_per_message"]
-    plain = a[prefix + "plain.stream_us_per_copy"]
+    host = ", ".join(f"{name[6:-3]} {_us(a, prefix + name)}" for name in names)
+    stream = _us(a, prefix + "calls.stream_us_per_message")
+    plain = _us(a, prefix + "plain.stream_us_per_copy")
     trips = ", ".join(
-        f"{way} {a[f'committed.cost.{way}.large_one_way.us_64_kib']}"
-        for way in ("committed", "host")
+        f"{way} {_us(a, f'committed.cost.{way}.large_one_way.us_64_kib')}"
+        for way in ("committed", "words", "host")
     )
     return f"us: host {host}; stream {stream} (a copy alone {plain}); 64 KiB one way {trips}"
 
@@ -138,8 +167,11 @@ def _cost(a: Answers) -> str:
 def _processors(a: Answers) -> str:
     if a["busy.proved"]:
         return "no"
-    parts = ("small_message_moves", "large_message_moves", "kernel_still_spins")
-    return "not shown: " + ", ".join(f"{part} {a[f'busy.{part}']}" for part in parts)
+    ours = ("small_message_moves", "large_message_moves", "kernel_still_spins")
+    told = ", ".join(f"{part} {a[f'busy.{part}']}" for part in ours)
+    if not a["busy.plain_copy_moves"] and not a["busy.large_message_moves"]:
+        return f"as the driver's own copy within this GPU, which needs them: {told}"
+    return f"not shown: {told}"
 
 
 def _message(a: Answers) -> str:
@@ -157,8 +189,10 @@ def _message(a: Answers) -> str:
 def _pages(a: Answers) -> str:
     def one(variant: str, way: str) -> str:
         prefix = f"fit.pages.{variant}.{way}."
-        return f"{a[f'{prefix}a_us']} us + {a[f'{prefix}ns_per_page']} ns"
+        return f"{_us(a, f'{prefix}a_us')} us + {_us(a, f'{prefix}ns_per_page')} ns"
 
+    if not any(key.startswith("fit.pages.") for key in a):
+        return NOT_ANSWERED
     return (
         f"kernel {one('plain', 'ours')}; copies {one('copies', 'ours')}; "
         f"torch's gather {one('plain', 'gather')}"
@@ -167,7 +201,8 @@ def _pages(a: Answers) -> str:
 
 def _profile(a: Answers) -> str:
     seen = a["profile.receiver"]
-    return f"kernels {seen['kernels'] or 'none'}, waits {seen['host_waits'] or 'none'}"
+    waits = seen["host_waits"] or "none"
+    return f"kernels {seen['kernels'] or 'none'}, waits of the host {waits}"
 
 
 QUESTIONS: list[tuple[str, Callable[[Answers], str]]] = [

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu.runner.findings import FINDINGS
+
 MARK = "DLSLIME_GPU_CHECK_STEP"  # the variable that marks a step's processes
-FINDINGS = "DLSLIME_GPU_CHECK_FINDINGS"  # the file in which a step's programs leave what they found
-RESERVE_S = 4.0  # of the budget, for saving and the table
+RESERVE_S = 12.0  # of the budget, for ending the last step, saving and the table
 LEAST_S = 2.0  # a step that has less than this left is not begun
 KILL_S = 8.0  # until processes that SIGKILL does not end are given up
 TAIL = 6000  # characters of a failed step's output that the results keep
@@ -120,9 +121,9 @@ class Runner:
 
     def run(self, step: Step) -> bool:
         """Run a step and save everything; whatever happens to it, this returns."""
-        print(f"== {step.name}", flush=True)
         record: dict[str, Any] = {"step": step.name, "outcome": "failed", "seconds": 0.0}
         try:
+            print(f"== {step.name}", flush=True)
             reason = self._refusal(step)
             if reason:
                 record["outcome"] = reason

@@ -23,7 +23,7 @@ from polling import eventually
 from refusal import refused
 
 SIZE = 1_000_000
-LIMIT = timedelta(seconds=7)
+LIMIT = timedelta(seconds=4 if gpus.REAL else 7)
 MESSAGES = 3
 
 
