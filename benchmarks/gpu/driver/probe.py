@@ -191,44 +191,56 @@ def dma_buf(findings: Findings) -> None:
 # --- batches of copies ----------------------------------------------------------------------------
 
 
+class Moved:
+    """So many pieces of 4 KiB, and a batch that copies them to where others come from."""
+
+    SIZE = 4096
+
+    def __init__(self, cuda: Driver, count: int) -> None:
+        size = self.SIZE
+        self._cuda, self._count = cuda, count
+        self._stream = cuda.stream()
+        source, self._target = cuda.allocate(count * size), cuda.allocate(count * size)
+        self._pieces = [number.to_bytes(4, "little") * (size // 4) for number in range(count)]
+        cuda.write(source, b"".join(self._pieces), self._stream)
+        last = self._target + (count - 1) * size
+        self._targets = (ctypes.c_uint64 * count)(*(last - i * size for i in range(count)))
+        self._sources = (ctypes.c_uint64 * count)(*(source + i * size for i in range(count)))
+        self._sizes = (ctypes.c_size_t * count)(*([size] * count))
+        self._attributes = api.CopyAttributes(order=1)  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+
+    def enqueue(self) -> str:
+        """Enqueue the batch, and say how that went."""
+        first, failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
+        arrays = (self._targets, self._sources, self._sizes, self._count)
+        attributes = (ctypes.byref(self._attributes), ctypes.byref(first), 1)
+        end = (ctypes.byref(failed), self._stream)
+        return outcome(lambda: self._cuda.call("cuMemcpyBatchAsync", *arrays, *attributes, *end))
+
+    def settle(self) -> str:
+        """Wait for it, and say how that went."""
+        return outcome(lambda: self._cuda.settle(self._stream))
+
+    def right(self) -> bool:
+        """Tell whether each piece is where it should be."""
+        moved = self._cuda.read(self._target, self._count * self.SIZE, self._stream)
+        return moved == b"".join(reversed(self._pieces))
+
+
 def _batch(findings: Findings, count: int) -> None:
-    """One batch of so many copies of 4 KiB, to other places than they come from (finding 10)."""
-    size = 4096
-    cuda = Driver()
-    source, target = cuda.allocate(count * size), cuda.allocate(count * size)
-    stream = cuda.stream()
-    content = b"".join(number.to_bytes(4, "little") * (size // 4) for number in range(count))
-    cuda.write(source, content, stream)
-    targets = (ctypes.c_uint64 * count)(*(target + (count - 1 - i) * size for i in range(count)))
-    sources = (ctypes.c_uint64 * count)(*(source + i * size for i in range(count)))
-    sizes = (ctypes.c_size_t * count)(*([size] * count))
-    attributes = api.CopyAttributes(order=1)  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
-    first, failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
-
-    def enqueue() -> None:
-        cuda.call(
-            "cuMemcpyBatchAsync",
-            *(targets, sources, sizes, count),
-            *(ctypes.byref(attributes), ctypes.byref(first), 1, ctypes.byref(failed), stream),
-        )
-
-    outcome(enqueue)  # what a first call makes is made
-    outcome(lambda: cuda.settle(stream))
+    """One batch of so many copies (finding 10)."""
+    moved = Moved(Driver(), count)
+    moved.enqueue()  # what a first call makes is made
+    moved.settle()
     begin = time.perf_counter()
-    result = outcome(enqueue)
+    result = moved.enqueue()
     call_s = time.perf_counter() - begin
-    settled = outcome(lambda: cuda.settle(stream))
+    settled = moved.settle()
     whole_s = time.perf_counter() - begin
-    right = False
-    if result == settled == "ok":
-        moved = cuda.read(target, count * size, stream)
-        right = moved == b"".join(
-            content[i * size : (i + 1) * size] for i in reversed(range(count))
-        )
     findings.answer(
         result=result,
         settled=settled,
-        right=right,
+        right=result == settled == "ok" and moved.right(),
         call_us_per_copy=round(call_s * 1e6 / count, 3),
         us_per_copy=round(whole_s * 1e6 / count, 3),
     )

@@ -65,8 +65,11 @@ def _batches(a: Answers) -> str:
             return f"{count}: {a[f'{prefix}ended']}"
         if f"{prefix}result" not in a:
             return f"{count}: {NOT_ANSWERED}"
+        for part in ("result", "settled"):
+            if a[f"{prefix}{part}"] != "ok":
+                return f"{count}: {a[f'{prefix}{part}']}"
         if not a[f"{prefix}right"]:
-            return f"{count}: {a[f'{prefix}result']}, {a[f'{prefix}settled']}, wrong bytes"
+            return f"{count}: wrong bytes"
         return f"{count}: {a[f'{prefix}us_per_copy']} us each"
 
     if not any(key.startswith("driver.batch_") for key in a):

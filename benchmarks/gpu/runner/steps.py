@@ -15,7 +15,6 @@ import subprocess
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,13 +137,6 @@ class Runner:
             raise
         self._keep(record)
         return bool(record["outcome"] == "ok")
-
-    def call(self, name: str, function: Callable[[], object]) -> None:
-        """Call a function as if it were a step: an exception is recorded and lost to nobody."""
-        try:
-            function()
-        except Exception:  # noqa: BLE001 - as above
-            self._keep({"step": name, "outcome": "failed", "output": traceback.format_exc()})
 
     def _refusal(self, step: Step) -> str:
         """Say why a step is not begun; nothing if it is."""
