@@ -33,7 +33,7 @@ def ranks(program: str, *arguments: str) -> list[str]:
 
 def preparation(built: Path, *, make: bool, fake: bool) -> Iterator[Step]:
     """The steps that say what there is, and make what the others need."""
-    yield Step("machine", python("runner/describe"), 120)
+    yield Step("machine", python("runner/describe"), 120, (), LAZY)
     if fake:
         make_fake = (
             "import sys; sys.path.insert(0, 'tests/python'); import fake_gpu; fake_gpu.use()"
