@@ -12,6 +12,7 @@ docs/cuda.md says what they mean.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -72,7 +73,7 @@ class Setting:
             self._follow(process)
         finally:
             process.kill()
-            process.wait(5)
+            self._wait(process)
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
         """Take what the process says, until it ends or is stuck for good."""
@@ -90,12 +91,12 @@ class Setting:
                 return
             *lines, text = (text + more).split(b"\n")
             for said in self._understood(lines):
-                patience_s = RESCUE_S * (2 if said.get("begin") in rows.PATIENCE else 1)
+                patience_s = RESCUE_S * (3 if said.get("begin") in rows.PATIENCE else 1)
                 current = said.get("begin", "")
                 if "row" in said:
                     self._done(said["row"], {**said["found"], **self._note(rescued)})
-            if rescued and not current:
-                return  # the word stays set: the rest in another process
+                    if rescued:
+                        return  # the word stays set: the rest in another process
 
     @staticmethod
     def _understood(lines: list[bytes]) -> list[dict[str, Any]]:
@@ -111,8 +112,15 @@ class Setting:
             return
         text = "hangs though the stream was let go"
         if not hangs:
-            text = f"its process died ({process.wait(5)})"
+            text = f"its process died ({self._wait(process)})"
         self._done(row, {"error": text})
+
+    @staticmethod
+    def _wait(process: subprocess.Popen[bytes]) -> int | None:
+        """Return its status; None where the driver does not let it end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(5)
+        return None
 
     def _done(self, name: str, found: dict[str, Any]) -> None:
         self._answer(name, found)

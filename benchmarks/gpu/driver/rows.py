@@ -54,13 +54,22 @@ def current(stream: Any) -> contextlib.AbstractContextManager[object]:
 
 
 class Batch:
-    """A batch of sixteen copies, to be made over and over.
+    """A batch of copies that lie beside each other, to be made again and again.
 
     `flags`: 1 prefers to overlap with kernels (CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE).
     """
 
-    def __init__(self, cuda: Driver, target: int, source: int, stream: int, flags: int = 0) -> None:
-        count, size = 16, 4096
+    def __init__(
+        self,
+        cuda: Driver,
+        target: int,
+        source: int,
+        stream: int,
+        *,
+        flags: int = 0,
+        count: int = 16,
+        size: int = 4096,
+    ) -> None:
         self._cuda = cuda
         self._targets = (ctypes.c_uint64 * count)(*(target + i * size for i in range(count)))
         self._sources = (ctypes.c_uint64 * count)(*(source + i * size for i in range(count)))

@@ -11,11 +11,11 @@ between two. Answers: "busy.FIELD".
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -34,24 +34,56 @@ SPIN_S = 6.0
 PATIENCE_S = 2.0  # for the messages, while the kernel spins
 CONTROL_S = 0.5  # for each of the driver's own copies
 SIZES = (1 << 10, 4 << 20)  # an eager one, and one by CUDA IPC
+COPY = 4 << 20  # bytes of each of the driver's own copies
 THREADS, BLOCKS = 1024, 2  # as many as a processor takes
 
 
+class Control:
+    """A copy of the driver's own, by a stream of its own; made once before the kernel spins."""
+
+    def __init__(self, cuda: Driver, copy: Callable[[int], None]) -> None:
+        self._cuda, self._copy = cuda, copy
+        self._stream, self._event = cuda.stream(), cuda.event()
+        self.refusal = ""
+        try:
+            self.moves()
+            cuda.settle(self._stream)
+        except (DriverError, AttributeError) as error:
+            self.refusal = str(error)
+
+    def moves(self) -> bool:
+        """Tell whether it ends within CONTROL_S."""
+        self._copy(self._stream)
+        self._cuda.call("cuEventRecord", self._event, self._stream)
+        return self._cuda.within(CONTROL_S, self._event)
+
+
 class Spinning:
-    """A kernel that has all processors of the GPU."""
+    """A kernel that has all processors of the GPU, and copies to try beside it."""
 
     def __init__(self) -> None:
-        self._cuda = Driver(torch.cuda.current_device() if gpus.REAL else 0)
+        cuda = self._cuda = Driver(torch.cuda.current_device() if gpus.REAL else 0)
         self._words = sharing.Words()
-        self._words.register(self._cuda)
-        self._stream = self._cuda.stream()
-        module = self._cuda.number("cuModuleLoadData", rows.PTX, of=ctypes.c_void_p)
-        self._function = self._cuda.number(
+        self._words.register(cuda)
+        self._stream, self._end = cuda.stream(), cuda.event()
+        module = cuda.number("cuModuleLoadData", rows.PTX, of=ctypes.c_void_p)
+        self._function = cuda.number(
             "cuModuleGetFunction", module, b"dlslime_spin", of=ctypes.c_void_p
         )
-        self._end = self._cuda.event()
-        self._memory = (self._cuda.allocate(4 << 20), self._cuda.allocate(4 << 20))
-        self._pinned = self._cuda.number("cuMemHostAlloc", 4 << 20, 0, of=ctypes.c_void_p)
+        source, target = cuda.allocate(COPY), cuda.allocate(COPY)
+        pinned = cuda.number("cuMemHostAlloc", COPY, 0, of=ctypes.c_void_p)
+
+        def batch(flags: int) -> Callable[[int], None]:
+            return lambda stream: rows.Batch(
+                cuda, target, source, stream, flags=flags, count=1, size=COPY
+            ).enqueue()
+
+        self._controls = {
+            "plain_copy_moves": Control(cuda, lambda at: cuda.copy(target, source, COPY, at)),
+            "batch_moves": Control(cuda, batch(0)),
+            "overlapping_batch_moves": Control(cuda, batch(1)),
+            "copy_from_pinned_moves": Control(cuda, lambda at: cuda.copy(target, pinned, COPY, at)),
+        }
 
     def start(self) -> None:
         """Launch it, and wait until it runs."""
@@ -65,29 +97,20 @@ class Spinning:
         self._cuda.call("cuEventRecord", self._end, self._stream)
         time.sleep(0.2)
 
-    def controls(self) -> dict[str, bool]:
-        """Tell which of the driver's own copies move."""
-        cuda, size = self._cuda, 4 << 20
-        streams = [cuda.stream(), cuda.stream(), cuda.stream()]
-        source, target = self._memory
-        overlapping = rows.Batch(cuda, target, source, streams[1], flags=1)
-        copies = {
-            "plain_copy_moves": lambda: cuda.copy(target, source, size, streams[0]),
-            "overlapping_batch_moves": overlapping.enqueue,
-            "copy_from_pinned_moves": lambda: cuda.copy(target, self._pinned, size, streams[2]),
-        }
-        found = {}
-        for stream, (name, copy) in zip(streams, copies.items(), strict=True):
-            event = cuda.event()
-            with contextlib.suppress(DriverError, AttributeError):
-                copy()
-                cuda.call("cuEventRecord", event, stream)
-                found[name] = cuda.within(CONTROL_S, event)
-        return found
-
     def spins(self) -> bool:
         """Tell whether it still has the processors."""
         return not self._cuda.within(0, self._end)
+
+    def controls(self) -> dict[str, bool | str]:
+        """Tell which of the driver's own copies move while it spins, or why that is not known."""
+        found: dict[str, bool | str] = {}
+        for name, control in self._controls.items():
+            if control.refusal:
+                found[name] = control.refusal
+                continue
+            moved = control.moves()
+            found[name] = moved if self.spins() else "the kernel had ended"
+        return found
 
     def stop(self) -> None:
         """Let it end."""
@@ -108,16 +131,15 @@ def receive(me: Rank, tensors: list[torch.Tensor]) -> None:
             break
         time.sleep(0.001)
     ended = [work.is_completed() for work in works]
-    controls = spinning.controls()
     still = spinning.spins()
     findings.answer(
         small_message_moves=ended[0],
         large_message_moves=ended[1],
         kernel_still_spins=still,
-        **controls,
         proved=all(ended) and still,
         ms=round((time.monotonic() - begin) * 1e3, 2),
     )
+    findings.answer(**spinning.controls())
     spinning.stop()
     for work in works:
         work.wait()

@@ -95,7 +95,8 @@ class Report:
             if of == "bytes":
                 values["gb_per_s"] = 1 / line.each / 1e9
                 # Back to back the larger of both counts: what a message costs, and its bytes.
-                values["share_of_450_gb_per_s_at_1_mib"] = min(1.0, MIB / LINK / line.fixed)
+                at_link = MIB / LINK
+                values["share_of_450_gb_per_s_at_1_mib"] = at_link / max(at_link, line.fixed)
             else:
                 values[f"ns_per_{of}"] = line.each * 1e9
             rounded = {f"{way}.{key}": float(f"{value:.4g}") for key, value in values.items()}

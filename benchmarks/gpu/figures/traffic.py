@@ -183,39 +183,34 @@ class Cache:
         self._peer = dlslime_backend.peer(1 - me.rank, group)
 
     def _alone(self, action: Callable[[], object]) -> float:
-        self._at = (self._at + 1) % self._parts
         seconds = timed(action) if self._me.rank == 1 else 0.0
         self._me.barrier()
         return seconds
 
-    def _part(self, whole: torch.Tensor) -> torch.Tensor:
-        return whole.view(self._parts, self._pages, PAGE)[self._at]
+    def _next(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Move on; return that part of the memory, and where copies of it go."""
+        self._at = (self._at + 1) % self._parts
+        shape = (self._parts, self._pages, PAGE)
+        return self._memory.view(shape)[self._at], self._copied.view(shape)[self._at]
 
     def copy(self) -> float:
         """Seconds of one copy of as many bytes."""
-        return self._alone(
-            lambda: self._part(self._copied).copy_(self._part(self._memory), non_blocking=True)
-        )
+        source, target = self._next()
+        return self._alone(lambda: target.copy_(source, non_blocking=True))
 
     def gather(self) -> float:
         """Seconds of torch's kernel that copies as many pages in another order."""
-        return self._alone(
-            lambda: torch.index_select(
-                self._part(self._memory), 0, self._order, out=self._part(self._copied)
-            )
-        )
+        source, target = self._next()
+        return self._alone(lambda: torch.index_select(source, 0, self._order, out=target))
 
     def read(self) -> float:
         """Seconds of one batch, every page to another place."""
-        here = torch.arange(self._pages)
-
-        def batch() -> None:
-            first = self._at * self._pages
-            pieces = (here + first, here.flip(0) + first, PAGE)
-            self._peer.read(self._region, self._remote, pieces).wait()
+        self._next()
+        if self._me.rank == 1:
             self._read.add(self._at)
-
-        return self._alone(batch)
+        here = torch.arange(self._pages) + self._at * self._pages
+        pieces = (here, here.flip(0), PAGE)
+        return self._alone(lambda: self._peer.read(self._region, self._remote, pieces).wait())
 
     def check(self) -> None:
         """Raises PayloadError where a page that was read is not the peer's."""

@@ -172,7 +172,7 @@ def _processors(a: Answers) -> str:
         return "no"
     ours = ("small_message_moves", "large_message_moves", "kernel_still_spins")
     told = ", ".join(f"{part} {a[f'busy.{part}']}" for part in ours)
-    if not a["busy.plain_copy_moves"] and not a["busy.large_message_moves"]:
+    if a.get("busy.plain_copy_moves") is False and not a["busy.large_message_moves"]:
         return f"as the driver's own copy within this GPU, which needs them: {told}"
     return f"not shown: {told}"
 
