@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
+from gpu.committed.waits import PATTERNS  # noqa: E402
 from gpu.figures import fit  # noqa: E402
 from gpu.runner import questions  # noqa: E402
 from gpu.runner.results import Results  # noqa: E402
@@ -255,6 +256,8 @@ def test_every_step_passes_without_a_gpu(tmp_path: Path) -> None:
     assert answers["committed.all_patterns_end"] is True
     # The patterns do find a way of waiting that can't end.
     assert answers["committed.pattern.words.free"]["LAZY.8"] == "did not end"
+    words = [answers[f"committed.pattern.words.{name}"]["LAZY.1"] for name in PATTERNS]
+    assert words == ["did not end"] * len(PATTERNS)
     assert answers["lock.EAGER.8.free"]["copy"] == "blocked"
     # Each may once be held up by what else the machine does.
     kinds = ("LAZY.8", "EAGER.8", "LAZY.legacy", "EAGER.legacy", "LAZY.1")
