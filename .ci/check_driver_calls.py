@@ -57,17 +57,8 @@ BINDING = re.compile(r'bind\(library, "(\w+)", made\.(\w+)\)')
 HEAD = """
 #include <cuda.h>
 #include <cudaTypedefs.h>
-#include <type_traits>
 #include "committed/driver.h"
-template <typename Ours, typename Theirs>
-constexpr bool kSame = sizeof(Ours) == sizeof(Theirs) &&
-    std::is_class_v<Ours> == std::is_class_v<Theirs>;
-template <typename Ours, typename Theirs>
-struct SameForm : std::false_type {};
-template <typename R, typename... Ours, typename S, typename... Theirs>
-  requires(sizeof...(Ours) == sizeof...(Theirs))
-struct SameForm<R (*)(Ours...), S (*)(Theirs...)>
-    : std::bool_constant<kSame<R, S> && (kSame<Ours, Theirs> && ...)> {};
+#include "same_form.h"
 """
 
 
@@ -75,7 +66,9 @@ def cpp_type(argument: Any) -> str:
     """Return a C++ type that is passed as the ctypes one is."""
     if issubclass(argument, ctypes.Structure):
         return next(name for name, ours in STRUCTURES.items() if ours is argument)
-    return {4: "int", 8: "void*"}[ctypes.sizeof(argument)]
+    if issubclass(argument, (ctypes.c_void_p, ctypes.c_char_p, ctypes._Pointer)):
+        return "void*"
+    return {4: "int", 8: "long long"}[ctypes.sizeof(argument)]
 
 
 def form_of(name: str) -> str:

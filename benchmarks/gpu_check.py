@@ -151,7 +151,7 @@ def main() -> int:
     except StoppedError as error:
         print(f"stopped by {error}", flush=True)
     finally:
-        results.save()
+        results.close()
     print(table.text(results.found), flush=True)
     print(f"{results.path}: {runner.elapsed_s():.0f} s", flush=True)
     return status_of(results) if results.found["complete"] else 1

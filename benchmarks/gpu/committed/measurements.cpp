@@ -70,7 +70,7 @@ void calls(Rank& rank, Shared& shared, const std::string& ptx) {
           kMessages, [&](uint32_t i) { rank.waitSent(messages[i], stream); });
     } else {
       out[2] = medianOf(kMessages, [&](uint32_t i) {
-        messages.push_back(rank.receive(stream, kIn + i * kSize, kSize));
+        messages.push_back(rank.receive(stream, kIn + i * kSize));
       });
       rank.barrier();
       out[3] = medianOf(kMessages, [&](uint32_t i) {
@@ -147,7 +147,7 @@ void largeOneWay(Rank& rank, Shared& shared, const std::string& /*ptx*/) {
         stream,
         [&] { rank.waitSent(rank.send(stream, slot, size), stream); },
         [&] {
-          rank.waitReceived(rank.receive(stream, kIn + slot, size), stream);
+          rank.waitReceived(rank.receive(stream, kIn + slot), stream);
           slot = (slot + size) % (32 << 20); // more than caches hold
         });
   }

@@ -47,7 +47,7 @@ void exchange(
   if (order.sendIsPostedFirst) {
     sent = rank.send(stream, kOut, kMessage);
   }
-  received = rank.receive(stream, kIn, kMessage);
+  received = rank.receive(stream, kIn);
   if (!order.sendIsPostedFirst) {
     sent = rank.send(stream, kOut, kMessage);
   }
@@ -147,7 +147,7 @@ void manyStreams(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
     fill(rank, at(kFrom, i), kSize, valueOf(rank.number, i));
     spinner.spin(streams[i], rank.addressOf(rank.mine().posted), 1);
     sent.push_back(rank.send(streams[i], at(kFrom, i), kSize));
-    received.push_back(rank.receive(streams[i], at(kTo, i), kSize));
+    received.push_back(rank.receive(streams[i], at(kTo, i)));
   }
   for (uint32_t i = kStreams; i-- > 0;) { // the last one first
     rank.waitReceived(received[i], streams[i]);
@@ -169,9 +169,9 @@ void pipeline(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
     spinner.spin(stream, rank.addressOf(rank.mine().posted), 0.3);
     if (rank.number == 0) {
       rank.waitSent(rank.send(stream, kOut, kMessage), stream);
-      rank.waitReceived(rank.receive(stream, kIn, kMessage), stream);
+      rank.waitReceived(rank.receive(stream, kIn), stream);
     } else {
-      rank.waitReceived(rank.receive(stream, kIn, kMessage), stream);
+      rank.waitReceived(rank.receive(stream, kIn), stream);
       rank.waitSent(rank.send(stream, kOut, kMessage), stream);
     }
   }

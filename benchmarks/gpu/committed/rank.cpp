@@ -29,12 +29,8 @@ void spinUntil(
   }
 }
 
-Rank::Rank(Shared& shared, int number_in, Way way_in, size_t memoryBytes)
-    : number(number_in),
-      way(way_in),
-      shared_(shared),
-      number_(number_in),
-      receives_(kSlots) {
+Rank::Rank(Shared& shared, int numberin, Way way_in, size_t memoryBytes)
+    : number(numberin), way(way_in), shared_(shared), receives_(kSlots) {
   int devices = 0;
   CALL(deviceGetCount, &devices);
   CALL(retainContext, &context_, number % std::max(devices, 1));
@@ -56,12 +52,12 @@ Rank::~Rank() {
 }
 
 void Rank::openPeer() {
-  CALL(ipcGetHandle, &shared_.handles[number_], memory_);
+  CALL(ipcGetHandle, &shared_.handles[number], memory_);
   barrier();
   CALL(
       ipcOpenHandle,
       &peerMemory_,
-      shared_.handles[1 - number_],
+      shared_.handles[1 - number],
       kIpcLazyPeerAccess);
 }
 
@@ -81,33 +77,31 @@ DevicePointer Rank::addressOf(const std::atomic<uint32_t>& word) const {
   return addressOf(reinterpret_cast<const std::byte*>(&word));
 }
 
+void Rank::set(std::atomic<uint32_t>& word, uint32_t message, Stream stream) {
+  CALL(writeValue, stream, addressOf(word), message, kWriteValueDefault);
+}
+
+void Rank::await(std::atomic<uint32_t>& word, uint32_t message, Stream stream) {
+  CALL(waitValue, stream, addressOf(word), message, kWaitValueAtLeast);
+}
+
 uint32_t Rank::send(Stream stream, uint32_t offset, uint32_t size) {
   auto& to = theirs();
   const uint32_t message = ++sent_;
   const uint32_t slot = message % kSlots;
-  CALL(
-      writeValue,
-      stream,
-      addressOf(to.words[slot].ready),
-      message,
-      kWriteValueDefault);
+  set(to.words[slot].ready, message, stream);
   to.offsets[slot] = offset;
   to.sizes[slot] = size;
   to.posted.store(message, std::memory_order_release);
   return message;
 }
 
-uint32_t Rank::receive(Stream stream, uint32_t offset, uint32_t /*size*/) {
+uint32_t Rank::receive(Stream stream, uint32_t offset) {
   auto& from = mine();
   const uint32_t message = from.expected + 1;
   const uint32_t slot = message % kSlots;
   receives_[slot].offset = offset;
-  CALL(
-      writeValue,
-      stream,
-      addressOf(from.words[slot].room),
-      message,
-      kWriteValueDefault);
+  set(from.words[slot].room, message, stream);
   from.expected.store(message, std::memory_order_release);
   return message;
 }
@@ -122,12 +116,7 @@ void Rank::waitReceived(uint32_t message, Stream stream) {
       CALL(streamWaitEvent, stream, receives_[slot].event, 0);
       break;
     case Way::kOverWords:
-      CALL(
-          waitValue,
-          stream,
-          addressOf(from.words[slot].done),
-          message,
-          kWaitValueAtLeast);
+      await(from.words[slot].done, message, stream);
       break;
     case Way::kHost:
       spinUntil(from.words[slot].done, message, shared_);
@@ -146,11 +135,11 @@ void Rank::waitSent(uint32_t message, Stream stream) {
     to.wanted.store(message, std::memory_order_release);
     spinUntil(to.committed, message, shared_);
   }
-  CALL(waitValue, stream, addressOf(done), message, kWaitValueAtLeast);
+  await(done, message, stream);
 }
 
 bool Rank::isHeld(uint32_t message) const {
-  const auto& words = shared_.to[number_].words[message % kSlots];
+  const auto& words = shared_.to[number].words[message % kSlots];
   return !reached(words.done, message);
 }
 
@@ -170,15 +159,15 @@ void Rank::enqueueCopy(uint32_t message) {
   auto& from = mine();
   const uint32_t slot = message % kSlots;
   auto& words = from.words[slot];
-  CALL(waitValue, copies_, addressOf(words.room), message, kWaitValueAtLeast);
-  CALL(waitValue, copies_, addressOf(words.ready), message, kWaitValueAtLeast);
+  await(words.room, message, copies_);
+  await(words.ready, message, copies_);
   CALL(
       copy,
       memory_ + receives_[slot].offset,
       peerMemory_ + from.offsets[slot],
       from.sizes[slot],
       copies_);
-  CALL(writeValue, copies_, addressOf(words.done), message, kWriteValueDefault);
+  set(words.done, message, copies_);
   CALL(eventRecord, receives_[slot].event, copies_);
 }
 
@@ -209,7 +198,7 @@ void Rank::run() {
     CALL(setContext, context_);
     way == Way::kCommitted ? runCommits() : runCopies();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "rank %d, its thread: %s\n", number_, error.what());
+    std::fprintf(stderr, "rank %d, its thread: %s\n", number, error.what());
     shared_.failed = 1;
   }
 }
@@ -248,7 +237,7 @@ void Rank::fillWhenSent(uint32_t message) {
     return;
   }
   std::memcpy(
-      shared_.filled[number_][slot], shared_.slots[number_][slot], kEagerBytes);
+      shared_.filled[number][slot], shared_.slots[number][slot], kEagerBytes);
   words.done.store(message, std::memory_order_release);
   filled_ = message;
 }
@@ -259,16 +248,11 @@ uint32_t Rank::sendSmall(Stream stream, uint32_t offset, uint32_t size) {
   auto& to = theirs();
   CALL(
       copy,
-      addressOf(shared_.slots[1 - number_][slot]),
+      addressOf(shared_.slots[1 - number][slot]),
       memory_ + offset,
       size,
       stream);
-  CALL(
-      writeValue,
-      stream,
-      addressOf(to.words[slot].set),
-      message,
-      kWriteValueDefault);
+  set(to.words[slot].set, message, stream);
   to.posted.store(message, std::memory_order_release);
   return message;
 }
@@ -283,10 +267,10 @@ void Rank::receiveSmall(Stream stream, uint32_t offset, uint32_t size) {
   if (way == Way::kHost) {
     spinUntil(word, message, shared_);
   } else {
-    CALL(waitValue, stream, addressOf(word), message, kWaitValueAtLeast);
+    await(word, message, stream);
   }
   const auto* const bytes =
-      direct ? shared_.slots[number_][slot] : shared_.filled[number_][slot];
+      direct ? shared_.slots[number][slot] : shared_.filled[number][slot];
   CALL(copy, memory_ + offset, addressOf(bytes), size, stream);
 }
 

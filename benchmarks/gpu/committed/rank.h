@@ -16,9 +16,9 @@ enum class Way {
   kHost, // the host waits
 };
 
-// One of two processes that exchange messages in plain driver calls, as
-// shared/gpu.md's "committed waits" would have the engine do it. One thread
-// calls it; another one commits what the peer waits for.
+// One of two processes that exchange messages in plain driver calls, as the
+// engine would with committed waits. One thread calls it; another one commits
+// what the peer waits for.
 class Rank {
  public:
   // Makes the context, registers the shared memory, opens the peer's.
@@ -29,7 +29,7 @@ class Rank {
 
   // Each returns the message's number. `offset` is in memory().
   uint32_t send(Stream stream, uint32_t offset, uint32_t size);
-  uint32_t receive(Stream stream, uint32_t offset, uint32_t size);
+  uint32_t receive(Stream stream, uint32_t offset);
   // The stream goes on when the message is there, or its memory is free.
   void waitReceived(uint32_t message, Stream stream);
   void waitSent(uint32_t message, Stream stream);
@@ -54,10 +54,10 @@ class Rank {
   DevicePointer addressOf(const std::atomic<uint32_t>& word) const;
   DevicePointer addressOf(const std::byte* bytes) const;
   Direction& mine() {
-    return shared_.to[number_]; // messages to this rank
+    return shared_.to[number]; // messages to this rank
   }
   Direction& theirs() {
-    return shared_.to[1 - number_];
+    return shared_.to[1 - number];
   }
 
   const int number;
@@ -70,6 +70,9 @@ class Rank {
   };
 
   void openPeer();
+  // What the stream does next: sets the word to the message, or waits for it.
+  void set(std::atomic<uint32_t>& word, uint32_t message, Stream stream);
+  void await(std::atomic<uint32_t>& word, uint32_t message, Stream stream);
   // Gives the driver the copies of all messages up to this one.
   void commit(uint32_t message);
   void enqueueCopy(uint32_t message);
@@ -80,7 +83,6 @@ class Rank {
   void fillWhenSent(uint32_t message);
 
   Shared& shared_;
-  const int number_;
   Context context_ = nullptr;
   DevicePointer base_ = 0; // of the shared memory, for streams
   DevicePointer memory_ = 0;

@@ -1,6 +1,6 @@
 """Runs the prototype of committed waits: that its patterns end, and what its calls cost.
 
-    python benchmarks/gpu/committed_waits.py
+    python benchmarks/gpu/committed/waits.py
 
 Three ways of waiting are compared: "committed" (a stream waits for work that a driver has), "words"
 (a stream waits for a processor, which has to make the copy: DLSLIME_STREAM_WAITS=on) and "host".

@@ -120,7 +120,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuIpcCloseMemHandle": (c_uint64,),
     "cuMemCreate": (_WORDS, c_size_t, POINTER(Properties), c_uint64),
     "cuMemRelease": (c_uint64,),
-    "cuMemRetainAllocationHandle": (_WORDS, c_uint64),
+    "cuMemRetainAllocationHandle": (_WORDS, c_void_p),
     "cuMemAddressReserve": (_WORDS, c_size_t, c_size_t, c_uint64, c_uint64),
     "cuMemAddressFree": (c_uint64, c_size_t),
     "cuMemMap": (c_uint64, c_size_t, c_size_t, c_uint64, c_uint64),

@@ -1,7 +1,7 @@
 """What the CUDA driver does where its documentation does not say; nothing of ours is asked.
 
-    python benchmarks/gpu/driver_probe.py           # all cases, each in a process
-    python benchmarks/gpu/driver_probe.py remap     # one
+    python benchmarks/gpu/driver/probe.py           # all cases, each in a process
+    python benchmarks/gpu/driver/probe.py remap     # one
 
 docs/cuda.md says what each answer ("driver.CASE.FIELD") means for us.
 """
@@ -96,7 +96,7 @@ class Space:
 
 
 def remap(findings: Findings) -> None:
-    """Whether another piece at the same address shows, by buffer id and by handle (finding 11)."""
+    """Whether another piece at the same address shows, by buffer id and by handle."""
     cuda = Driver()
     space = Space(cuda, 4 * PIECE)
     first, _ = space.map(0), space.map(PIECE)
@@ -155,7 +155,7 @@ def registered(findings: Findings) -> None:
 
 
 def expandable(findings: Findings) -> None:
-    """How torch's expandable segments can be shared (finding "found right")."""
+    """How torch's expandable segments can be shared."""
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     tensor = sharing.tensor(64 * MIB)
     cuda = Driver()
@@ -228,7 +228,7 @@ class Moved:
 
 
 def _batch(findings: Findings, count: int) -> None:
-    """One batch of so many copies (finding 10)."""
+    """One batch of so many copies."""
     moved = Moved(Driver(), count)
     moved.enqueue()  # what a first call makes is made
     moved.settle()

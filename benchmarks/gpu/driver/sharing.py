@@ -138,7 +138,7 @@ def _export(cuda: Driver, pointer: int) -> str:
 
 
 def ipc_small(findings: Findings) -> None:
-    """Where a peer finds a small buffer that was cut from a larger block (finding 12)."""
+    """Where a peer finds a small buffer that was cut from a larger block."""
     cuda = Driver()
     stream = cuda.stream()
     size = 64 * KIB

@@ -1,6 +1,6 @@
 """Whether messages move while a kernel has all of the GPU's processors.
 
-    python benchmarks/gpu/busy_gpu.py
+    python benchmarks/gpu/figures/busy_gpu.py
 
 That no kernel shows in a profile proves nothing: a copy within a GPU is called Memcpy, however it
 is made. Here a kernel spins on every processor of the receiver's GPU until it is told to end, or

@@ -1,6 +1,6 @@
 """What messages and transfers between two ranks on GPUs cost, against copies of the same shape.
 
-    python benchmarks/gpu/figures.py bandwidth|latency|pages|profile [VARIANT]
+    python benchmarks/gpu/figures/figures.py bandwidth|latency|pages|profile [VARIANT]
 
 The ways take turns in every round, and move on through more memory than caches hold. Times are
 fitted as a + b n: what a message costs, and what a byte does; on one GPU that two contexts share
@@ -145,7 +145,7 @@ def latency(me: Rank, variant: str) -> None:
         report.figure(f"one way {size_name(size)}", turns(me, ways), count, "nccl", target)
     times = [traffic.host_times(me, me.groups["ours"], 8192, 200 // SCALE) for _ in range(ROUNDS)]
     for number, name in enumerate(("isend", "wait")):
-        # Of the sender, who waits for nothing, and of the receiver.
+        # The sender waits for nothing; the receiver waits for each message.
         both = me.share([entry[number] for entry in times])
         report.figure(f"host in {name}(), sender", {"ours": both[0]}, 1, "", "< 8 us")
         report.figure(f"host in {name}(), receiver", {"ours": both[1]}, 1, "", "< 8 us")

@@ -1,6 +1,6 @@
 """Starts the ranks of a program on this host, without a launcher that looks up the host's name.
 
-    python benchmarks/gpu/launch.py RANKS PROGRAM ARGUMENTS...
+    python benchmarks/gpu/runner/launch.py RANKS PROGRAM ARGUMENTS...
 
 torchrun starts no rank where the hostname does not resolve, and costs an import of torch more. The
 ranks find each other at 127.0.0.1. When one fails the others have some seconds to say why they

@@ -43,7 +43,7 @@ def preparation(built: Path, *, make: bool, fake: bool) -> Iterator[Step]:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
         target = ["--no-build-isolation", "--upgrade", "--target", str(built), "."]
         yield Step("build", [*pip, *target], 240)
-    if not (built / "committed_waits").exists():
+    if make or fake or not (built / "committed_waits").exists():
         prototype = python("committed/waits", str(built / "committed_waits"))
         yield Step("compile the prototype", prototype, 60)
     imports = [sys.executable, "-P", "-c", "import dlslime_backend._C as c; print(c.__file__)"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,11 @@ class Results:
         self.found["steps"].append(record)
         self.found["seconds"] = round(seconds, 1)
         self.save()
+
+    def close(self) -> None:
+        """Save, and remove single steps' files."""
+        self.save()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def finish(self, seconds: float) -> None:
         """Note that nothing more will come, and save."""
