@@ -142,11 +142,20 @@ def test_a_budget_that_runs_out_ends_the_step_and_those_after_it(tmp_path: Path)
 def test_ranks_end_when_one_fails(tmp_path: Path) -> None:
     program = tmp_path / "rank.py"
     program.write_text(
-        "import os, sys, time\n"
-        "print(os.environ['MASTER_ADDR'], os.environ['WORLD_SIZE'], flush=True)\n"
-        "sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(1000)\n"
+        "import os, pathlib, sys, time\n"
+        # One write: the ranks share the output, and print() writes the end of a line apart.
+        "line = f\"{os.environ['MASTER_ADDR']} {os.environ['WORLD_SIZE']}\\n\"\n"
+        "os.write(1, line.encode())\n"
+        "said = pathlib.Path(sys.argv[1])\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    said.touch()\n"
+        "    time.sleep(1000)\n"
+        "while not said.exists():\n"
+        "    time.sleep(0.01)\n"
+        "sys.exit(3)\n"
     )
-    launch = [sys.executable, str(BENCHMARKS / "gpu" / "runner" / "launch.py"), "2", str(program)]
+    launch = [sys.executable, str(BENCHMARKS / "gpu" / "runner" / "launch.py")]
+    launch += ["2", str(program), str(tmp_path / "said")]
     done = subprocess.run(launch, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3
     assert done.stdout.splitlines().count("127.0.0.1 2") == 2
