@@ -29,8 +29,8 @@ void spinUntil(
   }
 }
 
-Rank::Rank(Shared& shared, int numberin, Way way_in, size_t memoryBytes)
-    : number(numberin), way(way_in), shared_(shared), receives_(kSlots) {
+Rank::Rank(Shared& shared, int rank, Way chosen, size_t memoryBytes)
+    : number(rank), way(chosen), shared_(shared), receives_(kSlots) {
   int devices = 0;
   CALL(deviceGetCount, &devices);
   CALL(retainContext, &context_, number % std::max(devices, 1));
@@ -153,38 +153,36 @@ void Rank::commit(uint32_t message) {
   }
 }
 
-// Everything that the copy waits for was given to some driver before: both
-// streams' words when the message was posted at either end.
-void Rank::enqueueCopy(uint32_t message) {
-  auto& from = mine();
-  const uint32_t slot = message % kSlots;
-  auto& words = from.words[slot];
-  await(words.room, message, copies_);
-  await(words.ready, message, copies_);
+void Rank::copyInto(uint32_t slot) {
+  const auto& from = mine();
   CALL(
       copy,
       memory_ + receives_[slot].offset,
       peerMemory_ + from.offsets[slot],
       from.sizes[slot],
       copies_);
+}
+
+// Everything that the copy waits for was given to some driver before: both
+// streams' words when the message was posted at either end.
+void Rank::enqueueCopy(uint32_t message) {
+  const uint32_t slot = message % kSlots;
+  auto& words = mine().words[slot];
+  await(words.room, message, copies_);
+  await(words.ready, message, copies_);
+  copyInto(slot);
   set(words.done, message, copies_);
   CALL(eventRecord, receives_[slot].event, copies_);
 }
 
 // The copy waits for nothing: it is made when a processor has seen both words.
 void Rank::copyWhenReady(uint32_t message) {
-  auto& from = mine();
   const uint32_t slot = message % kSlots;
-  auto& words = from.words[slot];
+  auto& words = mine().words[slot];
   if (!reached(words.ready, message) || !reached(words.room, message)) {
     return;
   }
-  CALL(
-      copy,
-      memory_ + receives_[slot].offset,
-      peerMemory_ + from.offsets[slot],
-      from.sizes[slot],
-      copies_);
+  copyInto(slot);
   CALL(eventRecord, receives_[slot].event, copies_);
   while (driver().eventQuery(receives_[slot].event) == Result::kNotReady) {
     sched_yield();

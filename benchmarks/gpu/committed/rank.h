@@ -22,7 +22,7 @@ enum class Way {
 class Rank {
  public:
   // Makes the context, registers the shared memory, opens the peer's.
-  Rank(Shared& shared, int number, Way way, size_t memoryBytes);
+  Rank(Shared& shared, int rank, Way chosen, size_t memoryBytes);
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
@@ -75,6 +75,7 @@ class Rank {
   void await(std::atomic<uint32_t>& word, uint32_t message, Stream stream);
   // Gives the driver the copies of all messages up to this one.
   void commit(uint32_t message);
+  void copyInto(uint32_t slot); // what the peer has sent by it
   void enqueueCopy(uint32_t message);
   void copyWhenReady(uint32_t message); // Way::kHost, kOverWords
   void run();

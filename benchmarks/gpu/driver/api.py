@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
@@ -268,3 +268,42 @@ class Driver:
         if code != SUCCESS:
             raise DriverError("cuEventQuery", code, self.name_of(code))
         return True
+
+
+class Batch:
+    """Copies of pieces of one size, to be enqueued together, again and again.
+
+    `flags`: 1 prefers to overlap with kernels (CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE).
+    """
+
+    def __init__(
+        self,
+        cuda: Driver,
+        targets: Iterable[int],
+        sources: Iterable[int],
+        size: int,
+        flags: int = 0,
+    ) -> None:
+        to, out_of = list(targets), list(sources)
+        count = len(to)
+        self._cuda = cuda
+        self._targets = (c_uint64 * count)(*to)
+        self._sources = (c_uint64 * count)(*out_of)
+        self._sizes = (c_size_t * count)(*([size] * count))
+        self._attributes = CopyAttributes(order=1, flags=flags)  # ..._SRC_ACCESS_ORDER_STREAM
+        self._first, self._failed = c_size_t(0), c_size_t(0)
+        self._count = count
+
+    def enqueue(self, stream: int) -> None:
+        """Enqueue them.
+
+        Raises:
+            DriverError: the driver refuses them.
+            AttributeError: the driver has no batches.
+        """
+        self._cuda.call(
+            "cuMemcpyBatchAsync",
+            *(self._targets, self._sources, self._sizes, self._count),
+            *(ctypes.byref(self._attributes), ctypes.byref(self._first), 1),
+            *(ctypes.byref(self._failed), stream),
+        )

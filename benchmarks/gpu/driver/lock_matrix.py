@@ -4,7 +4,7 @@
 
 A stream is held by a word that nobody has set yet. One thread makes a call (a row), four others
 make the calls that our engine would need to set the stream free (the columns); then the word is
-set. It is done with kernels loaded late and early, with torch's default stream in place of one of
+set. It is done with kernels loaded late and early, with torch's default stream instead of one of
 its own, and with one hardware queue, each in a process of its own. The word lies in memory shared
 with the parent, which sets it where the process can't. Answers: "lock.LOADING.SETTING.ROW";
 docs/cuda.md says what they mean.

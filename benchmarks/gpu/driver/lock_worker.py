@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -11,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpu.driver import rows, sharing
-from gpu.driver.api import Driver, DriverError
+from gpu.driver.api import Batch, Driver, DriverError
+from gpu.driver.sharing import say
 
 STREAMS = 40
 FAST_STREAMS = 4  # of the highest priority, as the engine's stream for copies
@@ -137,13 +137,19 @@ class Worker:
     def _columns(self) -> dict[str, Callable[[], Any]]:
         query = self.cuda.function("cuEventQuery")
         word = self.words.device + 8
-        batch = rows.Batch(self.cuda, self._target, self._source, self._used[2])
+        pieces = range(0, 16 * 4096, 4096)
+        batch = Batch(
+            self.cuda,
+            (self._target + at for at in pieces),
+            (self._source + at for at in pieces),
+            4096,
+        )
         write = "cuStreamWriteValue32_v2"
         return {
             "event_query": lambda: query(self._event),
             "write_value": lambda: self.cuda.call(write, self._used[0], word, 1, 0),
             "copy": lambda: self._copy(self._used[1]),
-            "batch": batch.enqueue,
+            "batch": lambda: batch.enqueue(self._used[2]),
         }
 
     def _moving(self, streams: list[int]) -> list[int]:
@@ -212,20 +218,16 @@ class Worker:
         return left
 
 
-def _say(**what: Any) -> None:
-    print(json.dumps(what), flush=True)
-
-
 def work(file: int, names: list[str], *, legacy: bool) -> None:
     """Do the rows, and print each before it is begun and when it is over."""
     worker = Worker(file, legacy=legacy)
     for name in names:
-        _say(begin=name)
+        say(begin=name)
         try:
             found = worker.streams() if name == "streams" else worker.row(name)
         except Exception as error:  # noqa: BLE001 - one row's failure is its answer
             found = {"error": f"{type(error).__name__}: {error}"}
-        _say(row=name, found=found)
+        say(row=name, found=found)
         if "stuck" in found:
             break  # the rest in another process
     os._exit(0)  # what is broken by now may keep the driver from ending

@@ -19,12 +19,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpu.driver import api, sharing
-from gpu.driver.api import Driver, DriverError
+from gpu.driver.api import Batch, Driver, DriverError
+from gpu.driver.sharing import MIB, PIECE
 from gpu.runner import cases
 from gpu.runner.findings import Findings
-
-MIB = 1 << 20
-PIECE = 2 * MIB
 
 
 def outcome(action: Callable[[], Any]) -> str:
@@ -203,19 +201,17 @@ class Moved:
         source, self._target = cuda.allocate(count * size), cuda.allocate(count * size)
         self._pieces = [number.to_bytes(4, "little") * (size // 4) for number in range(count)]
         cuda.write(source, b"".join(self._pieces), self._stream)
-        last = self._target + (count - 1) * size
-        self._targets = (ctypes.c_uint64 * count)(*(last - i * size for i in range(count)))
-        self._sources = (ctypes.c_uint64 * count)(*(source + i * size for i in range(count)))
-        self._sizes = (ctypes.c_size_t * count)(*([size] * count))
-        self._attributes = api.CopyAttributes(order=1)  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+        places = range(0, count * size, size)
+        self._batch = Batch(
+            cuda,
+            (self._target + at for at in reversed(places)),
+            (source + at for at in places),
+            size,
+        )
 
     def enqueue(self) -> str:
         """Enqueue the batch, and say how that went."""
-        first, failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
-        arrays = (self._targets, self._sources, self._sizes, self._count)
-        attributes = (ctypes.byref(self._attributes), ctypes.byref(first), 1)
-        end = (ctypes.byref(failed), self._stream)
-        return outcome(lambda: self._cuda.call("cuMemcpyBatchAsync", *arrays, *attributes, *end))
+        return outcome(lambda: self._batch.enqueue(self._stream))
 
     def settle(self) -> str:
         """Wait for it, and say how that went."""

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu.driver import api, sharing
-from gpu.driver.api import Driver
+from gpu.driver.sharing import MIB
 
 PTX = (Path(__file__).parent / "spin.ptx").read_bytes()
-MIB = 1 << 20
 REAL = os.environ.get("DLSLIME_TEST_GPUS") == "real"
 LAUNCHES = 5000 if REAL else 1200  # more than a launch queue takes
 # Rows that take longer, or are prepared for longer, and how many times.
@@ -51,46 +50,6 @@ def current(stream: Any) -> contextlib.AbstractContextManager[object]:
     import gpus
 
     return gpus.on(stream)
-
-
-class Batch:
-    """A batch of copies that lie beside each other, to be made again and again.
-
-    `flags`: 1 prefers to overlap with kernels (CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE).
-    """
-
-    def __init__(
-        self,
-        cuda: Driver,
-        target: int,
-        source: int,
-        stream: int,
-        *,
-        flags: int = 0,
-        count: int = 16,
-        size: int = 4096,
-    ) -> None:
-        self._cuda = cuda
-        self._targets = (ctypes.c_uint64 * count)(*(target + i * size for i in range(count)))
-        self._sources = (ctypes.c_uint64 * count)(*(source + i * size for i in range(count)))
-        self._sizes = (ctypes.c_size_t * count)(*([size] * count))
-        self._attributes = api.CopyAttributes(order=1, flags=flags)
-        self._first, self._failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
-        self._count, self._stream = count, stream
-
-    def enqueue(self) -> None:
-        """Enqueue it.
-
-        Raises:
-            DriverError: the driver refuses it.
-            AttributeError: the driver has no batches.
-        """
-        self._cuda.call(
-            "cuMemcpyBatchAsync",
-            *(self._targets, self._sources, self._sizes, self._count),
-            *(ctypes.byref(self._attributes), ctypes.byref(self._first), 1),
-            *(ctypes.byref(self._failed), self._stream),
-        )
 
 
 Row = Callable[[Any], Callable[[], Any]]

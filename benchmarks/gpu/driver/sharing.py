@@ -116,7 +116,8 @@ class Peer:
         self._process.stdin.flush()
 
 
-def _say(**what: Any) -> None:
+def say(**what: Any) -> None:
+    """Tell the parent a line."""
     print(json.dumps(what), flush=True)
 
 
@@ -163,11 +164,11 @@ def _ipc_small_peer(handles: list[str], size: int) -> None:
     stream = cuda.stream()
     pointer, result = _open(cuda, handles[2])
     if result != "ok":
-        _say(open=result)
+        say(open=result)
         return
     base, length = cuda.address_range(pointer)
     neighbour, second = _open(cuda, handles[1])
-    _say(
+    say(
         open=result,
         opened_offset_in_range=pointer - base,
         range_bytes=length,
@@ -196,7 +197,7 @@ def _ipc_twice_peer(handle: str) -> None:
         readable = "ok"
     except DriverError as error:
         readable = str(error)
-    _say(
+    say(
         open_again=again,
         again_at_the_same_address=first == second,
         readable_after_one_close=readable,
@@ -222,11 +223,11 @@ def _ipc_freed_peer(handle: str) -> None:
     cuda = Driver()
     stream = cuda.stream()
     first, _ = _open(cuda, handle)
-    _say(ready=True)
+    say(ready=True)
     given = json.loads(sys.stdin.readline())
     second, result = _open(cuda, given["handle"])
     seen = list(cuda.read(second, 1, stream)) if result == "ok" else None
-    _say(open_of_the_new=result, new_at_the_same_address=first == second, new_content=seen)
+    say(open_of_the_new=result, new_at_the_same_address=first == second, new_content=seen)
 
 
 def descriptor(findings: Findings) -> None:
@@ -248,11 +249,11 @@ def _descriptor_peer(pid: int, number: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     process = libc.syscall(_OPEN, pid, 0)
     if process < 0:
-        _say(pidfd_getfd=f"pidfd_open: {os.strerror(ctypes.get_errno())}")
+        say(pidfd_getfd=f"pidfd_open: {os.strerror(ctypes.get_errno())}")
         return
     file = libc.syscall(_GETFD, process, number, 0)
     if file < 0:
-        _say(pidfd_getfd=os.strerror(ctypes.get_errno()))
+        say(pidfd_getfd=os.strerror(ctypes.get_errno()))
         return
     cuda = Driver()
     stream = cuda.stream()
@@ -262,15 +263,15 @@ def _descriptor_peer(pid: int, number: int) -> None:
         )
         base = cuda.number("cuMemAddressReserve", PIECE, 0, 0, 0)
         map_piece(cuda, base, PIECE, handle)
-        _say(pidfd_getfd="ok", imported="ok", right=cuda.read(base, 64, stream) == b"\5" * 64)
+        say(pidfd_getfd="ok", imported="ok", right=cuda.read(base, 64, stream) == b"\5" * 64)
     except DriverError as error:
-        _say(pidfd_getfd="ok", imported=str(error))
+        say(pidfd_getfd="ok", imported=str(error))
 
 
 def _exporter() -> None:
     """Shares memory until its process is ended."""
     cuda = Driver()
-    _say(handle=_export(cuda, cuda.allocate(PIECE)))
+    say(handle=_export(cuda, cuda.allocate(PIECE)))
     sys.stdin.readline()
 
 

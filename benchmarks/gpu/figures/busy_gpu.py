@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 import gpus
 from gpu.driver import api, rows, sharing
-from gpu.driver.api import Driver, DriverError
+from gpu.driver.api import Batch, Driver, DriverError
 from gpu.runner.findings import Findings
 from harness import Rank, run_job
 
@@ -74,9 +74,7 @@ class Spinning:
         pinned = cuda.number("cuMemHostAlloc", COPY, 0, of=ctypes.c_void_p)
 
         def batch(flags: int) -> Callable[[int], None]:
-            return lambda stream: rows.Batch(
-                cuda, target, source, stream, flags=flags, count=1, size=COPY
-            ).enqueue()
+            return Batch(cuda, [target], [source], COPY, flags).enqueue
 
         self._controls = {
             "plain_copy_moves": Control(cuda, lambda at: cuda.copy(target, source, COPY, at)),
