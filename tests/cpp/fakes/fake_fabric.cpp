@@ -49,12 +49,8 @@ bool FakeFabric::isDropped(const Qp& qp, const Request& request) const {
   if (found == dropping_.end()) {
     return false;
   }
-  size_t bytes = request.inlined.size();
-  for (const auto& segment : request.segments) {
-    bytes += segment.length;
-  }
   const size_t packet = size_t{128} << qp.attributes.path_mtu;
-  return std::min(bytes, packet) > found->second;
+  return std::min(request.bytes(), packet) > found->second;
 }
 
 bool FakeFabric::isUnready(const Qp& target) {
@@ -161,12 +157,8 @@ ibv_wc_status FakeFabric::transfer(Qp& qp, Request& request, Qp& target) {
     }
   }
   if (wr.opcode == IBV_WR_RDMA_READ) {
-    size_t size = 0;
-    for (const auto& segment : request.segments) {
-      size += segment.length;
-    }
     const auto* const region =
-        regionOf(wr.wr.rdma.rkey, target.base.pd, at, size);
+        regionOf(wr.wr.rdma.rkey, target.base.pd, at, request.bytes());
     if (region == nullptr) {
       return IBV_WC_REM_ACCESS_ERR;
     }

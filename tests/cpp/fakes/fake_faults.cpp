@@ -88,6 +88,16 @@ void FakeFabric::failOpening(const std::string& device, int error) {
 void FakeFabric::cut(const std::string& device, bool down) {
   const std::lock_guard<std::mutex> guard(mutex_);
   cut_[device] = down;
+  if (holding_.erase(device) > 0) {
+    for (auto& [number, qp] : qps_) {
+      if (qp->base.context->device->name == device) {
+        for (auto& request : qp->sends) {
+          request.delay = 0;
+        }
+        progress(*qp);
+      }
+    }
+  }
 }
 
 void FakeFabric::failPosts(int count, int error, int taken) {
@@ -143,9 +153,19 @@ void FakeFabric::slow(const std::string& device, int polls) {
   slow_[device] = polls;
 }
 
+void FakeFabric::hold(const std::string& device, size_t bytes, int first) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  holding_[device] = {bytes, first};
+}
+
 uint64_t FakeFabric::requests(const std::string& device, ibv_wr_opcode opcode) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  return posted_[{device, opcode}];
+  return posted_[{device, opcode}].requests;
+}
+
+uint64_t FakeFabric::bytes(const std::string& device, ibv_wr_opcode opcode) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return posted_[{device, opcode}].bytes;
 }
 
 std::map<std::string, int> FakeFabric::live() {

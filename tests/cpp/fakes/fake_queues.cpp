@@ -1,6 +1,7 @@
 // The verbs of a FakeFabric that post and poll.
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 
 #include "fakes/fake_verbs_objects.h"
 
@@ -66,10 +67,17 @@ int FakeQueues::take(FakeFabric::Qp& qp, const ibv_send_wr& wr) {
   request.index = ++qp.posted;
   auto& fabric = *FakeFabric::current;
   const auto& device = qp.base.context->device->name;
-  ++fabric.posted_[{device, wr.opcode}];
+  auto& posted = fabric.posted_[{device, wr.opcode}];
+  ++posted.requests;
+  posted.bytes += request.bytes();
   const auto slow = fabric.slow_.find(device);
   request.slow = slow != fabric.slow_.end();
   request.delay = request.slow ? slow->second : fabric.someDelay();
+  if (const auto held = fabric.holding_.find(device);
+      held != fabric.holding_.end() && request.bytes() >= held->second.bytes &&
+      held->second.passing-- <= 0) {
+    request.delay = INT_MAX;
+  }
   qp.sends.push_back(std::move(request));
   return 0;
 }

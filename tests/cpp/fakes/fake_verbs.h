@@ -101,6 +101,9 @@ class FakeFabric {
   void landLate(const std::string& device);
   // The same for what is sent, and read, by this device, until somebody sleeps.
   void slow(const std::string& device, int polls);
+  // Requests of this device that carry so many bytes or more are under way
+  // until it is cut, and all behind them, once `first` of them have passed.
+  void hold(const std::string& device, size_t bytes, int first = 0);
 
   // --- What a test may look at ------------------------------------------
   // Objects that have not been destroyed, by kind: "mr", "qp", ...
@@ -108,6 +111,7 @@ class FakeFabric {
   bool overflowed(); // some completion queue did
   uint64_t requests(ibv_wr_opcode opcode); // carried out
   uint64_t requests(const std::string& device, ibv_wr_opcode opcode); // posted
+  uint64_t bytes(const std::string& device, ibv_wr_opcode opcode); // of those
   uint64_t doorbells(); // calls of post_send
   uint64_t inlined(); // requests that were carried out,
   uint64_t signalled(); // and those of them that told their end
@@ -165,8 +169,16 @@ class FakeFabric {
   std::map<uint32_t, Region> regions_;
   std::map<uint32_t, std::pair<void*, size_t>> mapped_; // of dma-bufs
   std::map<int, uint64_t> requests_;
-  std::map<std::pair<std::string, int>, uint64_t> posted_;
+  struct Posted {
+    uint64_t requests = 0, bytes = 0;
+  };
+  std::map<std::pair<std::string, int>, Posted> posted_;
   std::map<std::string, int> slow_;
+  struct Hold {
+    size_t bytes;
+    int passing;
+  };
+  std::map<std::string, Hold> holding_;
   std::set<std::string> landingLate_;
   uint32_t nextNumber_ = 17;
   int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;

@@ -34,6 +34,13 @@ struct FakeFabric::Request {
   uint64_t index = 0;
   int delay = 0;
   bool slow = false; // ends without polls, too
+  size_t bytes() const {
+    size_t sum = 0;
+    for (const auto& segment : segments) {
+      sum += segment.length;
+    }
+    return sum;
+  }
 };
 
 struct FakeFabric::Qp {
