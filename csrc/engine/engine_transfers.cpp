@@ -123,9 +123,13 @@ void Engine::enrollHere(Group& group, const Transfer& transfer) {
     for (const auto& part : transfer.parts()) {
       if (!part.local->closing && !part.local->refusedBy(registrar) &&
           part.local->enrolled(registrar) == nullptr) {
+        ++part.local->enrolling; // until no result of ours is left
         missing.push_back(part.local);
       }
     }
+  }
+  if (missing.empty()) {
+    return;
   }
   for (const auto& region : missing) {
     try {
@@ -138,8 +142,12 @@ void Engine::enrollHere(Group& group, const Transfer& transfer) {
         const Section section(state_);
         region->noteRefused(registrar);
       } // else it shows when the transfer is started
-      return;
+      break;
     }
+  }
+  const Section section(state_);
+  for (const auto& region : missing) {
+    --region->enrolling;
   }
 }
 

@@ -64,20 +64,25 @@ void Enroller::enroll(const RegionTable::Wanted& wanted) {
     status = error.status();
     logRefused(*region, error);
   }
+  {
+    const Section section(state_);
+    if (status.ok()) {
+      region->keepEnrolled(registrar, result);
+    } else {
+      region->noteRefused(registrar);
+    }
+    const auto those = state_.channels.those([&](const PeerChannel& channel) {
+      return channel.open() && channel.registrar() == registrar;
+    });
+    for (const auto& member : those) {
+      member.channel->onEnrolled(region, status);
+    }
+    state_.sleeper.kick(); // what has been posted is to be polled for
+  }
+  // Or deregister() would return while its memory is registered with the NIC.
+  result.reset();
   const Section section(state_);
   --region->enrolling;
-  if (status.ok()) {
-    region->keepEnrolled(registrar, result);
-  } else {
-    region->noteRefused(registrar);
-  }
-  const auto those = state_.channels.those([&](const PeerChannel& channel) {
-    return channel.open() && channel.registrar() == registrar;
-  });
-  for (const auto& member : those) {
-    member.channel->onEnrolled(region, status);
-  }
-  state_.sleeper.kick(); // what has been posted is to be polled for
 }
 
 } // namespace dlslime

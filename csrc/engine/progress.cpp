@@ -15,9 +15,6 @@ namespace dlslime {
 
 namespace {
 
-// A transfer whose last pieces the peer copies is waited for awake, but no
-// longer: its process may have been stopped.
-constexpr milliseconds kMostSpin{1};
 // Between looks at a source that must be looked at, and has had no news for a
 // while: GPUs tell nobody what they have done.
 constexpr microseconds kNap{50};
@@ -38,10 +35,15 @@ void announce(std::atomic<bool>& flag) {
 
 } // namespace
 
-Progress::Progress(ProgressSource& source, Sleeper& sleeper, microseconds spin)
+Progress::Progress(
+    ProgressSource& source,
+    Sleeper& sleeper,
+    microseconds spin,
+    microseconds mostSpin)
     : source_(source),
       sleeper_(sleeper),
       spin_(spin),
+      mostSpin_(std::max(spin, mostSpin)),
       tick_(backgroundTick()),
       servingSpin_(servingSpin()) {}
 
@@ -124,7 +126,7 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
     if (yields == 1) {
       const auto most = deadline.at(now);
       end = std::min(now + spin_, most);
-      last = std::min(now + std::max<microseconds>(spin_, kMostSpin), most);
+      last = std::min(now + mostSpin_, most);
     }
     if (now >= end) {
       if (spin_.count() == 0 || now >= last || !source_.endsSoon()) {

@@ -53,7 +53,14 @@ class ProgressSource {
 //    asleep on the descriptors, when nobody has looked for one.
 class Progress {
  public:
-  Progress(ProgressSource& source, Sleeper& sleeper, microseconds spin);
+  // A transfer whose last pieces the peer copies is waited for awake, but for
+  // no longer than kMostSpin: its process may have been stopped.
+  static constexpr milliseconds kMostSpin{1};
+  Progress(
+      ProgressSource& source,
+      Sleeper& sleeper,
+      microseconds spin,
+      microseconds mostSpin = kMostSpin);
   ~Progress();
   void start();
   void stop(); // idempotent; joins
@@ -90,6 +97,7 @@ class Progress {
   ProgressSource& source_;
   Sleeper& sleeper_;
   const microseconds spin_;
+  const microseconds mostSpin_; // for what ends soon
   const microseconds tick_;
   const microseconds servingSpin_;
   YieldPace pace_;

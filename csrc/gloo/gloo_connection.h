@@ -12,8 +12,14 @@ namespace dlslime::gloo {
 // never block. There is no way to pull: large messages are streamed in frames.
 class GlooConnection final : public Connection {
  public:
-  GlooConnection(GlooPump::MakeCarrier make, std::function<void()> wake)
-      : pump_(std::make_shared<GlooPump>(std::move(make), std::move(wake))) {
+  GlooConnection(
+      GlooPump::MakeCarrier make,
+      std::function<void()> wake,
+      milliseconds drainTime = GlooPump::kDrainTime)
+      : pump_(std::make_shared<GlooPump>(
+            std::move(make),
+            std::move(wake),
+            drainTime)) {
     pump_->start();
   }
   ~GlooConnection() override {

@@ -18,8 +18,6 @@ constexpr size_t kFrameBytes = 8 * 1024;
 constexpr size_t kInlineBytes = kFrameBytes - sizeof(MessageHeader);
 // What either direction holds before it makes its producer wait.
 constexpr size_t kMostQueuedBytes = 4 * 1024 * 1024;
-// How long close() lets the sender finish what was handed to it.
-constexpr std::chrono::milliseconds kDrainTime{1000};
 
 } // namespace
 
@@ -31,7 +29,7 @@ void GlooPump::close() {
   bool abandoned = false;
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_for(lock, kDrainTime, [this] {
+    changed_.wait_for(lock, drainTime_, [this] {
       return closing_ || peerClosed_ || !broken_.ok() ||
           (outgoing_.empty() && !sending_);
     });
@@ -80,7 +78,7 @@ void GlooPump::peerClosed() {
 void GlooPump::watch() {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool made = changed_.wait_for(
-      lock, kDrainTime, [this] { return closing_ || !making_; });
+      lock, drainTime_, [this] { return closing_ || !making_; });
   lock.unlock();
   if (!made) {
     breakWith("the other end closed before it was connected");

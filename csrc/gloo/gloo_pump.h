@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/message.h"
 #include "core/status.h"
 #include "gloo/carrier.h"
@@ -30,10 +31,16 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
  public:
   using MakeCarrier = std::function<std::unique_ptr<Carrier>()>;
 
+  // How long close() lets the sender finish what was handed to it.
+  static constexpr milliseconds kDrainTime{1000};
+
   // `wake` is called from both threads whenever take() has news, and never
   // after close().
-  GlooPump(MakeCarrier make, std::function<void()> wake)
-      : make_(std::move(make)), wake_(std::move(wake)) {}
+  GlooPump(
+      MakeCarrier make,
+      std::function<void()> wake,
+      milliseconds drainTime = kDrainTime)
+      : make_(std::move(make)), wake_(std::move(wake)), drainTime_(drainTime) {}
   void start();
   // False when the queue is full; there is news when it no longer is.
   bool put(const MessageHeader& header, ByteSpan payload);
@@ -50,7 +57,8 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
   void peerClosed();
   // Nothing received waits for take(), and more may come.
   bool drained() const;
-  // Sends what was put for up to a second, then ends both threads. Idempotent.
+  // Sends what was put for up to the drain time, then ends both threads.
+  // Idempotent.
   void close();
 
  private:
@@ -69,6 +77,7 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
 
   MakeCarrier make_;
   const std::function<void()> wake_;
+  const milliseconds drainTime_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:

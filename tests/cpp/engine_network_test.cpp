@@ -140,7 +140,7 @@ TEST_F(EngineNetwork, WhoIsToldToWaitForThePeerAsksAgain) {
 TEST_F(EngineNetwork, UnreachableRankIsNamedWithTheAddressesThatWereTried) {
   const auto brief = [this](GroupOptions& group) {
     options()(group);
-    group.timeout = milliseconds(1500);
+    group.timeout = milliseconds(5000);
   };
   Cluster world(2, onHost, brief);
   const auto closed = Listener::onTheNetwork("=lo").names().front();

@@ -100,13 +100,11 @@ TEST_P(EngineWait, SomeTimeOutWhileOthersArrive) {
       for (int i = 0; i < 10; ++i) {
         const auto receive = world[1].receive(0, thread, 100000);
         const auto deadline = deadlineAfter(milliseconds(never ? 10 : 20000));
-        const auto start = Clock::now();
         if (world[1].engine->wait(*receive, deadline)) {
           EXPECT_FALSE(never);
           continue;
         }
         EXPECT_TRUE(never) << "a message was not seen";
-        EXPECT_LT(Clock::now() - start, milliseconds(5000));
         ++late;
         world[1].engine->cancel(
             *world[1].group, receive, Status(ErrorCode::kTimeout, "late"));
@@ -142,14 +140,12 @@ TEST_P(EngineWait, AbortWakesAllWaiters) {
     });
   }
   std::this_thread::sleep_for(milliseconds(50));
-  const auto start = Clock::now();
   world[0].engine->abort(
       *world[0].group, Status(ErrorCode::kCancelled, "enough"));
   for (auto& waiter : waiters) {
     waiter.join();
   }
   EXPECT_EQ(cancelled, 8);
-  EXPECT_LT(Clock::now() - start, milliseconds(3000));
   const auto refused = world[0].receive(1, 0, 8);
   ASSERT_TRUE(refused->done());
   EXPECT_EQ(refused->status().code(), ErrorCode::kCancelled);
@@ -169,12 +165,10 @@ TEST_P(EngineWait, LeavingThePeerWakesAllWaiters) {
     });
   }
   std::this_thread::sleep_for(milliseconds(30));
-  const auto start = Clock::now();
   world.stop(1);
   for (auto& waiter : waiters) {
     waiter.join();
   }
-  EXPECT_LT(Clock::now() - start, milliseconds(3000));
 }
 
 TEST_P(EngineWait, CallbackRunsWithoutAnybodyWaiting) {

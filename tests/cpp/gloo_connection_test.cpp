@@ -30,10 +30,13 @@ class Recorder final : public ConnectionEvents {
 
 class GlooConnectionTest : public ::testing::Test {
  protected:
-  std::unique_ptr<GlooConnection> connect(int end) {
+  std::unique_ptr<GlooConnection> connect(
+      int end,
+      milliseconds drainTime = GlooPump::kDrainTime) {
     return std::make_unique<GlooConnection>(
         [source = carriers, end] { return source->make("n", end); },
-        [this] { ++wakes; });
+        [this] { ++wakes; },
+        drainTime);
   }
   static MessageHeader header(uint64_t number) {
     MessageHeader made;
@@ -102,8 +105,11 @@ TEST_F(GlooConnectionTest, FullQueueRefusesAndWakesWhenThereIsRoom) {
   EXPECT_TRUE(first->send(header(sent), payload));
 }
 
+// However long the machine holds up its threads.
+constexpr milliseconds kAnHour{3600000};
+
 TEST_F(GlooConnectionTest, CloseSendsWhatWaitsFirst) {
-  auto first = connect(0);
+  auto first = connect(0, kAnHour);
   const auto second = connect(1);
   for (size_t i = 0; i < 200; ++i) {
     ASSERT_TRUE(first->send(header(i), pattern(10000)));
@@ -117,7 +123,7 @@ TEST_F(GlooConnectionTest, CloseSendsWhatWaitsFirst) {
 
 // The other end comes a moment later: what was sent by then is not lost.
 TEST_F(GlooConnectionTest, CloseBeforeTheCarrierIsThereStillSends) {
-  auto first = connect(0);
+  auto first = connect(0, kAnHour);
   for (size_t i = 0; i < 20; ++i) {
     ASSERT_TRUE(first->send(header(i), pattern(100)));
   }

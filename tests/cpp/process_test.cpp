@@ -173,7 +173,7 @@ TEST_P(ProcessTest, KilledSenderFailsItsReceivesAndNoOthers) {
   const auto echo = start("echo", 2);
   auto sender = start("flooder", 1);
   const auto large = node.receive(1, kFlood, kLarge);
-  const auto next = node.receive(1, kFlood, kLarge);
+  const auto next = node.receive(1, kSink, kLarge); // which it never sends
   std::this_thread::sleep_for(milliseconds(3));
   sender.signal(SIGKILL);
   if (!large->done()) {
@@ -200,6 +200,7 @@ TEST_P(ProcessTest, KilledReceiverFailsTheSends) {
   for (int i = 0; i < 3; ++i) {
     sends.push_back(node.send(1, kSink, Bytes(kLarge)));
   }
+  sends.push_back(node.send(1, kEcho, Bytes(kLarge))); // never received
   std::this_thread::sleep_for(milliseconds(5));
   receiver.signal(SIGKILL);
   for (const auto& send : sends) {

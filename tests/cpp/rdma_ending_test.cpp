@@ -76,9 +76,12 @@ TEST_F(RdmaTest, CloseWaitsForNobodyWhoHasGone) {
   send(0, 5000);
   ends_[0]->poll();
   channel(0).fail(Status(ErrorCode::kCancelled, "this end stops"));
-  int asked = 0;
-  channel(0).takeConnection()->close([&] { return ++asked == 3; });
-  EXPECT_EQ(asked, 3);
+  bool asked = false;
+  channel(0).takeConnection()->close([&] {
+    asked = true;
+    return true;
+  });
+  EXPECT_TRUE(asked);
 }
 
 } // namespace

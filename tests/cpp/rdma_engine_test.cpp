@@ -144,7 +144,9 @@ TEST_F(RdmaEngine, TwoHundredLivesLeaveNothing) {
   }
   EXPECT_TRUE(fabric.live().empty());
   EXPECT_EQ(entries("/proc/self/fd"), descriptors);
-  EXPECT_EQ(entries("/proc/self/task"), threads);
+  // A thread that was joined may be listed for another moment.
+  EXPECT_TRUE(eventually([&] { return entries("/proc/self/task") <= threads; }))
+      << entries("/proc/self/task") << " threads, and " << threads << " before";
 }
 
 TEST_F(RdmaEngine, IdleEnginesUseNoProcessorTime) {

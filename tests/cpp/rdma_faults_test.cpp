@@ -53,8 +53,11 @@ TEST_F(RdmaFaults, QueueThatCannotBeArmedIsLost) {
   EXPECT_EQ(route(0), "rdma");
   fabric.refuse("req_notify_cq", EIO);
   const auto receive = (*world)[1].receive(0, 1, 100);
-  EXPECT_TRUE(eventually([&] { return log.count("is lost") > 0; }))
-      << log.all();
+  // If all sleep by now, the one that waits arms it again.
+  EXPECT_TRUE(eventually([&] {
+    (*world)[1].engine->wait(*receive, deadlineAfter(milliseconds(5)));
+    return log.count("is lost") > 0;
+  })) << log.all();
   fabric.refuse("req_notify_cq", 0);
   const auto send = (*world)[0].send(1, 1, pattern(100));
   ASSERT_TRUE((*world)[1].wait(receive));

@@ -47,7 +47,7 @@ class RdmaPreparing : public RdmaPair {
         asked.begin() + static_cast<std::ptrdiff_t>(from),
         asked.end(),
         [](auto& answer) {
-          return answer.wait_for(milliseconds(3000)) ==
+          return answer.wait_for(milliseconds(30000)) ==
               std::future_status::ready;
         });
   }
@@ -118,19 +118,22 @@ TEST_F(RdmaPreparing, WhatWasPostedWhileTheFirstWasRegistered) {
 // Faster than it can be registered: who posts it does that.
 TEST_F(RdmaPreparing, WhatIsPostedAllTheTimeKeepsNoPeerWaiting) {
   constexpr size_t kLess = 160 * 1024;
-  constexpr int kMost = 1000;
-  fabric.onRegistration([](size_t bytes) {
-    std::this_thread::sleep_for(milliseconds(bytes == kLess ? 1 : 0));
-  });
+  constexpr int kMost = 5000;
   std::atomic<int> posted{0};
-  std::atomic<bool> over{false};
+  std::atomic<bool> begun{false}, over{false};
+  fabric.onRegistration([&](size_t bytes) {
+    if (bytes == kLess) {
+      begun = true;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  });
   std::thread other([&] {
     for (; !over && posted < kMost; ++posted) {
       (*world)[1].engine->receive(
           *(*world)[1].group,
           std::make_shared<OwnedOperation>(
               Kind::kReceive, 0, 8, std::make_shared<OwnedMemory>(kLess)));
-      std::this_thread::sleep_for(microseconds(100));
+      std::this_thread::sleep_for(microseconds(begun ? 100 : 5000));
     }
   });
   const auto received = receive();

@@ -116,13 +116,16 @@ class RdmaRailDies : public RdmaRails,
 
 TEST_P(RdmaRailDies, AndTheOtherGoesOn) {
   start();
-  for (const char* nic : {"nic0a", "nic0b", "nic1a", "nic1b"}) {
-    fabric.slow(nic, 3);
-  }
   const std::string dying = GetParam();
+  const std::string reader = "nic1" + dying.substr(4);
+  fabric.hold(reader, 256 * 1024);
+  const auto before = fabric.requests(reader, kRead);
   const auto receive = (*world)[1].receive(0, 3, 8 << 20);
   const auto send = (*world)[0].send(1, 3, pattern(8 << 20));
+  ASSERT_TRUE(
+      eventually([&] { return fabric.requests(reader, kRead) > before; }));
   fabric.cut(dying);
+  fabric.release(reader);
   ASSERT_TRUE((*world)[1].wait(receive));
   ASSERT_TRUE(receive->status().ok()) << receive->status().message();
   EXPECT_EQ(receive->buffer(), send->buffer());

@@ -88,16 +88,7 @@ void FakeFabric::failOpening(const std::string& device, int error) {
 void FakeFabric::cut(const std::string& device, bool down) {
   const std::lock_guard<std::mutex> guard(mutex_);
   cut_[device] = down;
-  if (holding_.erase(device) > 0) {
-    for (auto& [number, qp] : qps_) {
-      if (qp->base.context->device->name == device) {
-        for (auto& request : qp->sends) {
-          request.delay = 0;
-        }
-        progress(*qp);
-      }
-    }
-  }
+  releaseLocked(device);
 }
 
 void FakeFabric::failPosts(int count, int error, int taken) {
@@ -156,6 +147,25 @@ void FakeFabric::slow(const std::string& device, int polls) {
 void FakeFabric::hold(const std::string& device, size_t bytes, int first) {
   const std::lock_guard<std::mutex> guard(mutex_);
   holding_[device] = {bytes, first};
+}
+
+void FakeFabric::release(const std::string& device) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  releaseLocked(device);
+}
+
+void FakeFabric::releaseLocked(const std::string& device) {
+  if (holding_.erase(device) == 0) {
+    return;
+  }
+  for (auto& [number, qp] : qps_) {
+    if (qp->base.context->device->name == device) {
+      for (auto& request : qp->sends) {
+        request.delay = 0;
+      }
+      progress(*qp);
+    }
+  }
 }
 
 uint64_t FakeFabric::requests(const std::string& device, ibv_wr_opcode opcode) {

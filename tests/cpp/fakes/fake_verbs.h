@@ -102,8 +102,10 @@ class FakeFabric {
   // The same for what is sent, and read, by this device, until somebody sleeps.
   void slow(const std::string& device, int polls);
   // Requests of this device that carry so many bytes or more are under way
-  // until it is cut, and all behind them, once `first` of them have passed.
+  // until it is cut, or they are released, and all behind them, once `first` of
+  // them have passed.
   void hold(const std::string& device, size_t bytes, int first = 0);
+  void release(const std::string& device);
 
   // --- What a test may look at ------------------------------------------
   // Objects that have not been destroyed, by kind: "mr", "qp", ...
@@ -154,6 +156,7 @@ class FakeFabric {
   bool isDropped(const Qp& qp, const Request& request) const;
   int someDelay();
   bool isUnready(const Qp& target);
+  void releaseLocked(const std::string& device);
 
   std::mutex mutex_;
   std::vector<FakeDevice> devices_;

@@ -63,6 +63,20 @@ class RdmaPair : public ::testing::Test {
   uint32_t replaced(int rank) {
     return report(rank).replaced;
   }
+  // While there is traffic: a cut that is noticed, and many that may be.
+  void cutOften() {
+    fabric.cut("nic0");
+    EXPECT_TRUE(eventually([&] {
+      return log.count("is lost (RDMA by nic") > 0;
+    })) << log.all();
+    fabric.cut("nic0", false);
+    for (int i = 0; i < 40; ++i) {
+      std::this_thread::sleep_for(milliseconds(3 + i % 20));
+      fabric.cut(i % 2 == 0 ? "nic0" : "nic1");
+      std::this_thread::sleep_for(milliseconds(i % 5));
+      fabric.cut(i % 2 == 0 ? "nic0" : "nic1", false);
+    }
+  }
   // Messages of all sizes from one rank, one after the other, each checked,
   // so many or until `over`.
   void stream(int from, int count, const std::atomic<bool>* over = nullptr) {
