@@ -1,10 +1,15 @@
-"""Ends the workers with the test session."""
+"""Ends the workers with the test session, and lets no test wait for a resolver."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 import pool
+
+# torch looks up the name of each address that connects to a store: seconds each time, where nobody
+# answers. Read when a process first looks up a name.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,6 +12,7 @@ import functools
 import itertools
 import multiprocessing
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -127,10 +128,13 @@ class Launch:
 
 
 def free_port() -> int:
-    """A TCP port of this node that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        return probe.getsockname()[1]
+    """A TCP port of this node that nobody uses now, and that the kernel gives to nobody."""
+    least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(least // 2, least)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((ADDRESS, port))
+            return port
 
 
 def _dial() -> Connection:

@@ -26,6 +26,9 @@ import worker
 # Environments whose workers are kept at the same time; the one unused for longest goes first.
 _MAX_ENVIRONMENTS = 4
 
+# torch says it of its own stores, where names of addresses can't be looked up.
+_OF_A_RESOLVER = "[c10d] The hostname of the client socket cannot be retrieved"
+
 DIED = object()  # a worker's report: it ended without one, and was allowed to
 
 _counter = itertools.count()
@@ -104,12 +107,17 @@ class Member:
 
     def output(self) -> str:
         """What the worker wrote to stdout and stderr since the job's start."""
-        return self.process.output(self._output_start).decode(errors="replace")
+        text = self.process.output(self._output_start).decode(errors="replace")
+        return "".join(line for line in text.splitlines(True) if _OF_A_RESOLVER not in line)
 
     def dump_stacks(self) -> None:
         """Makes the worker write the stacks of all its Python threads into its output."""
+        before = len(self.output())
         self.process.send_signal(signal.SIGUSR1)
-        time.sleep(0.3)
+        deadline = time.monotonic() + 5
+        while len(self.output()) == before and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)  # for the rest of it
 
     def kill(self) -> None:
         """Ends the process and forgets its output."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
 import tempfile
 import time
@@ -262,9 +261,3 @@ def states(poller: Any, last: str, seconds: float = 20) -> list[str]:
             seen.append(state)
         time.sleep(0.001)
     return seen
-
-
-def free_port() -> int:
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        return int(chosen.getsockname()[1])

@@ -69,8 +69,10 @@ def _blocked(rank: int, size: int) -> float:
     exchange(None)
     if rank == 0:
         start, used = time.monotonic(), time.process_time()
+        tell("waiting")
         dist.recv(blank(10), 1)
         return (time.process_time() - used) / (time.monotonic() - start)
+    await_key("waiting")
     time.sleep(1)
     dist.send(pattern(10), 0)
     return 0.0

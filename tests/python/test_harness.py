@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness import BACKEND, Died, WorldError, await_death, context, run_world, tell
+from harness import BACKEND, Died, WorldError, await_death, await_key, context, run_world, tell
 
 
 def _pid(rank: int, size: int) -> int:
@@ -25,9 +25,11 @@ def _exchange(rank: int, size: int, value: int) -> int:
 
 
 def _fail_on_one(rank: int, size: int) -> None:
-    print(f"rank {rank} was here")
+    print(f"rank {rank} was here", flush=True)
     if rank == 1:
+        await_key("was here")
         raise KeyError("the cause")
+    tell("was here")
     time.sleep(30)
 
 
@@ -67,7 +69,7 @@ def test_exception_comes_back_with_traceback_and_output() -> None:
 
 def test_hang_ends_at_the_deadline_with_stacks() -> None:
     with pytest.raises(WorldError, match="did not end in time") as caught:
-        run_world(_hang, 2, timeout=0.5)
+        run_world(_hang, 2, timeout=5, init=False, sync_end=False)
     assert "in _hang" in str(caught.value)
 
 

@@ -42,6 +42,7 @@ from harness import (
     sync,
     tell,
 )
+from nodes import free_port
 from sglang_server import (
     AUX_ROWS,
     FOLDER,
@@ -54,7 +55,6 @@ from sglang_server import (
     Requests,
     Server,
     find_sglang,
-    free_port,
     indices,
     load_plugins_by_entry_point,
     server_args,

@@ -41,7 +41,7 @@ def _interrupted(rank: int, size: int) -> None:
         dist.send(pattern(NBYTES, 2), 1)
         return
     work = dist.irecv(received, 0)
-    with handling(signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), handling(signal.default_int_handler):
         work.wait()
     assert not work.is_completed(), "it goes on"
     tell("interrupted")
@@ -81,7 +81,7 @@ def _other_thread(rank: int, size: int) -> None:
     received = blank(NBYTES)
     thread = threading.Thread(target=lambda: dist.recv(received, 0))
     thread.start()
-    with handling(signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), handling(signal.default_int_handler):
         time.sleep(20)  # a join() that is interrupted takes the thread for ended (Python 3.11)
     assert thread.is_alive()
     tell("interrupted")
@@ -104,7 +104,7 @@ def _transfer(rank: int, size: int) -> None:
         peer.write_with_imm(region, remote, imm=77).wait()
         return
     number = peer.expect_imm()
-    with handling(signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), handling(signal.default_int_handler):
         number.wait()
     assert not number.done(), "it goes on"
     tell("interrupted")

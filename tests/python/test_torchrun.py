@@ -38,6 +38,7 @@ def main():
     dist.barrier()
     sys.stdout.write(f"rank {rank} done\\n")
     sys.stdout.flush()
+    dist.barrier()  # torchrun ends the others when one fails
     {crash}
     dist.destroy_process_group()
 

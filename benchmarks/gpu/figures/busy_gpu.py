@@ -30,9 +30,9 @@ from gpu.driver.api import Batch, Driver, DriverError
 from gpu.runner.findings import Findings
 from harness import Rank, run_job
 
-SPIN_S = 6.0
+SPIN_S = 10.0
 PATIENCE_S = 2.0  # for the messages, while the kernel spins
-CONTROL_S = 0.5  # for each of the driver's own copies
+CONTROL_S = 1.5  # for each of the driver's own copies
 SIZES = (1 << 10, 4 << 20)  # an eager one, and one by CUDA IPC
 COPY = 4 << 20  # bytes of each of the driver's own copies
 THREADS, BLOCKS = 1024, 2  # as many as a processor takes

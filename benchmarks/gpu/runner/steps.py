@@ -82,12 +82,14 @@ def end_marked(mark: str) -> list[int]:
     return list(left)
 
 
-def show_stacks(mark: str) -> None:
+def show_stacks(mark: str, process: subprocess.Popen[bytes]) -> None:
     """Have Python programs with the mark write where they are, and end (PYTHONFAULTHANDLER)."""
     for pid in marked(mark):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGABRT)
     time.sleep(0.5)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)
 
 
 class Runner:
@@ -180,7 +182,7 @@ class Runner:
         try:
             status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            show_stacks(mark)
+            show_stacks(mark, process)
             return f"stopped after {limit_s:.3g} s"
         if status < 0:
             return f"died of {signal.Signals(-status).name}"

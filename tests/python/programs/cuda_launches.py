@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +28,12 @@ LIMIT = timedelta(seconds=4 if gpus.REAL else 7)
 MESSAGES = 3
 
 
-def behind_streams(name: str, launch: Callable[[torch.Tensor], object], rank: int) -> None:
+def behind_streams(
+    name: str,
+    launch: Callable[[torch.Tensor], object],
+    rank: int,
+    launched: Callable[[], bool] = lambda: True,
+) -> None:
     """Several messages for which one stream waits come only while `launch` is under way."""
     peer = 1 - rank
     store = dist.distributed_c10d._get_default_store()
@@ -41,10 +47,16 @@ def behind_streams(name: str, launch: Callable[[torch.Tensor], object], rank: in
     works = [dist.irecv(tensor, peer) for tensor in received]
     for work in works:
         work.wait(LIMIT)
-    timer = threading.Timer(1, store.set, (name, ""))
-    timer.start()
+
+    def tell() -> None:
+        eventually(launched)
+        time.sleep(1)
+        store.set(name, "")
+
+    teller = threading.Thread(target=tell)
+    teller.start()
     launch(received[-1][:10])
-    timer.join()
+    teller.join()
     gpus.settle()
     eventually(lambda: all(work.is_completed() for work in works))
     if all(work.is_success() for work in works):
@@ -59,12 +71,15 @@ def behind_streams(name: str, launch: Callable[[torch.Tensor], object], rank: in
 
 def full_queue(rank: int, peer: int) -> None:
     copy = torch.zeros(10, device="cuda")
+    launches = 0
 
     def launch(tensor: torch.Tensor) -> None:
+        nonlocal launches
         for _ in range(5000):
             copy.copy_(tensor, non_blocking=True)
+            launches += 1
 
-    behind_streams("a full queue", launch, rank)
+    behind_streams("a full queue", launch, rank, lambda: launches > 500)
 
 
 def late_kernel(rank: int, peer: int) -> None:

@@ -125,8 +125,7 @@ def a_stream_is_let_go_after_the_time_out(rank: int, peer: int) -> None:
         work = dist.irecv(received, peer, tag=10)
         assert work is not None
         begin = time.monotonic()
-        assert work.wait(timedelta(seconds=1))
-        assert time.monotonic() - begin < 0.9
+        assert work.wait(timedelta(seconds=1))  # it would raise if it waited itself
         received.cpu()  # waits for the stream
         assert time.monotonic() - begin > 0.9
         refused(dist.DistBackendError, "tag 10.*timed out after 1000 ms", lambda: work.wait())
