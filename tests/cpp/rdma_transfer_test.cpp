@@ -80,6 +80,52 @@ TEST_F(RdmaTransfer, RegionsAreRegisteredOnceAndUntilTheirEnd) {
   EXPECT_EQ(fabric.live()["mr"], before);
 }
 
+// Of the initiator, on a caller's thread, and of the owner, on one of its own.
+class RdmaDeregister : public RdmaTransfer,
+                       public ::testing::WithParamInterface<int> {
+ protected:
+  static constexpr size_t kOwn = 3 << 20; // of no other region
+};
+
+TEST_P(RdmaDeregister, WaitsForAThreadThatHasItRegisteredWithTheNic) {
+  start();
+  OneSided mine((*world)[GetParam()], kOwn, 9);
+  std::atomic<int> registered{0};
+  std::thread closer;
+  fabric.onRegistration([&](size_t bytes) {
+    if (bytes == kOwn && registered++ == 0) {
+      closer = std::thread([&] {
+        try {
+          mine.deregister();
+        } catch (const Error&) { // it came after the transfer was posted
+          return;
+        }
+        EXPECT_EQ(registered, 0);
+      });
+      std::this_thread::sleep_for(milliseconds(20)); // it waits by now
+    }
+  });
+  fabric.onDeregistration([&](size_t bytes) {
+    if (bytes == kOwn) {
+      std::this_thread::sleep_for(milliseconds(50));
+      --registered;
+    }
+  });
+  const auto read = GetParam() == 0 ? mine.read(1, *sides[1], {{0, 0, kPage}})
+                                    : sides[0]->read(1, mine, {{0, 0, kPage}});
+  EXPECT_TRUE(sides[0]->wait(*read));
+  ASSERT_TRUE(closer.joinable());
+  closer.join();
+  world.reset(); // before what its threads tell is gone
+}
+INSTANTIATE_TEST_SUITE_P(
+    Ends,
+    RdmaDeregister,
+    ::testing::Values(0, 1),
+    [](const auto& instance) {
+      return std::string(instance.param == 0 ? "Initiator" : "Owner");
+    });
+
 TEST_F(RdmaTransfer, MemoryThatCantBeRegisteredGoesInMessages) {
   start();
   fabric.failRegistrations(ENOMEM);

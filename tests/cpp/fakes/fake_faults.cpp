@@ -109,6 +109,11 @@ void FakeFabric::onRegistration(std::function<void(size_t)> told) {
   registrationTold_ = std::move(told);
 }
 
+void FakeFabric::onDeregistration(std::function<void(size_t)> told) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  deregistrationTold_ = std::move(told);
+}
+
 void FakeFabric::refusePairs(
     const std::string& device,
     ibv_qp_state state,

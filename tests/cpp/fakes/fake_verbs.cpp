@@ -241,6 +241,13 @@ struct FakeCalls {
     return region;
   }
   static int deregister(ibv_mr* region) {
+    const auto [told, size] = [&] {
+      const auto held = lock();
+      const auto& fabric = *FakeFabric::current;
+      return std::pair(
+          fabric.deregistrationTold_, fabric.regions_.at(region->lkey).size);
+    }();
+    told(size);
     const auto held = lock();
     FakeFabric::current->regions_.erase(region->lkey);
     if (const auto mapping =

@@ -85,6 +85,8 @@ class FakeFabric {
   // Called before each registration, on the thread that registers, with its
   // bytes.
   void onRegistration(std::function<void(size_t)> told);
+  // The same before each registration ends.
+  void onDeregistration(std::function<void(size_t)> told);
   // The next messages to this device find no receive so often, as it says; they
   // are tried again.
   void unready(const std::string& device, int times);
@@ -185,7 +187,8 @@ class FakeFabric {
   std::set<std::string> landingLate_;
   uint32_t nextNumber_ = 17;
   int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;
-  std::function<void(size_t)> registrationTold_ = [](size_t) {};
+  std::function<void(size_t)> registrationTold_ = [](size_t) {},
+                              deregistrationTold_ = [](size_t) {};
   int registrationError_ = 0, failingRegistrations_ = 0;
   int delay_ = 0, mostDelay_ = 0;
   std::mt19937_64 random_;
