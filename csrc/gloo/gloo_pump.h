@@ -31,7 +31,8 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
  public:
   using MakeCarrier = std::function<std::unique_ptr<Carrier>()>;
 
-  // How long close() lets the sender finish what was handed to it.
+  // How long close() lets the sender finish what was handed to it, and a peer
+  // that has closed lets the making of the carrier go on.
   static constexpr milliseconds kDrainTime{1000};
 
   // `wake` is called from both threads whenever take() has news, and never

@@ -14,6 +14,7 @@ namespace {
 
 using ::dlslime::testing::CarrierFaults;
 using ::dlslime::testing::eventually;
+using ::dlslime::testing::kAnHour;
 using ::dlslime::testing::MemoryCarriers;
 using ::dlslime::testing::pattern;
 
@@ -104,9 +105,6 @@ TEST_F(GlooConnectionTest, FullQueueRefusesAndWakesWhenThereIsRoom) {
   EXPECT_TRUE(eventually([&] { return wakes > before; }));
   EXPECT_TRUE(first->send(header(sent), payload));
 }
-
-// However long the machine holds up its threads.
-constexpr milliseconds kAnHour{3600000};
 
 TEST_F(GlooConnectionTest, CloseSendsWhatWaitsFirst) {
   auto first = connect(0, kAnHour);

@@ -206,8 +206,10 @@ TEST_F(PushingChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
 TEST_F(PushingChannelTest, DeviceThatTellsNothingIsGivenUp) {
   connection->replacing = Connection::Replaceable::kBroken;
   const auto send = pushed();
+  const auto start = Clock::now();
   channel->fail(kBroken);
   EXPECT_TRUE(eventually([&] { return channel->idle(); }));
+  EXPECT_GE(Clock::now() - start, milliseconds(1000)) << "it is given time";
   endpoint.settle();
   EXPECT_EQ(send->releases(), 0);
   channel->takeConnection().reset();

@@ -88,8 +88,7 @@ TEST_F(ProgressTest, WaitWithAPassedDeadlineStillLooksOnce) {
 TEST(ProgressSpin, WaiterStaysAwakeForWhatEndsSoon) {
   ScriptedSource source;
   Sleeper sleeper;
-  // However long the machine holds up this thread.
-  Progress progress(source, sleeper, microseconds(1), milliseconds(3600000));
+  Progress progress(source, sleeper, microseconds(1), kAnHour);
   const auto operation = makeSend(0, 0, {});
   int asked = 0;
   source.onEndsSoon = [&] {
@@ -99,7 +98,7 @@ TEST(ProgressSpin, WaiterStaysAwakeForWhatEndsSoon) {
     return true;
   };
   source.onBeginSleep = [&] { operation->settle({}); };
-  EXPECT_TRUE(progress.wait(*operation, deadlineAfter(milliseconds(3600000))));
+  EXPECT_TRUE(progress.wait(*operation, deadlineAfter(kAnHour)));
   EXPECT_EQ(asked, 2);
   EXPECT_EQ(source.sleeps, 0);
 }
@@ -114,7 +113,7 @@ TEST(ProgressSpin, WaiterSleepsWhenWhatShouldEndSoonDoesNot) {
     operation->settle({});
     sleeper.kick();
   };
-  EXPECT_TRUE(progress.wait(*operation, deadlineAfter(milliseconds(3600000))));
+  EXPECT_TRUE(progress.wait(*operation, deadlineAfter(kAnHour)));
   EXPECT_EQ(source.sleeps, 1);
 }
 

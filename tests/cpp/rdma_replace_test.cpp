@@ -43,7 +43,7 @@ TEST_F(RdmaReplace, CableThatComesBackCostsNothing) {
 }
 
 TEST_F(RdmaReplace, WhatHasComeOfAPullIsNotFetchedAgain) {
-  // 16 at a time
+  // A pull is of pieces, of which 16 are fetched at a time.
   constexpr size_t kPieceBytes = 1 << 18, kPieces = 256;
   start(milliseconds(30000), FallbackPolicy::kForbid);
   fabric.hold("nic1", kPieceBytes, kPieces / 2);
@@ -121,7 +121,7 @@ TEST_F(RdmaReplace, WithoutAnotherWayEverythingFailsWithNicAndStatus) {
 }
 
 TEST_F(RdmaReplace, PeerThatEndsMeanwhileIsNotWaitedFor) {
-  start(milliseconds(3600000), FallbackPolicy::kForbid);
+  start(kAnHour, FallbackPolicy::kForbid);
   const auto pending = (*world)[0].receive(1, 5, 100);
   fabric.cut("nic0");
   const auto send = (*world)[0].send(1, 5, pattern(1 << 20));

@@ -17,7 +17,7 @@ void soon(Config& config, int /*rank*/) {
 // ... or only when a device tells of itself.
 void ifTold(Config& config, int /*rank*/) {
   config.patience = milliseconds(100);
-  config.returning = milliseconds(3600000);
+  config.returning = kAnHour;
 }
 
 // Traffic in both directions until the test has seen what it waits for.

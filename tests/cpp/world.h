@@ -65,6 +65,9 @@ inline bool sameBytes(const Bytes& a, const Bytes& b) {
       (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
+// A limit for what must not end by it, however long the machine holds it up.
+constexpr milliseconds kAnHour{3600000};
+
 // Far more time than anything here takes: a hang fails the test, slowness not.
 template <typename Condition>
 bool eventually(const Condition& condition, int seconds = 30) {

@@ -8,7 +8,7 @@ import pytest
 import pool
 
 # torch looks up the name of each address that connects to a store: seconds each time, where nobody
-# answers. Read when a process first looks up a name.
+# answers. The C library reads this when a process first looks up a name.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 

@@ -282,20 +282,25 @@ def test_handle_of_another_rank_is_refused_and_both_pids_are_named(env: dict[str
 def _killed(rank: int, size: int, write: bool) -> None:
     """Rank 0 has many transfers with rank 1, and kills it; rank 2 goes on."""
     if rank > 0:
-        side_of(rank, LARGE, other=0)
+        sides = [side_of(rank, LARGE, other=0)]
+        sides += [side_of(rank, LARGE, "new", other=0)] if rank == 1 else []
         await_key("over")
         return
-    victim, other = side_of(0, LARGE, other=1), side_of(0, LARGE, other=2)
+    victim, new = side_of(0, LARGE, other=1), side_of(0, LARGE, "new", other=1)
+    other = side_of(0, LARGE, other=2)
     begin = victim.write if write else victim.read
     begin([(0, 0, 8)]).wait()
     transfers = [begin() for _ in range(30)]
+    # A process that is stopped can't answer for a region that nobody has used yet.
+    send_signal(1, signal.SIGSTOP)
+    under_way = new.write() if write else new.read()
     send_signal(1, signal.SIGKILL)
     await_death(1)
     late = begin()
     for transfer in transfers:
         with contextlib.suppress(dist.DistBackendError):  # it may have been faster
             transfer.wait()
-    for transfer in [late, begin(), victim.peer.expect_imm()]:
+    for transfer in [under_way, late, begin(), victim.peer.expect_imm()]:
         with pytest.raises(dist.DistBackendError, match="rank 1"):
             transfer.wait()
         assert transfer.done()

@@ -103,9 +103,9 @@ class FakeFabric {
   void landLate(const std::string& device);
   // The same for what is sent, and read, by this device, until somebody sleeps.
   void slow(const std::string& device, int polls);
-  // Requests of this device that carry so many bytes or more are under way
-  // until it is cut, or they are released, and all behind them, once `first` of
-  // them have passed.
+  // Once `first` requests of this device with at least `bytes` have passed, the
+  // next ones, and what is posted behind them, wait until it is cut or
+  // released.
   void hold(const std::string& device, size_t bytes, int first = 0);
   void release(const std::string& device);
 

@@ -79,6 +79,7 @@ def full_queue(rank: int, peer: int) -> None:
             copy.copy_(tensor, non_blocking=True)
             launches += 1
 
+    # Half of what a queue takes, so that it is full a moment later.
     behind_streams("a full queue", launch, rank, lambda: launches > 500)
 
 
