@@ -17,11 +17,19 @@ auto guarded(const char* what, Call&& call) {
   try {
     return call();
   } catch (const std::exception& error) {
+    // The first line: torch's go on with a stack of C++.
+    const std::string text = error.what();
     throw Error(
         ErrorCode::kUnavailable,
         std::string("the group's store failed (") + what +
-            "): " + error.what());
+            "): " + text.substr(0, text.find('\n')));
   }
+}
+
+Bytes toBytes(const std::vector<uint8_t>& value) {
+  Bytes bytes(value.size());
+  copyBytes(bytes.data(), value.data(), value.size());
+  return bytes;
 }
 
 } // namespace
@@ -33,23 +41,43 @@ void StoreRendezvous::set(const std::string& key, const Bytes& value) {
 }
 
 std::optional<Bytes> StoreRendezvous::tryGet(const std::string& key) {
-  return guarded("get", [&]() -> std::optional<Bytes> {
-    if (!clone_) {
-      clone_ = store_->clone();
+  auto values = tryGetAll({key});
+  return values ? std::optional(std::move(values->front())) : std::nullopt;
+}
+
+std::optional<std::vector<Bytes>> StoreRendezvous::tryGetAll(
+    const std::vector<std::string>& keys) {
+  return guarded("get", [&]() -> std::optional<std::vector<Bytes>> {
+    std::vector<std::string> names;
+    for (const auto& key : keys) {
+      names.push_back(full(key));
     }
-    if (!clone_->check({full(key)})) {
+    if (!store_->check(names)) {
       return std::nullopt;
     }
-    const auto bytes = clone_->get(full(key));
-    Bytes value(bytes.size());
-    copyBytes(value.data(), bytes.data(), bytes.size());
-    return value;
+    std::vector<Bytes> values;
+    if (names.size() > 1 && store_->hasExtendedApi()) {
+      for (const auto& value : store_->multiGet(names)) {
+        values.push_back(toBytes(value));
+      }
+      return values;
+    }
+    for (const auto& name : names) {
+      values.push_back(toBytes(store_->get(name)));
+    }
+    return values;
   });
 }
 
 uint64_t StoreRendezvous::increment(const std::string& key) {
   return guarded(
       "add", [&] { return static_cast<uint64_t>(store_->add(full(key), 1)); });
+}
+
+std::shared_ptr<Rendezvous> StoreRendezvous::another() {
+  return guarded("clone", [&] {
+    return std::make_shared<StoreRendezvous>(store_->clone());
+  });
 }
 
 } // namespace dlslime

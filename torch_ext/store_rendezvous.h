@@ -6,10 +6,9 @@
 
 namespace dlslime {
 
-// A group's c10d store as the engine wants it. A TCPStore's client is locked
-// while any thread waits in it, as torch and users do for seconds: so the
-// wire-up thread, which must not be held up, looks keys up in a clone with a
-// connection of its own, made when needed.
+// A group's c10d store as the engine wants it. Nothing here waits for a key: a
+// TCPStore's client is locked meanwhile, and other threads may need it. A call
+// may all the same wait for another thread that does so.
 class StoreRendezvous final : public Rendezvous {
  public:
   explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store)
@@ -17,14 +16,14 @@ class StoreRendezvous final : public Rendezvous {
 
   void set(const std::string& key, const Bytes& value) override;
   std::optional<Bytes> tryGet(const std::string& key) override;
-  void rest() override {
-    clone_.reset();
-  }
+  std::optional<std::vector<Bytes>> tryGetAll(
+      const std::vector<std::string>& keys) override;
   uint64_t increment(const std::string& key) override;
+  // By Store::clone(), which a store that is written in Python may lack.
+  std::shared_ptr<Rendezvous> another() override;
 
  private:
   const c10::intrusive_ptr<c10d::Store> store_;
-  c10::intrusive_ptr<c10d::Store> clone_; // of the wire-up thread
 };
 
 } // namespace dlslime

@@ -94,6 +94,9 @@ Engine::~Engine() {
   drainGpus();
   {
     const Section section(state_);
+    for (const auto& group : state_.membership.all()) {
+      group->addresses().close();
+    }
     state_.buryFailed();
   }
   state_.closeGraveyard(); // before what it may touch is given back
@@ -142,6 +145,7 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
     state_.membership.remove(*group);
     throw;
   }
+  group->addresses().readAhead();
   return group;
 }
 

@@ -177,9 +177,11 @@ std::string Engine::describeLink(Group& group, const Operation& operation) {
                 "receive was posted there, or it is being fetched"
               : ", no matching send was seen");
   }
-  return link.state == Group::LinkState::kFailed
-      ? link.failure.message()
-      : "the peer has not been reached: it has not joined this group";
+  if (link.state == Group::LinkState::kFailed) {
+    return link.failure.message();
+  }
+  return "the peer has not been reached: " +
+      (link.problem.empty() ? "it has not been looked for yet" : link.problem);
 }
 
 std::string Engine::describePending(Group& group, size_t most) {

@@ -21,11 +21,17 @@ Group::Group(
     uint32_t id,
     uint64_t epoch,
     GroupOptions options,
-    Completions& done)
+    Completions& done,
+    std::function<void()> wake)
     : id_(id),
       epoch_(epoch),
       options_(std::move(options)),
       completions_(done),
+      addresses_(
+          options_.rendezvous,
+          options_.rank,
+          options_.size,
+          std::move(wake)),
       held_(done),
       matcher_(options_.size),
       links_(static_cast<size_t>(options_.size)) {}
@@ -296,6 +302,7 @@ void Group::close(const Status& why) {
   }
   closed_ = true;
   closeReason_ = why;
+  addresses_.close();
   held_.cancelAll(why);
   for (int rank = 0; rank < size(); ++rank) {
     end(std::move(link(rank).waiting), why);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "core/clock.h"
 #include "core/config.h"
 #include "core/transport.h"
+#include "engine/bootstrap/address_directory.h"
 #include "engine/completions.h"
 #include "engine/counters.h"
 #include "engine/guests.h"
@@ -54,6 +56,7 @@ class Group {
     std::shared_ptr<PeerChannel> channel; // kJoining, kReady, kFailed
     uint32_t remoteGroup = 0; // kReady: the peer's id of this group
     Status failure;
+    std::string problem; // kResolving: what the last look for it found
     OperationQueue waiting; // sends that were posted before kReady
     int brokenJoins = 0; // connections that broke in kJoining
     Counters counters;
@@ -61,7 +64,13 @@ class Group {
     std::atomic<MemoryRegistrar*> registrar{nullptr};
   };
 
-  Group(uint32_t id, uint64_t epoch, GroupOptions options, Completions& done);
+  // `wake` the wire-up thread, until close().
+  Group(
+      uint32_t id,
+      uint64_t epoch,
+      GroupOptions options,
+      Completions& done,
+      std::function<void()> wake);
 
   uint32_t id() const {
     return id_;
@@ -82,6 +91,9 @@ class Group {
   }
   bool closed() const {
     return closed_;
+  }
+  AddressDirectory& addresses() {
+    return addresses_;
   }
   Matcher& matcher() {
     return matcher_;
@@ -167,6 +179,7 @@ class Group {
   const uint64_t epoch_;
   const GroupOptions options_;
   Completions& completions_;
+  AddressDirectory addresses_;
   Held held_;
   Matcher matcher_;
   std::vector<Link> links_;

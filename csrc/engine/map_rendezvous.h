@@ -20,6 +20,9 @@ class MapRendezvous final : public Rendezvous {
     return found == values_.end() ? std::nullopt
                                   : std::optional<Bytes>(found->second);
   }
+  bool blocks() const override {
+    return false;
+  }
   uint64_t increment(const std::string& key) override {
     const std::lock_guard<std::mutex> guard(mutex_);
     return ++counters_[key];

@@ -11,8 +11,8 @@ using State = Group::LinkState;
 
 std::shared_ptr<Group> Membership::add(uint64_t epoch, GroupOptions options) {
   const auto id = nextId_++;
-  auto group =
-      std::make_shared<Group>(id, epoch, std::move(options), completions_);
+  auto group = std::make_shared<Group>(
+      id, epoch, std::move(options), completions_, wake_);
   groups_.emplace(id, group);
   return group;
 }

@@ -22,10 +22,6 @@ constexpr milliseconds kDeadRecordTime{60000};
 
 } // namespace
 
-std::string addressKey(int rank) {
-  return "address/" + std::to_string(rank);
-}
-
 WireUp::WireUp(EngineState& state)
     : state_(state),
       handshakes_(state),
@@ -60,7 +56,8 @@ void WireUp::resolve(
            deadlineAfter(group->options().timeout),
            Clock::now(),
            kFirstPause,
-           "its address is not in the store yet",
+           "it has not been looked for yet",
+           false,
            {},
            {},
            {}});
@@ -75,21 +72,6 @@ void WireUp::collectTasks() {
   added_.clear();
 }
 
-// Groups that have found all they were looking for give back what they hold
-// of the store.
-void WireUp::letRest(const std::vector<std::weak_ptr<Group>>& finished) {
-  for (const auto& entry : finished) {
-    const auto group = entry.lock();
-    const bool busy =
-        std::any_of(tasks_.begin(), tasks_.end(), [&](const Task& task) {
-          return task.group.lock() == group;
-        });
-    if (group && !busy) {
-      group->options().rendezvous->rest();
-    }
-  }
-}
-
 void WireUp::run() {
   while (!stopping_.load()) {
     collectTasks();
@@ -98,15 +80,8 @@ void WireUp::run() {
     upgrades_.advance();
     recovery_.advance();
     const auto now = Clock::now();
-    std::vector<std::weak_ptr<Group>> finished;
-    std::erase_if(tasks_, [&](Task& task) {
-      const bool over = task.next <= now && advance(task);
-      if (over) {
-        finished.push_back(task.group);
-      }
-      return over;
-    });
-    letRest(finished);
+    std::erase_if(
+        tasks_, [&](Task& task) { return task.next <= now && advance(task); });
     handshakes_.expire(looked_);
     if (handshakes_.takeNews()) {
       lookAgain();
@@ -202,13 +177,22 @@ bool WireUp::advance(Task& task) {
   if (!group) {
     return true;
   }
+  const bool over = isOver(task, group);
+  if (over) {
+    group->addresses().drop(task.rank);
+  }
+  return over;
+}
+
+bool WireUp::isOver(Task& task, const std::shared_ptr<Group>& group) {
   {
     const Section section(state_);
-    const auto state = group->link(task.rank).state;
-    if (group->closed() || state == Group::LinkState::kReady ||
-        state == Group::LinkState::kFailed) {
+    auto& link = group->link(task.rank);
+    if (group->closed() || link.state == Group::LinkState::kReady ||
+        link.state == Group::LinkState::kFailed) {
       return true;
     }
+    link.problem = task.problem;
   }
   if (Clock::now() >= task.deadline) {
     task.problem += " (time-out of the group)";
@@ -217,27 +201,23 @@ bool WireUp::advance(Task& task) {
   }
   task.next = Clock::now() + task.pause;
   task.pause = std::min(task.pause * 2, kLongestPause);
-  try {
-    return look(task, group);
-  } catch (const Error& error) {
-    task.problem = error.what(); // the store: perhaps it comes back
-    return false;
-  }
+  return look(task, group);
 }
 
 bool WireUp::look(Task& task, const std::shared_ptr<Group>& group) {
-  const auto bytes = group->options().rendezvous->tryGet(addressKey(task.rank));
-  if (!bytes) {
+  const auto found = group->addresses().find(task.rank);
+  if (!found.record) {
+    task.problem = found.problem;
     return false;
   }
   AddressRecord record;
   try {
-    record = decodeAddress(*bytes);
+    record = decodeAddress(*found.record);
   } catch (const Error& error) { // of another version: no time mends that
     const Status why(ErrorCode::kUnavailable, error.what());
-    return onFailure(task, group, *bytes, why, false);
+    return onFailure(task, group, *found.record, why, false);
   }
-  return reach(task, group, record, *bytes);
+  return reach(task, group, record, *found.record);
 }
 
 // False: there is no connection yet.
@@ -258,6 +238,9 @@ bool WireUp::join(
         task.problem =
             "its process answers, but is not (or no more, or not yet) in "
             "this life of the group";
+        if (std::exchange(task.asked, true)) {
+          group.addresses().refresh(task.rank);
+        }
       }
       state_.membership.sendJoin(group, task.rank, channel, remoteGroup);
       state_.sleeper.kick(); // to oneself no descriptor tells of it
@@ -279,6 +262,7 @@ void WireUp::countBroken(Task& task, Group& group, const ChannelKey& key) {
       before->second < failures.count &&
       group.link(task.rank).state == Group::LinkState::kResolving) {
     group.joinBroke(task.rank, failures.last);
+    group.addresses().refresh(task.rank);
   }
 }
 
@@ -335,6 +319,7 @@ bool WireUp::onFailure(
     return true;
   }
   if (Clock::now() - task.deadSince < kDeadRecordTime) {
+    group->addresses().refresh(task.rank);
     return false;
   }
   task.problem += ", and no newer address has appeared for 60 s";

@@ -16,10 +16,9 @@
 
 namespace dlslime {
 
-// Finds the ranks that groups need: reads their address records, connects,
-// and asks them whether they are in the group. One thread, because a store
-// may take its time and must never hold up messages; it sleeps in poll() when
-// there is nothing to find and nobody knocks.
+// Finds the ranks that groups need: connects to their addresses, and asks them
+// whether they are in the group. One thread, which sleeps in poll() when there
+// is nothing to find and nobody knocks.
 class WireUp {
  public:
   explicit WireUp(EngineState& state);
@@ -47,6 +46,7 @@ class WireUp {
     TimePoint next; // when to look again
     milliseconds pause; // between looks; grows
     std::string problem; // what the last look found
+    bool asked = false; // the process whether it is in the group
     Bytes deadRecord; // a record whose process did not answer,
     TimePoint deadSince; // and since when
     // Channels to the rank that had failed at the last look; it asks none.
@@ -54,9 +54,9 @@ class WireUp {
   };
   void run();
   void collectTasks();
-  void letRest(const std::vector<std::weak_ptr<Group>>& finished);
   // True: this task is over.
   bool advance(Task& task);
+  bool isOver(Task& task, const std::shared_ptr<Group>& group);
   bool look(Task& task, const std::shared_ptr<Group>& group);
   bool
   join(Task& task, Group& group, const ChannelKey& key, uint32_t remoteGroup);
@@ -89,8 +89,5 @@ class WireUp {
   std::vector<Task> tasks_; // of the thread
   TimePoint looked_{}; // when it last looked at all descriptors
 };
-
-// Where rank `rank` publishes its address in its group's rendezvous.
-std::string addressKey(int rank);
 
 } // namespace dlslime

@@ -1,0 +1,375 @@
+#include "engine/bootstrap/address_directory.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/fork_guard.h"
+#include "core/status.h"
+
+namespace dlslime {
+
+namespace {
+
+// Between looks for a record that is needed, and for those that may be.
+constexpr milliseconds kFirstPause{1}, kLongestPause{50}, kLongestAhead{200};
+// After an error of the rendezvous, of which torch logs each.
+constexpr milliseconds kFirstErrorPause{100}, kLongestErrorPause{5000};
+// A call that takes longer is held up, most often by another thread that waits
+// in the same client of the store.
+constexpr milliseconds kHeldUp{1000};
+// For records that nobody needs yet to appear.
+constexpr milliseconds kAheadTime{300000};
+
+milliseconds doubled(milliseconds& pause, milliseconds most) {
+  return std::exchange(pause, std::min(pause * 2, most));
+}
+
+std::string millisecondsSince(TimePoint when) {
+  const auto passed =
+      std::chrono::duration_cast<milliseconds>(Clock::now() - when);
+  return std::to_string(passed.count()) + " ms";
+}
+
+} // namespace
+
+std::string addressKey(int rank) {
+  return "address/" + std::to_string(rank);
+}
+
+// What the directory shares with its threads. One of them asks at a time: a
+// second one takes over, by a connection of its own, when the first is held up.
+class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
+ public:
+  Reader(
+      std::shared_ptr<Rendezvous> rendezvous,
+      int rank,
+      int size,
+      std::function<void()> wake)
+      : rendezvous_(std::move(rendezvous)),
+        rank_(rank),
+        size_(size),
+        wake_(std::move(wake)) {}
+
+  void close() {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+
+  void readAhead() {
+    if (!rendezvous_->blocks()) {
+      return;
+    }
+    const std::lock_guard<std::mutex> guard(mutex_);
+    // 1, -1, 2, -2, ... from here.
+    for (int step = 0; int(ahead_.size()) < std::min(size_ - 1, kMostAhead);) {
+      step = step > 0 ? -step : 1 - step;
+      const int rank = ((rank_ + step) % size_ + size_) % size_;
+      if (rank != rank_ && !contains(ahead_, rank)) {
+        ahead_.push_back(rank);
+      }
+    }
+    if (!ahead_.empty()) {
+      aheadUntil_ = deadlineAfter(kAheadTime);
+      start();
+    }
+  }
+
+  Found find(int rank) {
+    if (!rendezvous_->blocks()) {
+      auto record = rendezvous_->tryGet(addressKey(rank));
+      return {std::move(record), "its address is not there yet"};
+    }
+    const std::lock_guard<std::mutex> guard(mutex_);
+    auto& entry = entries_[rank];
+    if (!entry.record && !entry.wanted) {
+      want(entry);
+    }
+    if (entry.wanted) {
+      start(); // again, where no thread could be made
+      takeOverIfHeldUp();
+    }
+    return {entry.record, problemOf(entry)};
+  }
+
+  void refresh(int rank) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    auto& entry = entries_[rank];
+    if (rendezvous_->blocks() && !entry.wanted) {
+      want(entry);
+    }
+  }
+
+  void drop(int rank) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = entries_.find(rank);
+    if (found != entries_.end()) {
+      found->second.wanted = false;
+    }
+  }
+
+ private:
+  struct Entry {
+    std::optional<Bytes> record;
+    bool wanted = false;
+    bool asked = false; // since it is wanted
+    std::string error; // of the last look
+    TimePoint next{}; // look
+    milliseconds pause = kFirstPause, errorPause = kFirstErrorPause;
+  };
+  struct Job {
+    int rank = -1; // or all those ahead
+    std::vector<std::string> keys;
+  };
+
+  static bool contains(const std::vector<int>& ranks, int rank) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  }
+
+  // All below with mutex_ held, but run() and ask().
+  void want(Entry& entry) {
+    entry.wanted = true;
+    entry.asked = false;
+    entry.next = {};
+    entry.pause = kFirstPause;
+    start();
+    changed_.notify_all();
+  }
+
+  void start() {
+    if (running_ == 0 && !closed_) {
+      running_ = ++threads_;
+      startThread([self = shared_from_this(), number = running_] {
+        self->run(number, self->rendezvous_);
+      });
+      running_ = threadError_.empty() ? running_ : 0;
+    }
+  }
+
+  void takeOverIfHeldUp() {
+    if (asking_ && !helped_ && Clock::now() - askingSince_ > kHeldUp) {
+      helped_ = true;
+      startThread([self = shared_from_this(), number = ++threads_] {
+        self->takeOver(number);
+      });
+    }
+  }
+
+  void startThread(std::function<void()> body) {
+    threadError_.clear();
+    try {
+      std::thread(std::move(body)).detach();
+    } catch (const std::system_error& error) {
+      threadError_ = error.what();
+    }
+  }
+
+  std::string problemOf(const Entry& entry) const {
+    if (!threadError_.empty()) {
+      return "no thread can be started to read its address: " + threadError_;
+    }
+    if (!entry.error.empty()) {
+      return "its address can't be read: " + entry.error;
+    }
+    if (asking_ && Clock::now() - askingSince_ > kHeldUp) {
+      return "the group's store has not answered for " +
+          millisecondsSince(askingSince_);
+    }
+    return entry.asked ? "its address is not in the store yet"
+                       : "the store has not been asked for its address yet";
+  }
+
+  // What is due, or when something will be; neither: nothing is left to do.
+  std::optional<Job> nextJob(TimePoint& when) {
+    const auto now = Clock::now();
+    when = never();
+    for (const auto& [rank, entry] : entries_) {
+      if (entry.wanted && entry.next <= now) {
+        return Job{rank, {addressKey(rank)}};
+      }
+      when = entry.wanted ? std::min(when, entry.next) : when;
+    }
+    if (now >= aheadUntil_) {
+      ahead_.clear();
+    }
+    if (!ahead_.empty() && aheadNext_ <= now) {
+      Job job;
+      for (const int rank : ahead_) {
+        job.keys.push_back(addressKey(rank));
+      }
+      return job;
+    }
+    when = ahead_.empty() ? when : std::min(when, aheadNext_);
+    return std::nullopt;
+  }
+
+  void run(int number, const std::shared_ptr<Rendezvous>& rendezvous) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!closed_ && running_ == number) {
+      TimePoint when;
+      const auto job = nextJob(when);
+      if (!job && when == never()) {
+        break;
+      }
+      if (!job) {
+        changed_.wait_until(lock, when);
+        continue;
+      }
+      asking_ = true;
+      askingSince_ = Clock::now();
+      lock.unlock();
+      std::string error;
+      auto values = ask(*rendezvous, job->keys, error);
+      lock.lock();
+      if (running_ == number) {
+        asking_ = helped_ = false;
+      }
+      note(*job, std::move(values), error);
+    }
+    running_ = running_ == number ? 0 : running_;
+  }
+
+  void takeOver(int number) {
+    std::shared_ptr<Rendezvous> other;
+    try {
+      other = rendezvous_->another();
+    } catch (const Error&) { // then the first call is waited for
+    }
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      if (!other || !asking_) {
+        return;
+      }
+      running_ = number;
+    }
+    run(number, other);
+  }
+
+  static std::optional<std::vector<Bytes>> ask(
+      Rendezvous& rendezvous,
+      const std::vector<std::string>& keys,
+      std::string& error) {
+    try {
+      return rendezvous.tryGetAll(keys);
+    } catch (const Error& failed) {
+      error = failed.what();
+      return std::nullopt;
+    }
+  }
+
+  void note(
+      const Job& job,
+      std::optional<std::vector<Bytes>> values,
+      const std::string& error) {
+    const auto now = Clock::now();
+    if (job.rank >= 0) {
+      noteOne(entries_[job.rank], std::move(values), error, now);
+      return;
+    }
+    if (!values) {
+      aheadNext_ = now +
+          (error.empty() ? doubled(aheadPause_, kLongestAhead)
+                         : doubled(aheadErrorPause_, kLongestErrorPause));
+      return;
+    }
+    const auto ranks = std::exchange(ahead_, {});
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      entries_[ranks[i]].record = std::move((*values)[i]);
+    }
+    tell();
+  }
+
+  void noteOne(
+      Entry& entry,
+      std::optional<std::vector<Bytes>> values,
+      const std::string& error,
+      TimePoint now) {
+    entry.asked = true;
+    entry.error = error;
+    if (!values) {
+      entry.next = now +
+          (error.empty() ? doubled(entry.pause, kLongestPause)
+                         : doubled(entry.errorPause, kLongestErrorPause));
+      return;
+    }
+    entry.errorPause = kFirstErrorPause;
+    auto& record = values->front();
+    if (entry.record == record) { // the one that leads nowhere
+      entry.next = now + doubled(entry.pause, kLongestPause);
+      return;
+    }
+    entry.record = std::move(record);
+    entry.wanted = false;
+    tell();
+  }
+
+  void tell() {
+    if (!closed_) {
+      wake_();
+    }
+  }
+
+  const std::shared_ptr<Rendezvous> rendezvous_;
+  const int rank_, size_;
+  const std::function<void()> wake_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::map<int, Entry> entries_;
+  std::vector<int> ahead_;
+  TimePoint aheadNext_{}, aheadUntil_{};
+  milliseconds aheadPause_ = kFirstPause, aheadErrorPause_ = kFirstErrorPause;
+  int threads_ = 0; // so many have been started,
+  int running_ = 0; // and this one asks; 0: none
+  std::string threadError_; // of the last one that could not be
+  bool helped_ = false; // another thread has been started to take over
+  bool asking_ = false; // a call of that one is under way,
+  TimePoint askingSince_{}; // since then
+  bool closed_ = false;
+};
+
+AddressDirectory::AddressDirectory(
+    std::shared_ptr<Rendezvous> rendezvous,
+    int rank,
+    int size,
+    std::function<void()> wake)
+    : reader_(std::make_shared<Reader>(
+          std::move(rendezvous),
+          rank,
+          size,
+          std::move(wake))) {}
+
+AddressDirectory::~AddressDirectory() {
+  close();
+}
+
+void AddressDirectory::close() {
+  if (!inForkedChild()) { // where its threads are not, but perhaps their lock
+    reader_->close();
+  }
+}
+
+void AddressDirectory::readAhead() {
+  reader_->readAhead();
+}
+
+AddressDirectory::Found AddressDirectory::find(int rank) {
+  return reader_->find(rank);
+}
+
+void AddressDirectory::refresh(int rank) {
+  reader_->refresh(rank);
+}
+
+void AddressDirectory::drop(int rank) {
+  reader_->drop(rank);
+}
+
+} // namespace dlslime
