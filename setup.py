@@ -139,7 +139,9 @@ setup(
     ext_modules=[
         CppExtension(
             name="dlslime_backend._C",
-            sources=sorted(f"torch_ext/{path.name}" for path in (ROOT / "torch_ext").glob("*.cpp")),
+            sources=sorted(
+                str(path.relative_to(ROOT)) for path in (ROOT / "torch_ext").rglob("*.cpp")
+            ),
             include_dirs=[str(ROOT / "csrc"), str(ROOT)],
             define_macros=[("DLSLIME_TORCH_VERSION", f'"{torch.__version__}"')],
             # torch's headers as system headers: their warnings would drown ours.

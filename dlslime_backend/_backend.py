@@ -10,9 +10,7 @@ import torch.distributed as dist
 
 from dlslime_backend._load import extension, torch_minor
 
-# A pair's Gloo group waits this long for the other end to come, and then never gives up: it has no
-# time-out of its own to speak of, because a quiet pair is not a broken one.
-_PAIR_TIMEOUT = timedelta(seconds=60)
+# A pair's Gloo group has no time-out of its own to speak of: a quiet pair is not a broken one.
 _NO_TIMEOUT = timedelta(days=365)
 
 
@@ -28,26 +26,25 @@ def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
 
 
-def _make_pair_group(store: Any, nonce: str, end: int) -> Any:
-    # A store of its own: one that waits for a key is locked, and others may need it meanwhile.
-    own = dist.PrefixStore(f"dlslime/pair/{nonce}", store.clone())
-    group = _gloo(own, end, 2, _PAIR_TIMEOUT)
+def _make_pair_group(store: dist.Store, end: int, limit: timedelta) -> Any:
+    group = _gloo(store, end, 2, limit)
     group._set_default_timeout(_NO_TIMEOUT)
     return group
 
 
-def _make_collectives(options: Any, current: Any, device: str, nonce: str) -> Any:
-    store = dist.PrefixStore(f"dlslime/collectives/{nonce}/{device}", options.store)
+def _make_collectives(
+    options: Any,
+    current: Any,
+    _kept: list[Any],
+    device: str,
+    nonce: str,
+    store: dist.Store,
+    limit: timedelta,
+) -> Any:
     rank, size = options.group_rank, options.group_size
     if device == "cpu":
-        try:
-            group = _gloo(store, rank, size, current._timeout)
-        except RuntimeError as error:
-            raise RuntimeError(
-                f'dlslime: Gloo for the collectives of group "{options.group_id}" ({size} ranks) '
-                f"was not set up: Timed out or closed after {current._timeout}: not every rank has "
-                f"called a collective, or one has gone ({str(error).splitlines()[0]})"
-            ) from error
+        group = _gloo(store, rank, size, limit)
+        group._set_default_timeout(current._timeout)
         group.options.global_ranks_in_group = options.global_ranks_in_group
         group.options.group_name = options.group_id
         if torch_minor() < (2, 14):  # from there on groups number their collectives themselves
@@ -55,17 +52,22 @@ def _make_collectives(options: Any, current: Any, device: str, nonce: str) -> An
         return group
     if device == "cuda":
         if not dist.is_nccl_available():
-            raise RuntimeError(
-                "dlslime: collectives of CUDA tensors go by NCCL, which this torch lacks"
-            )
+            raise RuntimeError("collectives of CUDA tensors go by NCCL, which this torch lacks")
         nccl_options = dist.ProcessGroupNCCL.Options()
         nccl_options._timeout = current._timeout
         nccl_options.global_ranks_in_group = options.global_ranks_in_group
         nccl_options.group_name = options.group_id
-        return dist.ProcessGroupNCCL(store, rank, size, nccl_options)
-    raise RuntimeError(
-        f"dlslime: collectives on {device} tensors are not supported: use cpu or cuda"
-    )
+        shared = dist.PrefixStore(f"dlslime/collectives/{nonce}/{device}", options.store)
+        return dist.ProcessGroupNCCL(shared, rank, size, nccl_options)
+    raise RuntimeError(f"collectives on {device} tensors are not supported: use cpu or cuda")
+
+
+def _with_what_is_below(store: Any) -> list[Any]:
+    # A store written in Python ends with its last name there, whatever C++ still has of it.
+    stores = [store]
+    while isinstance(stores[-1], dist.PrefixStore):
+        stores.append(stores[-1].underlying_store)
+    return stores
 
 
 def create(options: Any, backend_options: Any) -> Any:
@@ -97,6 +99,8 @@ def create(options: Any, backend_options: Any) -> Any:
         size=options.group_size,
         name=options.group_id,
         options=chosen,
-        make_pair_group=functools.partial(_make_pair_group, options.store),
-        make_collectives=functools.partial(_make_collectives, options, chosen),
+        make_pair_group=_make_pair_group,
+        make_collectives=functools.partial(
+            _make_collectives, options, chosen, _with_what_is_below(options.store)
+        ),
     )

@@ -78,9 +78,8 @@ DlslimeBackend::DlslimeBackend(Setup setup)
     : Backend(setup.rank, setup.size),
       options_(setup.options),
       handle_(joinGroup(setup)),
-      collectives_(
-          std::move(setup.makeCollectives),
-          [this](c10::DeviceType device) { return agreeNonce(device); }) {
+      collectives_(handle_, std::move(setup.makeCollectives)),
+      monitoredBarrier_(handle_) {
   init();
   const std::lock_guard<std::mutex> guard(live().mutex);
   live().all.insert(this);

@@ -7,8 +7,9 @@
 #include <memory>
 
 #include "engine/engine.h"
+#include "torch_ext/c10d/collectives.h"
+#include "torch_ext/c10d/monitored_barrier.h"
 #include "torch_ext/checked_call.h"
-#include "torch_ext/collectives.h"
 #include "torch_ext/options.h"
 #include "torch_ext/shared_tensors.h"
 #include "torch_ext/torch_carrier.h"
@@ -101,7 +102,8 @@ class DlslimeBackend final : public c10d::Backend {
     return allocateShared(count, options);
   }
 
-  // --- backend_collectives.cpp -------------------------------------------
+  // --- c10d/backend_collectives.cpp
+  // -------------------------------------------
   WorkPtr broadcast(Tensors&, const c10d::BroadcastOptions&) override;
   WorkPtr allreduce(Tensors&, const c10d::AllreduceOptions&) override;
   WorkPtr allreduce_sparse(Tensors&, const c10d::AllreduceOptions&) override;
@@ -178,14 +180,22 @@ class DlslimeBackend final : public c10d::Backend {
       int peer,
       int tag,
       c10d::OpType type);
-  std::string agreeNonce(c10::DeviceType device);
-  c10d::Backend& collective(const Tensors& tensors);
-  c10d::Backend& collective(const std::vector<Tensors>& lists);
-  c10::intrusive_ptr<c10d::Backend> collectiveOn(c10::DeviceType device);
+  void beginCollective();
+  std::chrono::milliseconds limitOf(std::chrono::milliseconds timeout) const;
+  c10d::Backend& collective(
+      const Tensors& tensors,
+      std::chrono::milliseconds timeout);
+  c10d::Backend& collective(
+      const std::vector<Tensors>& lists,
+      std::chrono::milliseconds timeout);
+  c10::intrusive_ptr<c10d::Backend> collectiveOn(
+      c10::DeviceType device,
+      std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<BackendOptions> options_;
   const std::shared_ptr<GroupHandle> handle_;
   Collectives collectives_;
+  MonitoredBarrier monitoredBarrier_;
   std::atomic<uint64_t> sequence_{0};
 #ifdef C10D_BACKEND_HAS_WINDOW
   std::atomic<uint32_t> windows_{0}; // made in this group

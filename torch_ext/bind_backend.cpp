@@ -29,6 +29,11 @@ std::function<BackendPtr(Args...)> wrap(py::function function) {
     try {
       return (*shared)(args...).template cast<BackendPtr>();
     } catch (py::error_already_set& error) {
+      // What a handler of a signal raises is the user's; other threads run
+      // none.
+      if (!error.matches(PyExc_RuntimeError) && onMainThread()) {
+        throw;
+      }
       // A C++ thread can't raise; keep the text, without the traceback, and let
       // go of the objects while we hold the GIL.
       const std::string text = py::str(error.value());
@@ -51,8 +56,15 @@ c10::intrusive_ptr<DlslimeBackend> makeBackend(
       size,
       name,
       options,
-      wrap<const std::string&, int>(std::move(makePairGroup)),
-      wrap<const std::string&, const std::string&>(std::move(makeCollectives))};
+      wrap<
+          const c10::intrusive_ptr<c10d::Store>&,
+          int,
+          std::chrono::milliseconds>(std::move(makePairGroup)),
+      wrap<
+          const std::string&,
+          const std::string&,
+          const c10::intrusive_ptr<c10d::Store>&,
+          std::chrono::milliseconds>(std::move(makeCollectives))};
   const py::gil_scoped_release release;
   return c10::make_intrusive<DlslimeBackend>(std::move(setup));
 }

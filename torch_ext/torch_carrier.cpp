@@ -3,12 +3,15 @@
 #include <ATen/ATen.h>
 
 #include "core/status.h"
+#include "torch_ext/c10d/pair_store.h"
 
 namespace dlslime {
 
 namespace {
 
 constexpr int kTag = 0;
+// For the other end to come.
+constexpr milliseconds kSetupTime{60000};
 
 at::Tensor asTensor(const std::byte* data, size_t size) {
   return at::from_blob(
@@ -22,9 +25,14 @@ at::Tensor asTensor(const std::byte* data, size_t size) {
 } // namespace
 
 std::unique_ptr<gloo::Carrier> TorchCarrierSource::make(
-    const std::string& nonce,
-    int end) {
-  return std::make_unique<TorchCarrier>(make_(nonce, end), 1 - end);
+    const std::string& /*nonce*/,
+    int end,
+    const OpenSideSocket& side) {
+  const auto store = c10::make_intrusive<PairStore>(
+      side(deadlineAfter(kSetupTime)), kSetupTime);
+  auto group = make_(store, end, kSetupTime);
+  store->finish();
+  return std::make_unique<TorchCarrier>(std::move(group), 1 - end);
 }
 
 void TorchCarrier::run(

@@ -9,16 +9,18 @@
 
 namespace dlslime {
 
-// Makes a two-rank Gloo group for the pair `nonce`, as rank `end` of it;
-// blocks until the other end has come.
-using MakePairGroup = std::function<
-    c10::intrusive_ptr<c10d::Backend>(const std::string& nonce, int end)>;
+// Makes a two-rank Gloo group over a store of its own, as rank `end` of it;
+// blocks until the other end has come, at most for `limit`.
+using MakePairGroup = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int end,
+    std::chrono::milliseconds limit)>;
 
 class TorchCarrierSource final : public gloo::CarrierSource {
  public:
   explicit TorchCarrierSource(MakePairGroup make) : make_(std::move(make)) {}
-  std::unique_ptr<gloo::Carrier> make(const std::string& nonce, int end)
-      override;
+  std::unique_ptr<gloo::Carrier>
+  make(const std::string& nonce, int end, const OpenSideSocket& side) override;
 
  private:
   const MakePairGroup make_;

@@ -17,10 +17,18 @@ constexpr size_t kPendingShown = 16;
 // What a signal may have to wait for who waits.
 constexpr milliseconds kSignalsEvery{200};
 
-void runSignalHandlers() {
-  const pybind11::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) {
-    throw pybind11::error_already_set();
+} // namespace
+
+bool onMainThread() {
+  return syscall(SYS_gettid) == getpid();
+}
+
+void heedSignals() {
+  if (onMainThread()) {
+    const pybind11::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) {
+      throw pybind11::error_already_set();
+    }
   }
 }
 
@@ -32,12 +40,11 @@ bool waitHeedingSignals(
     return engine.wait(operation, limit);
   }
   const auto deadline = deadlineAfter(limit - kSignalsEvery);
-  if (syscall(SYS_gettid) !=
-      getpid()) { // Python lets no other thread run handlers
+  if (!onMainThread()) {
     return engine.wait(operation, deadline);
   }
   while (Clock::now() < deadline) {
-    runSignalHandlers();
+    heedSignals();
     if (engine.wait(
             operation, std::min(deadline, deadlineAfter(kSignalsEvery)))) {
       return true;
@@ -45,8 +52,6 @@ bool waitHeedingSignals(
   }
   return operation.done();
 }
-
-} // namespace
 
 void takeBack(
     GroupHandle& handle,

@@ -50,6 +50,18 @@ void waitByStream(
     const DeviceStream& stream,
     milliseconds limit);
 
+// Python runs handlers of signals there alone.
+bool onMainThread();
+// Runs Python's handlers of signals that have come, where the caller is on the
+// main thread, and throws what one raises. Takes the GIL.
+void heedSignals();
+
+// Whether the operation is done; false: not within `limit`. Heeds signals.
+bool waitHeedingSignals(
+    Engine& engine,
+    const Operation& operation,
+    milliseconds limit);
+
 // Whether Python's handlers of signals run during a wait of its main thread:
 // what one throws (Ctrl-C) is thrown there, and the operation goes on. Left for
 // later by who holds a lock that a handler may want, or would lose count.

@@ -11,6 +11,7 @@
 #include "core/accelerator.h"
 #include "core/memory.h"
 #include "core/message.h"
+#include "core/side_socket.h"
 #include "core/status.h"
 #include "core/unique_fd.h"
 
@@ -307,6 +308,7 @@ class Transport {
     std::string nonce; // the same at both ends, new for each connection
     bool initiator = false;
     PeerIdentity peer;
+    OpenSideSocket sideSocket{}; // may be called after this object is gone
   };
   virtual Offer offer(const Context& context) = 0;
   virtual std::unique_ptr<Connection>

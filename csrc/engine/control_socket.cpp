@@ -115,6 +115,13 @@ ControlSocket::~ControlSocket() {
   }
 }
 
+SideSocket ControlSocket::release() {
+  if (fd_) {
+    unregisterForkFd(fd_.get());
+  }
+  return {std::move(fd_), std::move(received_)};
+}
+
 ControlSocket ControlSocket::connectTo(const std::string& abstractName) {
   const UnixAddress address(abstractName);
   ControlSocket made(makeSocket(AF_UNIX));

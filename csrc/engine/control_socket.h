@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/memory.h"
+#include "core/side_socket.h"
 #include "core/unique_fd.h"
 
 namespace dlslime {
@@ -64,6 +65,8 @@ class ControlSocket {
   std::optional<Frame> receiveFrame();
   // Nothing is to be read but the end.
   bool ended() const;
+  // It is the caller's alone from now on.
+  SideSocket release();
   // The other end is on this host.
   bool local() const;
   // Nothing has come yet.

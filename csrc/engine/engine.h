@@ -42,7 +42,8 @@ class Engine final : public ProgressSource {
 
   // Publishes this rank's address. Throws Error if the store fails.
   std::shared_ptr<Group> join(GroupOptions options);
-  // Lets sends finish for up to Config::linger, then abort(); tells peers.
+  // Lets sends finish, and the other ranks of a new group read what is in its
+  // rendezvous, for up to Config::linger, then abort(); tells peers.
   void leave(Group& group);
   // Ends all that is pending in the group, and all to come, with `why`.
   void abort(Group& group, const Status& why);

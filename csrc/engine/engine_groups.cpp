@@ -68,6 +68,9 @@ void Engine::linger(Group& group) {
       progress_.wait(*operation, deadline);
     }
   }
+  if (!hasFailedPeer(group)) {
+    group.addresses().awaitReaders(deadline);
+  }
 }
 
 void Engine::leave(Group& group) {

@@ -60,6 +60,10 @@ bool Handshakes::onGuest(Guest& guest) {
       return false;
     }
     Hello hello = decodeHello(frame->bytes);
+    if (hello.route == kSideRoute) {
+      bringSideSocket(guest, hello);
+      return true;
+    }
     const auto welcome = answer(guest, std::move(*frame), std::move(hello));
     if (welcome.verdict == Verdict::kAccepted) {
       return false; // it has been told
@@ -113,9 +117,7 @@ bool Handshakes::onConfirm(Guest& guest) {
 
 Welcome
 Handshakes::answer(Guest& guest, ControlSocket::Frame frame, Hello hello) {
-  const bool forUs = hello.targetInstance == state_.self.instance &&
-      equalSecrets(hello.token, state_.token);
-  if (!forUs) {
+  if (!forUs(hello)) {
     logWarning(
         "a connection from " + guest.socket.peerText() +
         " was refused: it does not know this process's token");
@@ -142,6 +144,22 @@ Handshakes::answer(Guest& guest, ControlSocket::Frame frame, Hello hello) {
     return {Verdict::kRefused, "the peer says: " + reachable.message(), {}};
   }
   return connectGuest(guest, std::move(frame), hello, *transport);
+}
+
+bool Handshakes::forUs(const Hello& hello) const {
+  return hello.targetInstance == state_.self.instance &&
+      equalSecrets(hello.token, state_.token);
+}
+
+// Of a connection that this end has accepted.
+void Handshakes::bringSideSocket(Guest& guest, const Hello& hello) {
+  if (!forUs(hello)) {
+    throw Error(
+        ErrorCode::kPeerFailed, "it does not know this process's token");
+  }
+  if (!sideSockets_->bring(hello.nonce, guest.socket.release())) {
+    throw Error(ErrorCode::kPeerFailed, "its second socket is not expected");
+  }
 }
 
 // Both ends connect at the same time: the one with the smaller instance number
@@ -214,6 +232,11 @@ Welcome Handshakes::connectGuest(
   Transport::Context context;
   context.nonce = hello.nonce;
   context.peer = hello.self.identity;
+  sideSockets_->expect(hello.nonce);
+  context.sideSocket = [all = sideSockets_,
+                        nonce = hello.nonce](TimePoint deadline) {
+    return all->take(nonce, deadline);
+  };
   auto fallback = state_.config.fallback;
   {
     const Section section(state_);

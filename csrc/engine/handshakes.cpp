@@ -25,6 +25,10 @@ Handshakes::Handshakes(EngineState& state) : state_(state) {
   }
 }
 
+Handshakes::~Handshakes() {
+  sideSockets_->close();
+}
+
 void Handshakes::begin(Request request) {
   const ChannelKey key = request.key;
   if (request.than) {
@@ -156,6 +160,18 @@ void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
   hello.lastSeen = attempt.request.lastSeen;
   attempt.hello = encode(hello);
   attempt.helloFds = std::move(offer.fds);
+  makeSideSocket(attempt, std::move(hello));
+}
+
+void Handshakes::makeSideSocket(Attempt& attempt, Hello hello) const {
+  hello.route = kSideRoute;
+  hello.blob.clear();
+  hello.rejected.clear();
+  attempt.context.sideSocket = [record = attempt.request.record,
+                                self = state_.self,
+                                bytes = encode(hello)](TimePoint deadline) {
+    return openSideSocket(record, self, bytes, deadline);
+  };
 }
 
 void Handshakes::onSocket(const ChannelKey& key) {

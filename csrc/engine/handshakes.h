@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/bootstrap/side_sockets.h"
 #include "engine/control_socket.h"
 #include "engine/engine_state.h"
 #include "engine/listener.h"
@@ -21,6 +22,7 @@ class Section;
 class Handshakes {
  public:
   explicit Handshakes(EngineState& state);
+  ~Handshakes();
 
   struct Request {
     ChannelKey key;
@@ -138,6 +140,7 @@ class Handshakes {
   void start(const ChannelKey& key, Request request);
   bool tryNext(Attempt& attempt);
   void makeHello(Attempt& attempt, Transport& transport);
+  void makeSideSocket(Attempt& attempt, Hello hello) const;
   void onSocket(const ChannelKey& key);
   void onWelcome(const ChannelKey& key);
   void settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
@@ -170,6 +173,8 @@ class Handshakes {
   bool onGuest(Guest& guest); // true: finished with it
   bool onConfirm(Guest& guest);
   Welcome answer(Guest& guest, ControlSocket::Frame frame, Hello hello);
+  bool forUs(const Hello& hello) const;
+  void bringSideSocket(Guest& guest, const Hello& hello);
   std::optional<Welcome> answerReplacing(const Hello& hello);
   void dropOthers(const ChannelKey& key);
   uint64_t lastSeen(const ChannelKey& key);
@@ -180,6 +185,8 @@ class Handshakes {
       Transport& transport);
 
   EngineState& state_;
+  const std::shared_ptr<SideSockets> sideSockets_ =
+      std::make_shared<SideSockets>();
   Listener local_ = Listener::onThisHost();
   std::optional<Listener> network_; // none: this host has no network
   std::map<ChannelKey, Attempt> attempts_;

@@ -11,7 +11,7 @@ namespace dlslime {
 
 // Raised when anything in docs/protocol.md changes its meaning; two processes
 // of different versions refuse each other by name.
-constexpr uint16_t kProtocolVersion = 12;
+constexpr uint16_t kProtocolVersion = 13;
 
 // What every record begins with, and what one may not lack at its end.
 constexpr size_t kInstanceBytes = 16;

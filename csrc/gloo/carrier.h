@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/memory.h"
+#include "core/side_socket.h"
 
 namespace dlslime::gloo {
 
@@ -26,7 +27,8 @@ class CarrierSource {
   virtual ~CarrierSource() = default;
   // Blocks until the other end does the same with the same `nonce`. `end` is
   // 0 at the initiator, 1 at the other.
-  virtual std::unique_ptr<Carrier> make(const std::string& nonce, int end) = 0;
+  virtual std::unique_ptr<Carrier>
+  make(const std::string& nonce, int end, const OpenSideSocket& side) = 0;
 };
 
 } // namespace dlslime::gloo

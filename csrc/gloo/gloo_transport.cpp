@@ -32,7 +32,9 @@ std::unique_ptr<Connection> GlooTransport::connect(
   }
   auto source = std::static_pointer_cast<CarrierSource>(context.carrierSource);
   return std::make_unique<GlooConnection>(
-      [source, nonce = context.nonce, end] { return source->make(nonce, end); },
+      [source, nonce = context.nonce, side = context.sideSocket, end] {
+        return source->make(nonce, end, side);
+      },
       [event = event_] {
         const uint64_t one = 1;
         [[maybe_unused]] const auto put =

@@ -155,6 +155,37 @@ TEST_F(AddressDirectoryTest, OfALargeGroupTheNearestAreReadAhead) {
   EXPECT_TRUE(finds(2500, 2500));
 }
 
+TEST_F(AddressDirectoryTest, RankThatEndsWaitsUntilAllHaveRead) {
+  AddressDirectory others[] = {{store, 0, 2, [] {}}, {store, 1, 2, [] {}}};
+  publish(0, 0);
+  publish(1, 1);
+  others[0].readAhead();
+  std::atomic<bool> ended{false};
+  std::thread leaving([&] {
+    others[0].awaitReaders(never());
+    ended = true;
+  });
+  EXPECT_TRUE(
+      eventually([&] { return store->keys().contains("read-by-all"); }));
+  EXPECT_FALSE(ended);
+  others[1].readAhead();
+  leaving.join();
+  others[1].awaitReaders(never());
+}
+
+TEST_F(AddressDirectoryTest, RankThatEndsWaitsForNoStoreThatFails) {
+  directory();
+  made->readAhead();
+  store->fail("Broken pipe");
+  made->awaitReaders(never());
+}
+
+TEST_F(AddressDirectoryTest, RankOfALargeGroupEndsAtOnce) {
+  directory(5000, 3);
+  made->readAhead();
+  made->awaitReaders(never());
+}
+
 TEST_F(AddressDirectoryTest, InAGroupOfOneNothingIsRead) {
   directory(1, 0);
   made->readAhead();

@@ -35,7 +35,7 @@ class GlooConnectionTest : public ::testing::Test {
       int end,
       milliseconds drainTime = GlooPump::kDrainTime) {
     return std::make_unique<GlooConnection>(
-        [source = carriers, end] { return source->make("n", end); },
+        [source = carriers, end] { return source->make("n", end, nullptr); },
         [this] { ++wakes; },
         drainTime);
   }
@@ -182,7 +182,7 @@ TEST_F(GlooConnectionTest, CloseDoesNotWaitForAPeerThatNeverComes) {
 
 TEST_F(GlooConnectionTest, FrameThatAnnouncesTooMuchIsRefused) {
   const auto second = connect(1);
-  const auto raw = carriers->make("n", 0);
+  const auto raw = carriers->make("n", 0, nullptr);
   for (const uint32_t size : {1U + (1 << 20), 0xffffffffU}) {
     Bytes frame(kFrame);
     MessageHeader bad = header(1);
@@ -200,7 +200,7 @@ TEST_F(GlooConnectionTest, RandomFramesNeverCrash) {
   for (int round = 0; round < 100; ++round) {
     carriers = std::make_shared<MemoryCarriers>();
     const auto second = connect(1);
-    const auto raw = carriers->make("n", 0);
+    const auto raw = carriers->make("n", 0, nullptr);
     for (int i = 0; i < 5; ++i) {
       Bytes frame(kFrame);
       for (size_t at = 0; at < 128; ++at) {

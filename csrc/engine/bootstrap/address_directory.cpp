@@ -26,15 +26,13 @@ constexpr milliseconds kFirstErrorPause{100}, kLongestErrorPause{5000};
 constexpr milliseconds kHeldUp{1000};
 // For records that nobody needs yet to appear.
 constexpr milliseconds kAheadTime{300000};
+// Within this time all ranks have come and read, but for one that is lost.
+constexpr milliseconds kNew{30000};
+// In the place of a rank: the note that all ranks have read ahead.
+constexpr int kEveryone = -1;
 
 milliseconds doubled(milliseconds& pause, milliseconds most) {
   return std::exchange(pause, std::min(pause * 2, most));
-}
-
-std::string millisecondsSince(TimePoint when) {
-  const auto passed =
-      std::chrono::duration_cast<milliseconds>(Clock::now() - when);
-  return std::to_string(passed.count()) + " ms";
 }
 
 } // namespace
@@ -68,18 +66,30 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       return;
     }
     const std::lock_guard<std::mutex> guard(mutex_);
-    // 1, -1, 2, -2, ... from here.
+    // 1, -1, 2, -2, ... from here: every other rank comes once.
     for (int step = 0; int(ahead_.size()) < std::min(size_ - 1, kMostAhead);) {
       step = step > 0 ? -step : 1 - step;
-      const int rank = ((rank_ + step) % size_ + size_) % size_;
-      if (rank != rank_ && !contains(ahead_, rank)) {
-        ahead_.push_back(rank);
-      }
+      ahead_.push_back(((rank_ + step) % size_ + size_) % size_);
     }
     if (!ahead_.empty()) {
+      newUntil_ = size_ <= kMostAhead ? deadlineAfter(kNew) : TimePoint{};
       aheadUntil_ = deadlineAfter(kAheadTime);
       start();
     }
+  }
+
+  void awaitReaders(TimePoint deadline) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    deadline = std::min(deadline, newUntil_);
+    auto& entry = entries_[kEveryone];
+    if (entry.record || Clock::now() >= deadline) {
+      return;
+    }
+    want(entry);
+    changed_.wait_until(lock, deadline, [&] {
+      return closed_ || entry.record || !entry.error.empty();
+    });
+    entry.wanted = false;
   }
 
   Found find(int rank) {
@@ -125,12 +135,12 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     milliseconds pause = kFirstPause, errorPause = kFirstErrorPause;
   };
   struct Job {
-    int rank = -1; // or all those ahead
+    std::optional<int> rank; // or all those ahead
     std::vector<std::string> keys;
   };
 
-  static bool contains(const std::vector<int>& ranks, int rank) {
-    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  static std::string keyOf(int rank) {
+    return rank == kEveryone ? "read-by-all" : addressKey(rank);
   }
 
   // All below with mutex_ held, but run() and ask().
@@ -180,7 +190,8 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     }
     if (asking_ && Clock::now() - askingSince_ > kHeldUp) {
       return "the group's store has not answered for " +
-          millisecondsSince(askingSince_);
+          std::to_string((Clock::now() - askingSince_) / milliseconds(1)) +
+          " ms";
     }
     return entry.asked ? "its address is not in the store yet"
                        : "the store has not been asked for its address yet";
@@ -192,7 +203,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     when = never();
     for (const auto& [rank, entry] : entries_) {
       if (entry.wanted && entry.next <= now) {
-        return Job{rank, {addressKey(rank)}};
+        return Job{rank, {keyOf(rank)}};
       }
       when = entry.wanted ? std::min(when, entry.next) : when;
     }
@@ -226,7 +237,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       askingSince_ = Clock::now();
       lock.unlock();
       std::string error;
-      auto values = ask(*rendezvous, job->keys, error);
+      auto values = ask(*rendezvous, *job, error);
       lock.lock();
       if (running_ == number) {
         asking_ = helped_ = false;
@@ -252,16 +263,20 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     run(number, other);
   }
 
-  static std::optional<std::vector<Bytes>> ask(
-      Rendezvous& rendezvous,
-      const std::vector<std::string>& keys,
-      std::string& error) {
+  std::optional<std::vector<Bytes>>
+  ask(Rendezvous& rendezvous, const Job& job, std::string& error) const {
+    std::optional<std::vector<Bytes>> values;
     try {
-      return rendezvous.tryGetAll(keys);
+      values = rendezvous.tryGetAll(job.keys);
+      // Keys may outlive a life of the group: then the note is there early.
+      if (values && !job.rank && size_ <= kMostAhead &&
+          rendezvous.increment("readers") % uint64_t(size_) == 0) {
+        rendezvous.set(keyOf(kEveryone), Bytes(1));
+      }
     } catch (const Error& failed) {
       error = failed.what();
-      return std::nullopt;
     }
+    return values;
   }
 
   void note(
@@ -269,8 +284,9 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       std::optional<std::vector<Bytes>> values,
       const std::string& error) {
     const auto now = Clock::now();
-    if (job.rank >= 0) {
-      noteOne(entries_[job.rank], std::move(values), error, now);
+    if (job.rank) {
+      noteOne(entries_[*job.rank], std::move(values), error, now);
+      changed_.notify_all();
       return;
     }
     if (!values) {
@@ -324,7 +340,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   // Guarded by mutex_:
   std::map<int, Entry> entries_;
   std::vector<int> ahead_;
-  TimePoint aheadNext_{}, aheadUntil_{};
+  TimePoint aheadNext_{}, aheadUntil_{}, newUntil_{};
   milliseconds aheadPause_ = kFirstPause, aheadErrorPause_ = kFirstErrorPause;
   int threads_ = 0; // so many have been started,
   int running_ = 0; // and this one asks; 0: none
@@ -358,6 +374,10 @@ void AddressDirectory::close() {
 
 void AddressDirectory::readAhead() {
   reader_->readAhead();
+}
+
+void AddressDirectory::awaitReaders(TimePoint deadline) {
+  reader_->awaitReaders(deadline);
 }
 
 AddressDirectory::Found AddressDirectory::find(int rank) {

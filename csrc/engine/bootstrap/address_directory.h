@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "engine/rendezvous.h"
 
@@ -13,7 +14,7 @@ namespace dlslime {
 // The address records of a group's ranks, as read from its rendezvous. A
 // rendezvous may block for as long as a foreign store likes, so threads of the
 // directory ask it, and outlive the directory if need be. All methods: any
-// thread, without blocking.
+// thread; none blocks but awaitReaders().
 class AddressDirectory {
  public:
   // Records of so many ranks, the nearest, are read before they are needed.
@@ -35,6 +36,10 @@ class AddressDirectory {
   // Begins to read the records of the nearest ranks: later the rendezvous may
   // be gone.
   void readAhead();
+  // This process is about to end, and the rendezvous perhaps with it: blocks
+  // until all ranks have read ahead, at most until the deadline; not at all in
+  // a large group, one that is not new, or whose rendezvous fails.
+  void awaitReaders(TimePoint deadline);
 
   struct Found {
     std::optional<Bytes> record; // the newest that was read

@@ -93,7 +93,8 @@ class MemoryCarriers::End final : public gloo::Carrier {
 
 std::unique_ptr<gloo::Carrier> MemoryCarriers::make(
     const std::string& nonce,
-    int end) {
+    int end,
+    const OpenSideSocket& /*side*/) {
   const Counted counted(making_);
   if (end == faults_.failingMake) {
     fail("no carrier on purpose");

@@ -29,8 +29,8 @@ class MemoryCarriers final
  public:
   explicit MemoryCarriers(CarrierFaults faults = {}) : faults_(faults) {}
 
-  std::unique_ptr<gloo::Carrier> make(const std::string& nonce, int end)
-      override;
+  std::unique_ptr<gloo::Carrier>
+  make(const std::string& nonce, int end, const OpenSideSocket& side) override;
 
   // Carriers that exist now.
   int live() const {

@@ -1,0 +1,123 @@
+#include "engine/bootstrap/side_sockets.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "core/status.h"
+#include "engine/control_socket.h"
+
+namespace dlslime {
+
+namespace {
+
+// As many handshakes may be under way at once.
+constexpr size_t kMostExpected = 256;
+
+ControlSocket connectedTo(const std::string& address, TimePoint deadline) {
+  auto socket = ControlSocket::startConnecting(address);
+  pollfd writable{socket.fd(), POLLOUT, 0};
+  if (poll(&writable, 1, pollTimeoutMs(deadline)) != 1) {
+    throw Error(ErrorCode::kTimeout, "no answer in time");
+  }
+  socket.finishConnecting();
+  return socket;
+}
+
+} // namespace
+
+SideSockets::Place SideSockets::find(const std::string& nonce) {
+  return std::find_if(
+      expected_.begin(), expected_.end(), [&](const Expected& entry) {
+        return entry.nonce == nonce;
+      });
+}
+
+void SideSockets::expect(const std::string& nonce) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (expected_.size() >= kMostExpected) {
+    const auto oldest = std::find_if(
+        expected_.begin(), expected_.end(), [](const Expected& entry) {
+          return !entry.awaited;
+        });
+    if (oldest != expected_.end()) {
+      expected_.erase(oldest);
+    }
+  }
+  expected_.push_back({nonce, {}, false});
+}
+
+bool SideSockets::bring(const std::string& nonce, SideSocket socket) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  const auto found = find(nonce);
+  if (found == expected_.end() || found->socket.fd) {
+    return false;
+  }
+  found->socket = std::move(socket);
+  changed_.notify_all();
+  return true;
+}
+
+SideSocket SideSockets::take(const std::string& nonce, TimePoint deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (const auto found = find(nonce); found != expected_.end()) {
+    found->awaited = true;
+  }
+  changed_.wait_until(lock, deadline, [&] {
+    const auto found = find(nonce);
+    return closed_ || found == expected_.end() || found->socket.fd;
+  });
+  const auto found = find(nonce);
+  SideSocket socket;
+  if (found != expected_.end()) {
+    socket = std::move(found->socket);
+    expected_.erase(found);
+  }
+  if (!socket.fd) {
+    throw Error(
+        closed_ ? ErrorCode::kCancelled : ErrorCode::kTimeout,
+        closed_ ? "this process has ended its connections"
+                : "the other end has not opened its second socket");
+  }
+  return socket;
+}
+
+void SideSockets::close() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  closed_ = true;
+  changed_.notify_all();
+}
+
+SideSocket openSideSocket(
+    const AddressRecord& record,
+    const PeerIdentity& self,
+    const Bytes& hello,
+    TimePoint deadline) {
+  std::optional<ControlSocket> socket;
+  std::string unreachable;
+  if (sameHost(self, record.identity)) {
+    socket = ControlSocket::connectTo(record.socketName);
+  }
+  for (const auto& address : record.addresses) {
+    if (socket) {
+      break;
+    }
+    try {
+      socket = connectedTo(address, deadline);
+    } catch (const Error& error) {
+      unreachable += (unreachable.empty() ? "" : "; ") + address + " (" +
+          error.what() + ")";
+    }
+  }
+  if (!socket) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "its second socket can't be opened: nobody answers at " + unreachable);
+  }
+  socket->sendFrame(hello, {});
+  return socket->release();
+}
+
+} // namespace dlslime

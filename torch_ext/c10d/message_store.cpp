@@ -1,0 +1,475 @@
+#include "torch_ext/c10d/message_store.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "core/bytes.h"
+
+namespace dlslime {
+
+namespace {
+
+// A value goes in messages of at most so many bytes: a receive is posted for
+// each.
+constexpr size_t kMostBytes = 8 * 1024;
+// A larger value is none that a sane peer sends.
+constexpr uint64_t kMostValue = uint64_t{1} << 30;
+constexpr milliseconds kFirstPause{0}, kLongestPause{2};
+constexpr milliseconds kSignalsEvery{200};
+constexpr size_t kMostNamed = 16;
+
+enum class Kind : uint32_t { kPart = 1, kDone, kFailed };
+
+struct Message {
+  Kind kind = Kind::kPart;
+  int origin = 0; // the rank that set the key, or failed
+  std::string key;
+  uint64_t total = 0; // bytes of the value, of which this is a part
+  uint64_t offset = 0;
+  ByteSpan part; // or the text of a failure
+};
+constexpr size_t kHeadBytes = 32; // of a message without its key and part
+
+std::shared_ptr<Bytes> encode(const Message& message) {
+  ByteWriter writer;
+  writer.number(static_cast<uint32_t>(message.kind));
+  writer.number(static_cast<uint32_t>(message.origin));
+  writer.text(message.key);
+  writer.number(message.total);
+  writer.number(message.offset);
+  writer.blob(message.part);
+  return std::make_shared<Bytes>(writer.take());
+}
+
+std::optional<Message> decode(ByteSpan bytes) {
+  ByteReader reader(bytes);
+  Message message;
+  message.kind = static_cast<Kind>(reader.number<uint32_t>());
+  message.origin = static_cast<int>(reader.number<uint32_t>());
+  message.key = reader.text();
+  message.total = reader.number<uint64_t>();
+  message.offset = reader.number<uint64_t>();
+  message.part = reader.blob();
+  const bool sound = reader.atEnd() && message.total <= kMostValue &&
+      message.offset <= message.total &&
+      message.part.size() <= message.total - message.offset;
+  return sound ? std::optional(message) : std::nullopt;
+}
+
+std::string text(ByteSpan bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+} // namespace
+
+// What the store shares with the receives that are pending.
+class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(
+      std::shared_ptr<GroupHandle> handle,
+      uint32_t tag,
+      milliseconds limit)
+      : handle_(std::move(handle)),
+        rank_(handle_->group->rank()),
+        size_(handle_->group->size()),
+        tag_(tag),
+        limit_(limit),
+        deadline_(deadlineAfter(limit)) {}
+
+  void start() {
+    heard_.insert(rank_);
+    for (const int peer : peers()) {
+      listen(peer);
+    }
+  }
+
+  void close() {
+    std::map<int, OperationPtr> pending;
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      closed_ = true;
+      pending.swap(receives_);
+    }
+    for (const auto& [peer, operation] : pending) {
+      drop(operation);
+    }
+  }
+
+  void set(const std::string& key, ByteSpan value) {
+    for (size_t offset = 0; offset == 0 || offset < value.size();) {
+      const size_t room = kMostBytes - kHeadBytes - key.size();
+      const size_t size = std::min(room, value.size() - offset);
+      sendToAll(encode(
+          {Kind::kPart,
+           rank_,
+           key,
+           value.size(),
+           offset,
+           value.subspan(offset, size)}));
+      offset += std::max<size_t>(size, 1);
+    }
+    const std::lock_guard<std::mutex> guard(mutex_);
+    values_[key] = Bytes(value.begin(), value.end());
+    changed_.notify_all();
+  }
+
+  std::optional<Bytes> find(const std::string& key) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = values_.find(key);
+    return found == values_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  void awaitKeys(const std::vector<std::string>& keys, milliseconds most) {
+    const auto until = std::min(deadline_, deadlineAfter(most));
+    await(until, [&] {
+      return std::all_of(keys.begin(), keys.end(), [&](const auto& key) {
+        return values_.contains(key);
+      });
+    });
+  }
+
+  void finish() {
+    if (rank_ != 0) {
+      sendToAll(encode({Kind::kDone, rank_, "", 0, 0, {}}));
+      await(deadline_, [&] { return done_.contains(0); });
+      return;
+    }
+    await(deadline_, [&] { return int(done_.size()) == size_ - 1; });
+    sendToAll(encode({Kind::kDone, 0, "", 0, 0, {}}));
+  }
+
+  void fail(const std::string& why) {
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      if (told_) {
+        return; // all others are, too
+      }
+    }
+    note(why);
+    const auto most = why.substr(0, kMostBytes / 2);
+    sendToAll(encode(
+        {Kind::kFailed,
+         rank_,
+         "",
+         most.size(),
+         0,
+         std::as_bytes(std::span(most))}));
+  }
+
+  std::string problem() {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return problem_;
+  }
+
+ private:
+  std::vector<int> peers() const {
+    std::vector<int> all;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_ && (rank_ == 0 || peer == 0)) {
+        all.push_back(peer);
+      }
+    }
+    return all;
+  }
+
+  void sendToAll(const std::shared_ptr<Bytes>& bytes, int except = -1) {
+    for (const int peer : peers()) {
+      if (peer != except) {
+        handle_->engine->send(
+            *handle_->group,
+            std::make_shared<NoteOperation>(
+                Operation::Kind::kSend, peer, tag_, bytes));
+      }
+    }
+  }
+
+  // Posts receives for what `peer` sends until it has sent its last message.
+  // They end outside of the engine's lock, and mostly on its thread.
+  void listen(int peer) {
+    for (bool more = true; more;) {
+      auto bytes = std::make_shared<Bytes>(kMostBytes);
+      auto operation = std::make_shared<NoteOperation>(
+          Operation::Kind::kReceive, peer, tag_, bytes);
+      handle_->engine->receive(*handle_->group, operation);
+      if (!keep(peer, operation)) {
+        return;
+      }
+      if (!operation->done()) {
+        operation->onDone(
+            [self = shared_from_this(), peer, bytes, raw = operation.get()] {
+              if (self->take(peer, *raw, *bytes)) {
+                self->listen(peer);
+              }
+            });
+        return;
+      }
+      more = take(peer, *operation, *bytes);
+    }
+  }
+
+  // For close(), unless it has been called.
+  bool keep(int peer, const OperationPtr& operation) {
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      if (!closed_) {
+        receives_[peer] = operation;
+        return true;
+      }
+    }
+    drop(operation);
+    return false;
+  }
+
+  void drop(const OperationPtr& operation) {
+    handle_->engine->abandon(
+        *handle_->group,
+        operation,
+        Status(ErrorCode::kCancelled, "it is not needed any more"));
+  }
+
+  // Whether more is to come from there.
+  bool take(int peer, const Operation& operation, const Bytes& bytes) {
+    const auto& status = operation.status();
+    if (!status.ok()) {
+      lost(peer, status.message());
+      return false;
+    }
+    const auto whole = ByteSpan(bytes).first(operation.bytes());
+    const auto message = decode(whole);
+    // Others than rank 0 speak for themselves alone.
+    if (!message || message->origin < 0 || message->origin >= size_ ||
+        message->origin == rank_ || (rank_ == 0 && message->origin != peer)) {
+      lost(peer, "it has sent what is no message of a store");
+      return false;
+    }
+    switch (message->kind) {
+      case Kind::kPart:
+        passOn(whole, peer);
+        add(*message);
+        return true;
+      case Kind::kFailed:
+        passOn(whole, peer);
+        noteTold();
+        note(
+            "rank " + std::to_string(message->origin) +
+            " says: " + text(message->part));
+        return false;
+      default:
+        noteDone(peer);
+        return false;
+    }
+  }
+
+  void passOn(ByteSpan message, int from) {
+    if (rank_ == 0) {
+      sendToAll(std::make_shared<Bytes>(message.begin(), message.end()), from);
+    }
+  }
+
+  void add(const Message& message) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    heard_.insert(message.origin);
+    auto& value = parts_[{message.origin, message.key}];
+    if (value.size() != message.offset) {
+      value.clear(); // it is set again
+    }
+    value.insert(value.end(), message.part.begin(), message.part.end());
+    if (value.size() == message.total) {
+      values_[message.key] = std::move(value);
+      parts_.erase({message.origin, message.key});
+      changed_.notify_all();
+    }
+  }
+
+  void noteDone(int peer) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    done_.insert(peer);
+    receives_.erase(peer);
+    changed_.notify_all();
+  }
+
+  void noteTold() {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    told_ = true;
+  }
+
+  void lost(int peer, const std::string& why) {
+    const auto what = "rank " + std::to_string(peer) + ": " + why;
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      receives_.erase(peer);
+      if (closed_ || done_.contains(peer)) {
+        return;
+      }
+    }
+    rank_ == 0 ? fail(what) : note(what);
+  }
+
+  void note(const std::string& why) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (problem_.empty()) {
+      problem_ = why;
+    }
+    changed_.notify_all();
+  }
+
+  template <typename Ready>
+  void await(TimePoint until, const Ready& ready) {
+    auto pause = kFirstPause;
+    auto signals = Clock::now() + kSignalsEvery;
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!ready()) {
+      if (problem_.empty() && Clock::now() >= until) {
+        lock.unlock();
+        note(lateText());
+        lock.lock();
+      }
+      TORCH_CHECK_WITH(
+          DistBackendError, problem_.empty(), "dlslime: ", problem_);
+      lock.unlock();
+      handle_->engine->poke(); // which ends receives, and so calls take()
+      if (Clock::now() >= signals) {
+        heedSignals();
+        signals = Clock::now() + kSignalsEvery;
+      }
+      lock.lock();
+      if (!ready()) {
+        changed_.wait_for(lock, pause);
+      }
+      pause = std::clamp(pause * 2, milliseconds(1), kLongestPause);
+    }
+  }
+
+  // Which ranks have not come, as far as this one knows.
+  std::string lateText() {
+    std::vector<std::pair<int, OperationPtr>> silent;
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      for (int rank = 0; rank < size_; ++rank) {
+        if (!heard_.contains(rank)) {
+          const auto found = receives_.find(rank);
+          silent.emplace_back(
+              rank, found == receives_.end() ? nullptr : found->second);
+        }
+      }
+    }
+    std::string what =
+        "Timed out after " + std::to_string(limit_.count()) + " ms: ";
+    if (silent.empty()) {
+      return what + "every rank has begun it, and not every one came through";
+    }
+    what += "nothing has come from ";
+    for (size_t i = 0; i < silent.size() && i < kMostNamed; ++i) {
+      const auto& [rank, receive] = silent[i];
+      what += (i == 0 ? "rank " : ", rank ") + std::to_string(rank);
+      if (receive) {
+        what += " (" +
+            handle_->engine->describeLink(*handle_->group, *receive) + ")";
+      }
+    }
+    return what +
+        (silent.size() > kMostNamed
+             ? " and " + std::to_string(silent.size() - kMostNamed) + " more"
+             : "");
+  }
+
+  const std::shared_ptr<GroupHandle> handle_;
+  const int rank_, size_;
+  const uint32_t tag_;
+  const milliseconds limit_;
+  const TimePoint deadline_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  std::map<std::string, Bytes> values_;
+  std::map<std::pair<int, std::string>, Bytes> parts_; // not whole yet
+  std::map<int, OperationPtr> receives_; // pending, by rank
+  std::set<int> heard_; // ranks of which something has come
+  std::set<int> done_;
+  std::string problem_;
+  bool told_ = false; // of a failure, by a rank that has told all
+  bool closed_ = false;
+};
+
+MessageStore::MessageStore(
+    const std::shared_ptr<GroupHandle>& handle,
+    uint32_t tag,
+    std::chrono::milliseconds limit)
+    : Store(limit), exchange_(std::make_shared<Exchange>(handle, tag, limit)) {
+  exchange_->start();
+}
+
+MessageStore::~MessageStore() {
+  exchange_->close();
+}
+
+void MessageStore::finish() {
+  exchange_->finish();
+}
+
+void MessageStore::fail(const std::string& why) {
+  exchange_->fail(why);
+}
+
+std::string MessageStore::problem() const {
+  return exchange_->problem();
+}
+
+void MessageStore::set(
+    const std::string& key,
+    const std::vector<uint8_t>& value) {
+  TORCH_CHECK_VALUE(
+      key.size() <= kMostBytes / 2, "dlslime: a key of ", key.size(), " bytes");
+  const auto* const data = reinterpret_cast<const std::byte*>(value.data());
+  exchange_->set(key, {data, value.size()});
+}
+
+std::vector<uint8_t> MessageStore::get(const std::string& key) {
+  exchange_->awaitKeys({key}, timeout_);
+  const auto value = exchange_->find(key);
+  std::vector<uint8_t> bytes(value->size());
+  copyBytes(bytes.data(), value->data(), value->size());
+  return bytes;
+}
+
+bool MessageStore::check(const std::vector<std::string>& keys) {
+  return std::all_of(keys.begin(), keys.end(), [&](const auto& key) {
+    return exchange_->find(key).has_value();
+  });
+}
+
+void MessageStore::wait(const std::vector<std::string>& keys) {
+  exchange_->awaitKeys(keys, timeout_);
+}
+
+void MessageStore::wait(
+    const std::vector<std::string>& keys,
+    const std::chrono::milliseconds& timeout) {
+  exchange_->awaitKeys(keys, timeout);
+}
+
+int64_t MessageStore::add(const std::string& /*key*/, int64_t /*value*/) {
+  C10_THROW_ERROR(NotImplementedError, "dlslime: this store can't count");
+}
+
+bool MessageStore::deleteKey(const std::string& /*key*/) {
+  return false;
+}
+
+int64_t MessageStore::getNumKeys() {
+  C10_THROW_ERROR(NotImplementedError, "dlslime: this store can't count");
+}
+
+c10::intrusive_ptr<c10d::Store> MessageStore::clone() {
+  return c10::intrusive_ptr<Store>::unsafe_reclaim_from_nonowning(this);
+}
+
+} // namespace dlslime

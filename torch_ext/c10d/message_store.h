@@ -1,0 +1,58 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "torch_ext/waiting.h"
+
+namespace dlslime {
+
+// A store among the ranks of one group, by the group's own messages: it needs
+// no server, keeps nothing of an earlier life of the job, and knows which ranks
+// have not come. Every rank keeps every value; rank 0 passes on those of the
+// others. Made by all ranks, for one purpose (the tag), which ends by finish().
+// Any thread.
+class MessageStore final : public c10d::Store {
+ public:
+  using Store::set;
+
+  // `limit` is for all that is waited for until it ends.
+  MessageStore(
+      const std::shared_ptr<GroupHandle>& handle,
+      uint32_t tag,
+      std::chrono::milliseconds limit);
+  ~MessageStore() override;
+
+  // Returns once all ranks have called it: nothing is asked of the store any
+  // more. Throws as get().
+  void finish();
+  // This rank gives up: the others are told why, and fail at once.
+  void fail(const std::string& why);
+  // Why it can't go on: a rank has died or given up, the time is over, ...
+  std::string problem() const;
+
+  void set(const std::string& key, const std::vector<uint8_t>& value) override;
+  // Waits for the key. Throws DistBackendError: see problem(); or what a Python
+  // handler of a signal raises.
+  std::vector<uint8_t> get(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(
+      const std::vector<std::string>& keys,
+      const std::chrono::milliseconds& timeout) override;
+
+  // What setting up a group does not need, and messages can't do.
+  int64_t add(const std::string& key, int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  int64_t getNumKeys() override;
+  c10::intrusive_ptr<Store> clone() override;
+
+ private:
+  class Exchange;
+  const std::shared_ptr<Exchange> exchange_;
+};
+
+} // namespace dlslime
