@@ -12,6 +12,7 @@ from dlslime_backend._load import extension, torch_minor
 
 # A pair's Gloo group has no time-out of its own to speak of: a quiet pair is not a broken one.
 _NO_TIMEOUT = timedelta(days=365)
+_LONGEST_TIMEOUT = timedelta(days=36525)
 
 
 @functools.cache
@@ -89,6 +90,11 @@ def create(options: Any, backend_options: Any) -> Any:
     else:
         kind = type(backend_options).__name__
         raise TypeError(f"dlslime: pg_options must be dlslime_backend.Options, not {kind}")
+    if not timedelta(milliseconds=1) <= options.timeout <= _LONGEST_TIMEOUT:
+        raise ValueError(
+            f"dlslime: a time-out of {options.timeout} for group {options.group_id!r}: it must be "
+            "at least 1 ms, and at most 100 years"
+        )
     if backend_options is None or chosen._timeout == module.Options()._timeout:
         chosen._timeout = options.timeout
     chosen.group_name = options.group_id

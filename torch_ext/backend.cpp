@@ -10,6 +10,7 @@
 #include "torch_ext/gil.h"
 #include "torch_ext/store_rendezvous.h"
 #include "torch_ext/tensor_view.h"
+#include "torch_ext/timeouts.h"
 
 namespace dlslime {
 
@@ -39,6 +40,7 @@ FallbackPolicy fallbackOf(const BackendOptions& options, const Config& config) {
 }
 
 std::shared_ptr<GroupHandle> joinGroup(const DlslimeBackend::Setup& setup) {
+  checkedTimeout("a group's", setup.options->timeout);
   auto handle = std::make_shared<GroupHandle>();
   handle->engine = acquireEngine();
   handle->timeout.store(setup.options->timeout);
@@ -211,7 +213,7 @@ void DlslimeBackend::shutdown() {
 }
 
 void DlslimeBackend::setTimeout(std::chrono::milliseconds timeout) {
-  handle_->timeout.store(timeout);
+  handle_->timeout.store(checkedTimeout("a group's", timeout));
   options_->timeout = timeout;
   for (const auto& backend : collectives_.made()) {
     backend->setTimeout(timeout);

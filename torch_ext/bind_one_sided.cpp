@@ -73,11 +73,13 @@ Prepared prepare(
 }
 
 milliseconds limitOf(const Pending& pending, std::optional<double> seconds) {
-  return seconds ? timeOf(*seconds) : pending.usualLimit();
+  return seconds ? checkedSeconds("a wait's", *seconds, true)
+                 : pending.usualLimit();
 }
 
 void waitFor(const Pending& pending, std::optional<double> seconds) {
-  const auto wait = [&] { pending.wait(limitOf(pending, seconds)); };
+  const auto limit = limitOf(pending, seconds);
+  const auto wait = [&] { pending.wait(limit); };
   pending.operation().done() ? wait() : released(wait);
   if (!pending.operation().status().ok()) {
     raise(pending.operation().status());
@@ -124,7 +126,7 @@ Endpoint::Options endpointOptions(
     const std::string& route) {
   Endpoint::Options options;
   options.name = name;
-  options.timeout = timeOf(timeout);
+  options.timeout = checkedSeconds("an endpoint's", timeout, false);
   const auto config = Config::fromEnvironment();
   options.route = route.empty() ? config.route : parseRoutePolicy(route);
   options.fallback = config.fallback;

@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 #include "torch_ext/options.h"
+#include "torch_ext/timeouts.h"
 
 namespace dlslime {
 
@@ -15,6 +16,9 @@ c10::intrusive_ptr<BackendOptions> makeOptions(
     std::optional<std::chrono::milliseconds> timeout,
     const std::string& route,
     const std::string& fallback) {
+  if (timeout) {
+    checkedTimeout("a group's", *timeout);
+  }
   auto options = timeout ? c10::make_intrusive<BackendOptions>(*timeout)
                          : c10::make_intrusive<BackendOptions>();
   if (!route.empty()) {

@@ -101,7 +101,7 @@ void bindRegions(py::module& module) {
       .def(
           "deregister",
           [](const PyRegion& region, double timeout) {
-            const auto limit = timeOf(timeout);
+            const auto limit = checkedSeconds("deregister()'s", timeout, true);
             released([&] {
               region.engine->deregister(region.region, deadlineAfter(limit));
             });

@@ -2,13 +2,13 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
 #include <memory>
 #include <span>
 
 #include "core/clock.h"
 #include "torch_ext/gil.h"
 #include "torch_ext/part_spec.h"
+#include "torch_ext/timeouts.h"
 
 namespace dlslime {
 
@@ -41,13 +41,6 @@ inline py::bytes toPython(ByteSpan bytes) {
 inline std::shared_ptr<Bytes> copied(const py::bytes& bytes) {
   const auto span = spanOf(bytes);
   return std::make_shared<Bytes>(span.begin(), span.end());
-}
-
-// Of any number: not a number is no time at all.
-inline milliseconds timeOf(double seconds) {
-  constexpr double kMost = 1e9;
-  return milliseconds(
-      seconds > 0 ? static_cast<int64_t>(std::min(seconds, kMost) * 1000) : 0);
 }
 
 } // namespace dlslime

@@ -118,6 +118,9 @@ void waitOrTakeBack(
     return;
   }
   refuseInForkedChild();
+  if (limit > handle.group->options().timeout) {
+    handle.group->awaitUntil(deadlineAfter(limit));
+  }
   const bool done = signals == Signals::kHeed
       ? waitHeedingSignals(engine, *operation, limit)
       : engine.wait(*operation, limit);

@@ -5,6 +5,7 @@
 
 #include "torch_ext/checked_call.h"
 #include "torch_ext/device_stream.h"
+#include "torch_ext/timeouts.h"
 
 namespace dlslime {
 
@@ -90,7 +91,9 @@ std::vector<at::Tensor> P2PWork::result() {
 }
 
 bool P2PWork::wait(std::chrono::milliseconds timeout) {
-  const auto limit = timeout == kNoTimeout ? handle_->timeout.load() : timeout;
+  const auto limit = timeout == kNoTimeout
+      ? handle_->timeout.load()
+      : checkedTimeout("a wait's", timeout);
   checkedCall([&] {
     if (operation_->ofDevice()) {
       waitByStream(

@@ -52,6 +52,14 @@ bool Group::reachesItself(int rank) {
   return peer.channel != nullptr && peer.channel->toItself();
 }
 
+void Group::awaitUntil(TimePoint when) {
+  const auto wanted = when.time_since_epoch().count();
+  auto known = awaitedUntil_.load();
+  while (known < wanted &&
+         !awaitedUntil_.compare_exchange_weak(known, wanted)) {
+  }
+}
+
 bool Group::takeUnresolved(std::vector<int>& ranks) {
   ranks.clear();
   ranks.swap(unresolved_);

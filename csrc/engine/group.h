@@ -147,6 +147,12 @@ class Group {
   // The next message of this source and tag may be for a posted receive: says
   // so to the source, where the route can write into its memory.
   void makeReady(int source, uint32_t tag);
+  // Any thread. Somebody waits so long, which may be longer than the group's
+  // time-out: ranks are looked for until then.
+  void awaitUntil(TimePoint when);
+  TimePoint awaitedUntil() const {
+    return TimePoint(Clock::duration(awaitedUntil_.load()));
+  }
   // Begins to connect to the rank, for explain().
   void touch(int rank) {
     use(rank);
@@ -185,6 +191,7 @@ class Group {
   std::vector<Link> links_;
   std::atomic<MemoryRegistrar*> registrar_{nullptr}; // of some link
   std::vector<int> unresolved_;
+  std::atomic<Clock::rep> awaitedUntil_{0};
   bool closed_ = false;
   Status closeReason_;
 };

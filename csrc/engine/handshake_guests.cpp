@@ -59,12 +59,12 @@ bool Handshakes::onGuest(Guest& guest) {
     if (!frame) {
       return false;
     }
-    Hello hello = decodeHello(frame->bytes);
+    const auto hello = decodeHello(frame->bytes);
     if (hello.route == kSideRoute) {
       bringSideSocket(guest, hello);
       return true;
     }
-    const auto welcome = answer(guest, std::move(*frame), std::move(hello));
+    const auto welcome = answer(guest, std::move(*frame), hello);
     if (welcome.verdict == Verdict::kAccepted) {
       return false; // it has been told
     }
@@ -115,8 +115,10 @@ bool Handshakes::onConfirm(Guest& guest) {
   return true;
 }
 
-Welcome
-Handshakes::answer(Guest& guest, ControlSocket::Frame frame, Hello hello) {
+Welcome Handshakes::answer(
+    Guest& guest,
+    ControlSocket::Frame frame,
+    const Hello& hello) {
   if (!forUs(hello)) {
     logWarning(
         "a connection from " + guest.socket.peerText() +

@@ -172,7 +172,7 @@ class Handshakes {
   void acceptGuests(Listener& listener);
   bool onGuest(Guest& guest); // true: finished with it
   bool onConfirm(Guest& guest);
-  Welcome answer(Guest& guest, ControlSocket::Frame frame, Hello hello);
+  Welcome answer(Guest& guest, ControlSocket::Frame frame, const Hello& hello);
   bool forUs(const Hello& hello) const;
   void bringSideSocket(Guest& guest, const Hello& hello);
   std::optional<Welcome> answerReplacing(const Hello& hello);

@@ -194,7 +194,7 @@ bool WireUp::isOver(Task& task, const std::shared_ptr<Group>& group) {
     }
     link.problem = task.problem;
   }
-  if (Clock::now() >= task.deadline) {
+  if (Clock::now() >= std::max(task.deadline, group->awaitedUntil())) {
     task.problem += " (time-out of the group)";
     fail(task, group, ErrorCode::kTimeout);
     return true;

@@ -269,7 +269,7 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
         timeout: float | None,
     ) -> int | Work:
         if timeout is not None and not (math.isfinite(timeout) and timeout >= 0):
-            raise ValueError(f"dlslime: a timeout of {timeout} seconds")
+            raise ValueError(f"dlslime: a time-out of {timeout} s: it must be at least 0 s")
         if local.size() != remote.length:
             raise ValueError(
                 f"dlslime: {local.size()} bytes here and {remote.length} bytes at the peer"

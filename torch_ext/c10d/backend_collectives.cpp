@@ -1,6 +1,7 @@
 // Collectives: each goes to torch's own backend for its device.
 #include "torch_ext/backend.h"
 #include "torch_ext/checked_call.h"
+#include "torch_ext/timeouts.h"
 
 namespace dlslime {
 
@@ -9,8 +10,9 @@ using WorkPtr = DlslimeBackend::WorkPtr;
 c10::intrusive_ptr<c10d::Backend> DlslimeBackend::collectiveOn(
     c10::DeviceType device,
     std::chrono::milliseconds timeout) {
+  const auto limit = limitOf(timeout);
   beginCollective();
-  return collectives_.forDevice(device, limitOf(timeout));
+  return collectives_.forDevice(device, limit);
 }
 
 void DlslimeBackend::beginCollective() {
@@ -24,7 +26,9 @@ void DlslimeBackend::beginCollective() {
 
 std::chrono::milliseconds DlslimeBackend::limitOf(
     std::chrono::milliseconds timeout) const {
-  return timeout == c10d::kUnsetTimeout ? handle_->timeout.load() : timeout;
+  return timeout == c10d::kUnsetTimeout
+      ? handle_->timeout.load()
+      : checkedTimeout("a collective's", timeout);
 }
 
 c10d::Backend& DlslimeBackend::collective(
@@ -170,8 +174,9 @@ WorkPtr DlslimeBackend::barrier(const c10d::BarrierOptions& options) {
 void DlslimeBackend::monitoredBarrier(
     const c10d::BarrierOptions& options,
     bool waitAllRanks) {
+  const auto limit = limitOf(options.timeout);
   beginCollective();
-  monitoredBarrier_.run(limitOf(options.timeout), waitAllRanks);
+  monitoredBarrier_.run(limit, waitAllRanks);
 }
 
 } // namespace dlslime

@@ -11,7 +11,7 @@
 #include <span>
 #include <utility>
 
-#include "core/bytes.h"
+#include "torch_ext/c10d/store_messages.h"
 
 namespace dlslime {
 
@@ -20,53 +20,8 @@ namespace {
 // A value goes in messages of at most so many bytes: a receive is posted for
 // each.
 constexpr size_t kMostBytes = 8 * 1024;
-// A larger value is none that a sane peer sends.
-constexpr uint64_t kMostValue = uint64_t{1} << 30;
 constexpr milliseconds kFirstPause{0}, kLongestPause{2};
 constexpr milliseconds kSignalsEvery{200};
-constexpr size_t kMostNamed = 16;
-
-enum class Kind : uint32_t { kPart = 1, kDone, kFailed };
-
-struct Message {
-  Kind kind = Kind::kPart;
-  int origin = 0; // the rank that set the key, or failed
-  std::string key;
-  uint64_t total = 0; // bytes of the value, of which this is a part
-  uint64_t offset = 0;
-  ByteSpan part; // or the text of a failure
-};
-constexpr size_t kHeadBytes = 32; // of a message without its key and part
-
-std::shared_ptr<Bytes> encode(const Message& message) {
-  ByteWriter writer;
-  writer.number(static_cast<uint32_t>(message.kind));
-  writer.number(static_cast<uint32_t>(message.origin));
-  writer.text(message.key);
-  writer.number(message.total);
-  writer.number(message.offset);
-  writer.blob(message.part);
-  return std::make_shared<Bytes>(writer.take());
-}
-
-std::optional<Message> decode(ByteSpan bytes) {
-  ByteReader reader(bytes);
-  Message message;
-  message.kind = static_cast<Kind>(reader.number<uint32_t>());
-  message.origin = static_cast<int>(reader.number<uint32_t>());
-  message.key = reader.text();
-  message.total = reader.number<uint64_t>();
-  message.offset = reader.number<uint64_t>();
-  message.part = reader.blob();
-  const bool sound = reader.atEnd() && message.total <= kMostValue &&
-      message.offset <= message.total &&
-      message.part.size() <= message.total - message.offset;
-  return sound ? std::optional(message) : std::nullopt;
-}
-
-std::string text(ByteSpan bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 } // namespace
 
@@ -105,10 +60,10 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
 
   void set(const std::string& key, ByteSpan value) {
     for (size_t offset = 0; offset == 0 || offset < value.size();) {
-      const size_t room = kMostBytes - kHeadBytes - key.size();
+      const size_t room = kMostBytes - kStoreHeadBytes - key.size();
       const size_t size = std::min(room, value.size() - offset);
       sendToAll(encode(
-          {Kind::kPart,
+          {StoreMessage::Kind::kPart,
            rank_,
            key,
            value.size(),
@@ -138,12 +93,12 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
 
   void finish() {
     if (rank_ != 0) {
-      sendToAll(encode({Kind::kDone, rank_, "", 0, 0, {}}));
+      sendToAll(encode({StoreMessage::Kind::kDone, rank_, "", 0, 0, {}}));
       await(deadline_, [&] { return done_.contains(0); });
       return;
     }
     await(deadline_, [&] { return int(done_.size()) == size_ - 1; });
-    sendToAll(encode({Kind::kDone, 0, "", 0, 0, {}}));
+    sendToAll(encode({StoreMessage::Kind::kDone, 0, "", 0, 0, {}}));
   }
 
   void fail(const std::string& why) {
@@ -156,7 +111,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     note(why);
     const auto most = why.substr(0, kMostBytes / 2);
     sendToAll(encode(
-        {Kind::kFailed,
+        {StoreMessage::Kind::kFailed,
          rank_,
          "",
          most.size(),
@@ -243,7 +198,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
       return false;
     }
     const auto whole = ByteSpan(bytes).first(operation.bytes());
-    const auto message = decode(whole);
+    const auto message = decodeStoreMessage(whole);
     // Others than rank 0 speak for themselves alone.
     if (!message || message->origin < 0 || message->origin >= size_ ||
         message->origin == rank_ || (rank_ == 0 && message->origin != peer)) {
@@ -251,16 +206,16 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
       return false;
     }
     switch (message->kind) {
-      case Kind::kPart:
+      case StoreMessage::Kind::kPart:
         passOn(whole, peer);
         add(*message);
         return true;
-      case Kind::kFailed:
+      case StoreMessage::Kind::kFailed:
         passOn(whole, peer);
         noteTold();
         note(
             "rank " + std::to_string(message->origin) +
-            " says: " + text(message->part));
+            " says: " + textOf(message->part));
         return false;
       default:
         noteDone(peer);
@@ -274,7 +229,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     }
   }
 
-  void add(const Message& message) {
+  void add(const StoreMessage& message) {
     const std::lock_guard<std::mutex> guard(mutex_);
     heard_.insert(message.origin);
     auto& value = parts_[{message.origin, message.key}];
@@ -361,24 +316,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
         }
       }
     }
-    std::string what =
-        "Timed out after " + std::to_string(limit_.count()) + " ms: ";
-    if (silent.empty()) {
-      return what + "every rank has begun it, and not every one came through";
-    }
-    what += "nothing has come from ";
-    for (size_t i = 0; i < silent.size() && i < kMostNamed; ++i) {
-      const auto& [rank, receive] = silent[i];
-      what += (i == 0 ? "rank " : ", rank ") + std::to_string(rank);
-      if (receive) {
-        what += " (" +
-            handle_->engine->describeLink(*handle_->group, *receive) + ")";
-      }
-    }
-    return what +
-        (silent.size() > kMostNamed
-             ? " and " + std::to_string(silent.size() - kMostNamed) + " more"
-             : "");
+    return textOfSilent(*handle_, limit_, silent);
   }
 
   const std::shared_ptr<GroupHandle> handle_;
@@ -454,22 +392,6 @@ void MessageStore::wait(
     const std::vector<std::string>& keys,
     const std::chrono::milliseconds& timeout) {
   exchange_->awaitKeys(keys, timeout);
-}
-
-int64_t MessageStore::add(const std::string& /*key*/, int64_t /*value*/) {
-  C10_THROW_ERROR(NotImplementedError, "dlslime: this store can't count");
-}
-
-bool MessageStore::deleteKey(const std::string& /*key*/) {
-  return false;
-}
-
-int64_t MessageStore::getNumKeys() {
-  C10_THROW_ERROR(NotImplementedError, "dlslime: this store can't count");
-}
-
-c10::intrusive_ptr<c10d::Store> MessageStore::clone() {
-  return c10::intrusive_ptr<Store>::unsafe_reclaim_from_nonowning(this);
 }
 
 } // namespace dlslime

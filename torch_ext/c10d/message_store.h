@@ -45,10 +45,18 @@ class MessageStore final : public c10d::Store {
       const std::chrono::milliseconds& timeout) override;
 
   // What setting up a group does not need, and messages can't do.
-  int64_t add(const std::string& key, int64_t value) override;
-  bool deleteKey(const std::string& key) override;
-  int64_t getNumKeys() override;
-  c10::intrusive_ptr<Store> clone() override;
+  int64_t add(const std::string& /*key*/, int64_t /*value*/) override {
+    C10_THROW_ERROR(NotImplementedError, "dlslime: this store can't count");
+  }
+  bool deleteKey(const std::string& /*key*/) override {
+    return false;
+  }
+  int64_t getNumKeys() override {
+    C10_THROW_ERROR(NotImplementedError, "dlslime: this store can't count");
+  }
+  c10::intrusive_ptr<Store> clone() override {
+    return c10::intrusive_ptr<Store>::unsafe_reclaim_from_nonowning(this);
+  }
 
  private:
   class Exchange;

@@ -72,7 +72,7 @@ void MonitoredBarrier::lead(
     }
   }
   const auto verdict = missing == 0 ? std::string()
-                                    : (missing == 1 ? "Rank " : "Ranks ") +
+                                    : (waitAllRanks ? "Ranks " : "Rank ") +
           names + " failed to pass monitoredBarrier in " +
           std::to_string(limit.count()) + " ms";
   for (int rank = 1; rank < size; ++rank) {

@@ -251,7 +251,8 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     std::shared_ptr<Rendezvous> other;
     try {
       other = rendezvous_->another();
-    } catch (const Error&) { // then the first call is waited for
+    } catch (const Error&) {
+      return; // the first call is waited for
     }
     {
       const std::lock_guard<std::mutex> guard(mutex_);
