@@ -1,5 +1,7 @@
 #include <torch/csrc/utils/pybind.h>
 
+#include <pybind11/chrono.h>
+
 #include "core/config.h"
 #include "engine/engine.h"
 #include "torch_ext/backend.h"

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 
 from dlslime_backend import memory, one_sided
@@ -197,14 +198,25 @@ class _Endpoint:
 
     def _parts(
         self, assign: Iterable[Sequence[Any]]
-    ) -> list[tuple[memory.Region, memory.RemoteRegion, list[tuple[int, int, int]]]]:
-        pieces: dict[tuple[Key, Key], list[tuple[int, int, int]]] = {}
-        for mr_key, remote_mr_key, target_offset, source_offset, length in assign:
-            entry = (source_offset, target_offset, length)
-            pieces.setdefault((mr_key, remote_mr_key), []).append(entry)
+    ) -> list[tuple[memory.Region, memory.RemoteRegion, Any]]:
+        rows = list(assign)
+        if not rows:
+            return []
+        here, there, targets, sources, lengths = zip(*rows, strict=True)
+        columns = [np.array(column) for column in (sources, targets, lengths)]
+        pairs = list(zip(here, there, strict=True))
+        numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+        # Not a step of Python's for each of what may be a hundred thousand pages.
+        which = np.fromiter(map(numbers.__getitem__, pairs), np.int64, len(pairs))
+        order = np.argsort(which, kind="stable")
+        bounds = np.flatnonzero(np.diff(which[order])) + 1
         return [
-            (_known(self._regions, here, "local"), _known(self._remote, there, "remote"), list_)
-            for (here, there), list_ in pieces.items()
+            (
+                _known(self._regions, mine, "local"),
+                _known(self._remote, theirs, "remote"),
+                tuple(column[chosen] for column in columns),
+            )
+            for (mine, theirs), chosen in zip(numbers, np.split(order, bounds), strict=True)
         ]
 
 

@@ -20,7 +20,8 @@ from dlslime_backend.compat.nixl._handles import (
 from dlslime_backend.compat.nixl._handles import nixl_xfer_handle as nixl_xfer_handle
 from dlslime_backend.compat.nixl._handles import parts_of
 from dlslime_backend.compat.nixl._notes import NO_EXCHANGE, Notes, note, text
-from dlslime_backend.compat.nixl._remote import Mailbox, Metadata, Remote, locate
+from dlslime_backend.compat.nixl._regions import Regions
+from dlslime_backend.compat.nixl._remote import Mailbox, Metadata, Remote
 
 nixl_backend_handle = int
 _OPERATIONS = {"READ": False, "WRITE": True}
@@ -67,7 +68,7 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         super().__init__(_backends.NAMES if every else config.backends)
         self.name = agent_name
         self._telemetry = config.capture_telemetry
-        self._regions: list[memory.Region] = []
+        self._regions: Regions[memory.Region] = Regions()
         self._remotes: dict[str, Remote] = {}
         self._mailbox = Mailbox(agent_name)
 
@@ -76,7 +77,7 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
             for remote in self._remotes.values():
                 remote.close()
             self._mailbox.close()
-            for region in self._regions:
+            for region in self._regions.all():
                 with contextlib.suppress(Exception):
                     region.deregister(_DEREGISTER_TIME)
 
@@ -112,7 +113,7 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
             for region in made:
                 region.deregister()
             raise b.nixlInvalidParamError(str(error)) from error
-        self._regions += made
+        self._regions.add((id(region), region) for region in made)
         return descs
 
     def deregister_memory(self, dereg_list: b.nixlRegDList, backends: Sequence[str] = ()) -> None:
@@ -124,21 +125,14 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         """
         self._check(backends)
         for address, nbytes, *_ in dereg_list:
-            region = next(
-                (
-                    entry
-                    for entry in self._regions
-                    if (entry.address, entry.nbytes) == (address, nbytes)
-                ),
-                None,
-            )
-            if region is None:
+            found = self._regions.take((address, nbytes))
+            if found is None:
                 raise b.nixlNotFoundError(f"{nbytes} bytes at {address:#x} are not registered")
             try:
-                region.deregister()
+                found[1].deregister()
             except (ValueError, TimeoutError) as error:
+                self._regions.add([found])
                 raise b.nixlNotAllowedError(str(error)) from error
-            self._regions.remove(region)
 
     def query_memory(self, reg_list: Any, backend: str, mem_type: str | None = None) -> Any:
         """Is not supported, as by NIXL's UCX backend."""
@@ -148,15 +142,14 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
 
     def get_agent_metadata(self) -> bytes:
         """Return what an agent's `add_remote_agent` takes, which may read and write all memory."""
-        return self._metadata(self._regions, address=True, whole=True)
+        return self._metadata(self._regions.all(), address=True, whole=True)
 
     def get_partial_agent_metadata(
         self, descs: b.nixlRegDList, inc_conn_info: bool = False, backends: Sequence[str] = ()
     ) -> bytes:
         """Return metadata of some memory only, and without the address unless `inc_conn_info`."""
         self._check(backends)
-        wanted = {(address, nbytes) for address, nbytes, *_ in descs}
-        regions = [entry for entry in self._regions if (entry.address, entry.nbytes) in wanted]
+        regions = self._regions.of((address, nbytes) for address, nbytes, *_ in descs)
         return self._metadata(regions, address=inc_conn_info, whole=False)
 
     def _metadata(self, regions: Sequence[memory.Region], address: bool, whole: bool) -> bytes:
@@ -204,7 +197,7 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         if remote is None or descs is None:
             return remote is not None
         try:
-            locate(remote.regions, descs.table, remote.name)
+            remote.index.locate(descs.table, remote.name)
         except b.nixlNotFoundError:
             return False
         return True
@@ -261,13 +254,11 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         require_memory(descs)
         name = text(agent_name)
         if name in ("", "NIXL_INIT_AGENT"):
-            located = locate(self._regions, descs.table, self.name)
-            return nixl_prepped_dlist_handle(None, self._regions, located, descs.table)
+            return nixl_prepped_dlist_handle(None, self._regions.index(), descs.table, self.name)
         remote = self._remote(name)
         if name == self.name:
-            remote.add([region.export() for region in self._regions], whole=True)
-        located = locate(remote.regions, descs.table, name)
-        return nixl_prepped_dlist_handle(remote, remote.regions, located, descs.table)
+            remote.add([region.export() for region in self._regions.all()], whole=True)
+        return nixl_prepped_dlist_handle(remote, remote.index, descs.table, name)
 
     def make_prepped_xfer(
         self,

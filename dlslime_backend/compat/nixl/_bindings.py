@@ -107,12 +107,21 @@ class _DList:
             descs = ()
         self._type = type
         rows = descs if isinstance(descs, np.ndarray) else [tuple(entry[:3]) for entry in descs]
-        self._table: Table = np.array(rows, dtype=np.uint64).reshape(-1, 3)
+        self._room: Table = np.array(rows, dtype=np.uint64).reshape(-1, 3)
+        self._count = len(self._room)  # rows in use; the others are room for append()
 
     @property
     def table(self) -> Table:
         """(address, bytes, device), uint64 [N, 3]."""
-        return self._table
+        return self._room[: self._count]
+
+    @property
+    def _table(self) -> Table:
+        return self.table
+
+    @_table.setter
+    def _table(self, rows: Table) -> None:
+        self._room, self._count = rows, len(rows)
 
     def getType(self) -> nixl_mem_t:
         """Return the kind of memory."""
@@ -128,8 +137,12 @@ class _DList:
 
     def append(self, desc: Sequence[Any]) -> None:
         """Add one descriptor at the end."""
-        row = np.array([desc[:3]], dtype=np.uint64)
-        self._table = np.concatenate([self._table, row])
+        row = np.array(desc[:3], dtype=np.uint64)
+        if self._count == len(self._room):
+            more = np.empty((max(8, self._count), 3), dtype=np.uint64)
+            self._room = np.concatenate([self._room, more])
+        self._room[self._count] = row
+        self._count += 1
 
     addDesc = append
 

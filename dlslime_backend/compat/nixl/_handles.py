@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from dlslime_backend.compat.nixl import _bindings as b
-from dlslime_backend.compat.nixl._remote import Integers, Memory, Remote
+from dlslime_backend.compat.nixl._regions import Index, Integers
+from dlslime_backend.compat.nixl._remote import Remote
 
 _RELEASE_TIME = 1.0  # seconds, for a transfer that is taken back
 
@@ -23,13 +24,13 @@ class nixl_prepped_dlist_handle:  # noqa: N801  (NIXL's name, as all in here)
     def __init__(
         self,
         remote: Remote | None,
-        regions: Sequence[Memory],
-        located: tuple[Integers, Integers],
+        regions: Index,
         table: b.Table,
+        whose: str,
     ) -> None:
         self.remote = remote  # None: this agent's own
-        self.regions = list(regions)
-        self.index, self.offsets = located
+        self.regions = regions.regions
+        self.index, self.offsets = regions.locate(table, whose)
         self.lengths = table[:, 1].astype(np.int64)
 
     def release(self) -> None:

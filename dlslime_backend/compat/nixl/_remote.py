@@ -5,23 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch.distributed as dist
 
 from dlslime_backend import memory, one_sided
 from dlslime_backend.compat.nixl import _bindings as b
+from dlslime_backend.compat.nixl._regions import Index, Regions, of_exported
 
 NOTE_TAG = 2  # beside immediates
 NOTE_BYTES = 64 << 10  # at most, of one notification
 _FORMAT = "dlslime nixl 1"
-
-Integers = npt.NDArray[np.int64]
-Memory = memory.Region | memory.RemoteRegion
 
 
 @dataclass
@@ -56,59 +51,13 @@ class Metadata:
         return cls(name, address, regions, whole)
 
 
-def locate(regions: Sequence[Memory], table: b.Table, whose: str) -> tuple[Integers, Integers]:
-    """Find the region, and the offset in it, of each descriptor.
-
-    Args:
-        regions: registered memory.
-        table: (address, bytes, device), uint64 [N, 3].
-        whose: for the text of the error.
-
-    Returns:
-        Indices into `regions` and offsets in bytes, both int64 [N].
-
-    Raises:
-        nixlNotFoundError: one is not inside of any.
-    """
-    starts = np.array([region.address for region in regions], dtype=np.uint64)
-    sizes = np.array([region.nbytes for region in regions], dtype=np.uint64)
-    order = np.argsort(starts, kind="stable")
-    addresses, lengths = table[:, 0], table[:, 1]
-    found = np.searchsorted(starts[order], addresses, side="right") - 1
-    index = order[np.maximum(found, 0)] if len(regions) else np.zeros(len(table), dtype=np.int64)
-    for i in np.flatnonzero(~_inside(starts, sizes, index, addresses, lengths)):
-        # Regions may overlap, and another one than the nearest may hold it.
-        fits = _inside(starts, sizes, np.arange(len(regions)), addresses[i], lengths[i])
-        if not fits.any():
-            raise b.nixlNotFoundError(
-                f"{lengths[i]} bytes at address {addresses[i]:#x} (descriptor {i}) are in none of "
-                f"the {len(regions)} regions that {whose} has registered"
-            )
-        index[i] = np.flatnonzero(fits)[0]
-    return index.astype(np.int64), (addresses - starts[index]).astype(np.int64)
-
-
-def _inside(
-    starts: b.Table, sizes: b.Table, index: Any, addresses: Any, lengths: Any
-) -> npt.NDArray[np.bool_]:
-    if len(starts) == 0:
-        return np.zeros(np.shape(addresses), dtype=bool)
-    start, size = starts[index], sizes[index]
-    # In unsigned numbers what is below the start is huge.
-    beyond = np.subtract(addresses, start)
-    result: npt.NDArray[np.bool_] = (
-        (addresses >= start) & (lengths <= size) & (beyond <= size - np.minimum(lengths, size))
-    )
-    return result
-
-
 class Remote:
     """An agent that this one can reach."""
 
     def __init__(self, own_name: str, name: str, address: bytes) -> None:
         self.name = name
         self.address = address
-        self._known: dict[bytes, memory.RemoteRegion] = {}
+        self._known: Regions[memory.RemoteRegion] = Regions()
         self._own_name = own_name
         self._endpoint = one_sided.Endpoint(f"agent {own_name} to agent {name}")
         self._endpoint.connect(address)
@@ -116,15 +65,18 @@ class Remote:
         self._lock = threading.Lock()
 
     @property
-    def regions(self) -> list[memory.RemoteRegion]:
-        """Its memory, as far as it is known; what was told last is last."""
-        return list(self._known.values())
+    def index(self) -> Index:
+        """Its memory, as far as it is known."""
+        return self._known.index()
 
     def add(self, exported: list[bytes], whole: bool = False) -> None:
         """Get to know memory of this agent, beside what is known, or in its place: `whole`."""
-        known = {} if whole else dict(self._known)
-        for entry in exported:
-            known[entry] = self._known.get(entry) or memory.import_region(entry)
+        if not whole:
+            self._known.add(of_exported(self._known, exported))
+            return
+        kept = [(entry, self._known.get(entry)) for entry in dict.fromkeys(exported)]
+        known: Regions[memory.RemoteRegion] = Regions()
+        known.add((entry, region or memory.import_region(entry)) for entry, region in kept)
         self._known = known
 
     def transfer(self, write: bool, parts: list[Any], note: bytes) -> Any:
