@@ -20,6 +20,7 @@ from harness import (
     tell,
 )
 from patterns import blank, expect_pattern, pattern
+from polling import eventually
 from test_groups import exchange
 
 CPU = torch.device("cpu")
@@ -124,9 +125,8 @@ def _growth(rank: int, size: int) -> None:
     before = counts()
     for i in range(2, 12):
         life(i)
-    after = counts()
-    assert after[0] <= before[0], "descriptors grow"
-    assert after[1] <= before[1], "threads grow"
+    # The thread that reads a group's store ends a moment after the group.
+    eventually(lambda: all(now <= then for now, then in zip(counts(), before, strict=True)))
 
 
 @dlslime_only
