@@ -177,13 +177,16 @@ TEST_F(AddressDirectoryTest, RankThatEndsWaitsForNoStoreThatFails) {
   directory();
   made->readAhead();
   store->fail("Broken pipe");
+  const auto begun = Clock::now();
   made->awaitReaders(never());
+  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(25)) << "it gave up";
 }
 
 TEST_F(AddressDirectoryTest, RankOfALargeGroupEndsAtOnce) {
   directory(5000, 3);
   made->readAhead();
   made->awaitReaders(never());
+  EXPECT_FALSE(store->keys().contains("read-by-all"));
 }
 
 TEST_F(AddressDirectoryTest, InAGroupOfOneNothingIsRead) {

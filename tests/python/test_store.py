@@ -232,6 +232,34 @@ def test_monitored_barrier_names_the_missing_as_the_first_collective(wait_all: b
     run_world(_failed_to_pass, 3, wait_all, group_timeout=600)
 
 
+def _what_setting_up_does_not_need(rank: int, size: int) -> None:
+    from dlslime_backend import _backend
+
+    stores: list[dist.Store] = []
+    make = _backend._gloo
+
+    def noting(store: dist.Store, *arguments: Any) -> Any:
+        stores.append(store)
+        return make(store, *arguments)
+
+    _backend._gloo = noting
+    try:
+        dist.barrier()
+    finally:
+        _backend._gloo = make
+    for call in (
+        lambda: stores[0].add("key", 1),
+        lambda: stores[0].delete_key("key"),
+        stores[0].num_keys,
+    ):
+        with pytest.raises(NotImplementedError, match="only for setting up Gloo"):
+            call()
+
+
+def test_store_for_setting_up_refuses_what_needs_a_server() -> None:
+    run_world(_what_setting_up_does_not_need, 2, fresh=True)
+
+
 class _Alarm(Exception):
     pass
 

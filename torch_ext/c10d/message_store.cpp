@@ -217,10 +217,11 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
             "rank " + std::to_string(message->origin) +
             " says: " + textOf(message->part));
         return false;
-      default:
+      case StoreMessage::Kind::kDone:
         noteDone(peer);
         return false;
     }
+    return false;
   }
 
   void passOn(ByteSpan message, int from) {
@@ -233,11 +234,9 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     const std::lock_guard<std::mutex> guard(mutex_);
     heard_.insert(message.origin);
     auto& value = parts_[{message.origin, message.key}];
-    if (value.size() != message.offset) {
-      value.clear(); // it is set again
-    }
+    value.resize(std::min<size_t>(value.size(), message.offset)); // set again
     value.insert(value.end(), message.part.begin(), message.part.end());
-    if (value.size() == message.total) {
+    if (value.size() == message.total) { // which a gap before it prevents
       values_[message.key] = std::move(value);
       parts_.erase({message.origin, message.key});
       changed_.notify_all();
@@ -341,7 +340,8 @@ MessageStore::MessageStore(
     const std::shared_ptr<GroupHandle>& handle,
     uint32_t tag,
     std::chrono::milliseconds limit)
-    : Store(limit), exchange_(std::make_shared<Exchange>(handle, tag, limit)) {
+    : SetupStore(limit),
+      exchange_(std::make_shared<Exchange>(handle, tag, limit)) {
   exchange_->start();
 }
 
@@ -382,10 +382,6 @@ bool MessageStore::check(const std::vector<std::string>& keys) {
   return std::all_of(keys.begin(), keys.end(), [&](const auto& key) {
     return exchange_->find(key).has_value();
   });
-}
-
-void MessageStore::wait(const std::vector<std::string>& keys) {
-  exchange_->awaitKeys(keys, timeout_);
 }
 
 void MessageStore::wait(

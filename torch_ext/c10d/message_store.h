@@ -1,11 +1,10 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "torch_ext/c10d/setup_store.h"
 #include "torch_ext/waiting.h"
 
 namespace dlslime {
@@ -15,9 +14,10 @@ namespace dlslime {
 // have not come. Every rank keeps every value; rank 0 passes on those of the
 // others. Made by all ranks, for one purpose (the tag), which ends by finish().
 // Any thread.
-class MessageStore final : public c10d::Store {
+class MessageStore final : public SetupStore {
  public:
-  using Store::set;
+  using SetupStore::set;
+  using SetupStore::wait;
 
   // `limit` is for all that is waited for until it ends.
   MessageStore(
@@ -39,24 +39,9 @@ class MessageStore final : public c10d::Store {
   // handler of a signal raises.
   std::vector<uint8_t> get(const std::string& key) override;
   bool check(const std::vector<std::string>& keys) override;
-  void wait(const std::vector<std::string>& keys) override;
   void wait(
       const std::vector<std::string>& keys,
       const std::chrono::milliseconds& timeout) override;
-
-  // What setting up a group does not need, and messages can't do.
-  int64_t add(const std::string& /*key*/, int64_t /*value*/) override {
-    C10_THROW_ERROR(NotImplementedError, "dlslime: this store can't count");
-  }
-  bool deleteKey(const std::string& /*key*/) override {
-    return false;
-  }
-  int64_t getNumKeys() override {
-    C10_THROW_ERROR(NotImplementedError, "dlslime: this store can't count");
-  }
-  c10::intrusive_ptr<Store> clone() override {
-    return c10::intrusive_ptr<Store>::unsafe_reclaim_from_nonowning(this);
-  }
 
  private:
   class Exchange;

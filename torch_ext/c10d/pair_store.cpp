@@ -25,7 +25,7 @@ constexpr uint32_t kMostFrameBytes = 1024 * 1024;
 } // namespace
 
 PairStore::PairStore(SideSocket socket, std::chrono::milliseconds limit)
-    : Store(limit),
+    : SetupStore(limit),
       socket_(std::move(socket.fd)),
       deadline_(deadlineAfter(limit)),
       received_(std::move(socket.early)) {
@@ -70,10 +70,6 @@ bool PairStore::check(const std::vector<std::string>& keys) {
   return std::all_of(keys.begin(), keys.end(), [this](const auto& key) {
     return values_.contains(key);
   });
-}
-
-void PairStore::wait(const std::vector<std::string>& keys) {
-  wait(keys, timeout_);
 }
 
 void PairStore::wait(
@@ -140,22 +136,6 @@ void PairStore::takeFrames() {
     received_.erase(
         received_.begin(), received_.begin() + sizeof(uint32_t) + size);
   }
-}
-
-int64_t PairStore::add(const std::string& /*key*/, int64_t /*value*/) {
-  C10_THROW_ERROR(NotImplementedError, "dlslime: this store can't count");
-}
-
-bool PairStore::deleteKey(const std::string& key) {
-  return values_.erase(key) != 0;
-}
-
-int64_t PairStore::getNumKeys() {
-  return static_cast<int64_t>(values_.size());
-}
-
-c10::intrusive_ptr<c10d::Store> PairStore::clone() {
-  return c10::intrusive_ptr<Store>::unsafe_reclaim_from_nonowning(this);
 }
 
 } // namespace dlslime

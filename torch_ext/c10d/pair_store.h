@@ -1,20 +1,20 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <map>
 #include <string>
 #include <vector>
 
 #include "core/side_socket.h"
+#include "torch_ext/c10d/setup_store.h"
 
 namespace dlslime {
 
 // A store between two processes, by a socket between them: for setting up a
 // group of two without the store of a larger one. One thread at a time.
-class PairStore final : public c10d::Store {
+class PairStore final : public SetupStore {
  public:
-  using Store::set;
+  using SetupStore::set;
+  using SetupStore::wait;
 
   // `limit` is for all that is waited for.
   PairStore(SideSocket socket, std::chrono::milliseconds limit);
@@ -28,16 +28,9 @@ class PairStore final : public c10d::Store {
   // is over, ...
   std::vector<uint8_t> get(const std::string& key) override;
   bool check(const std::vector<std::string>& keys) override;
-  void wait(const std::vector<std::string>& keys) override;
   void wait(
       const std::vector<std::string>& keys,
       const std::chrono::milliseconds& timeout) override;
-
-  // What setting up a group does not need, and a socket can't do.
-  int64_t add(const std::string& key, int64_t value) override;
-  bool deleteKey(const std::string& key) override;
-  int64_t getNumKeys() override;
-  c10::intrusive_ptr<Store> clone() override;
 
  private:
   void awaitSocket(short events, TimePoint deadline);

@@ -30,7 +30,10 @@ std::optional<StoreMessage> decodeStoreMessage(ByteSpan bytes) {
   message.total = reader.number<uint64_t>();
   message.offset = reader.number<uint64_t>();
   message.part = reader.blob();
-  const bool sound = reader.atEnd() && message.total <= kMostValue &&
+  const bool known = message.kind == StoreMessage::Kind::kPart ||
+      message.kind == StoreMessage::Kind::kDone ||
+      message.kind == StoreMessage::Kind::kFailed;
+  const bool sound = reader.atEnd() && known && message.total <= kMostValue &&
       message.offset <= message.total &&
       message.part.size() <= message.total - message.offset;
   return sound ? std::optional(message) : std::nullopt;
