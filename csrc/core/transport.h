@@ -302,7 +302,7 @@ class Transport {
       const = 0;
   // Connecting takes three calls: the initiator offers, the other end accepts
   // (and gets its Connection), the initiator finishes with the answer. Each
-  // may throw Error; `context` tells which group's rendezvous both ends share.
+  // may throw Error; `context` is of this connection.
   struct Context {
     std::shared_ptr<void> carrierSource; // see gloo/carrier.h
     std::string nonce; // the same at both ends, new for each connection

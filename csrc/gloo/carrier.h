@@ -21,7 +21,7 @@ class Carrier {
   virtual void abort() noexcept = 0;
 };
 
-// Makes carriers; each group has one, over its store.
+// Makes carriers; each group has one.
 class CarrierSource {
  public:
   virtual ~CarrierSource() = default;

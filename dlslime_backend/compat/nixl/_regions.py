@@ -112,7 +112,7 @@ class Regions(Generic[M]):
         return self._all.get(key)
 
     def of(self, spans: Iterable[Span]) -> list[M]:
-        """Return those of these pieces of memory, each once, as they came last."""
+        """Return those of these pieces of memory, each once."""
         with self._lock:
             return [
                 self._all[key] for span in dict.fromkeys(spans) for key in self._keys.get(span, ())
