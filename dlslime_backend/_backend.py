@@ -3,9 +3,11 @@
 import atexit
 import copy
 import functools
+import itertools
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from dlslime_backend._load import extension, torch_minor
@@ -24,7 +26,23 @@ def _shutdown_at_exit() -> None:
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     if not dist.is_gloo_available():
         raise RuntimeError("dlslime: this needs Gloo, and torch was built without it")
-    return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [_gloo_device()]
+    options._threads = 2
+    options._timeout = timeout
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _gloo_device() -> Any:
+    # By the interface that peers are told of; else by Gloo's own choice, which is the address of
+    # the host's name and may be none.
+    chosen = extension().own_address(anyway=False)
+    if chosen is None:
+        try:
+            return dist.ProcessGroupGloo.create_default_device()
+        except RuntimeError:
+            chosen = extension().own_address(anyway=True)
+    return dist.ProcessGroupGloo.create_device(hostname=chosen)
 
 
 def _make_pair_group(store: dist.Store, end: int, limit: timedelta) -> Any:
@@ -109,4 +127,48 @@ def create(options: Any, backend_options: Any) -> Any:
         make_collectives=functools.partial(
             _make_collectives, options, chosen, _with_what_is_below(options.store)
         ),
+        make_child=_make_child,
     )
+
+
+def _make_child(store: Any, prefix: str, rank: int, size: int, chosen: Any) -> Any:
+    # Of a group that torch splits off another one, or merges several into.
+    options = dist.distributed_c10d._DistributedBackendOptions()
+    options.store = dist.PrefixStore(prefix, store)
+    options.group_rank, options.group_size = rank, size
+    options.timeout = chosen._timeout
+    options.group_id = chosen.group_name
+    options.global_ranks_in_group = chosen.global_ranks_in_group
+    return create(options, chosen)
+
+
+_made = itertools.count()
+
+
+def make_group(
+    store: Any, rank: int, size: int, timeout: timedelta, device: Any, **chosen: Any
+) -> Any:
+    """Make a group that torch does not know, for `torch.distributed._dist2`.
+
+    Its store is shared by all groups of the job, whose keys need a prefix of their own: all ranks
+    make their groups in the same order.
+
+    Raises:
+        TypeError: `chosen` has what `dlslime_backend.Options` does not.
+        ValueError: or another value than it has.
+    """
+    name = f"dist2/{next(_made)}"
+    options = dist.distributed_c10d._DistributedBackendOptions()
+    options.store = dist.PrefixStore(name, store)
+    options.group_rank, options.group_size = rank, size
+    options.timeout = timeout
+    options.group_id = name
+    backend = create(options, extension().Options(timeout=timeout, **chosen))
+    group = dist.ProcessGroup(store, rank, size)
+    custom = dist.ProcessGroup.BackendType.CUSTOM
+    group._set_default_backend(custom)
+    for kind in dict.fromkeys([device.type, "cpu", "cuda"]):
+        group._register_backend(torch.device(kind), custom, backend)
+    group._set_group_name(name)
+    group._set_group_desc(name)
+    return group

@@ -18,11 +18,27 @@ def _create(options: Any, backend_options: Any) -> Any:
     return create(options, backend_options)
 
 
+def _make_group(store: Any, rank: int, size: int, timeout: Any, device: Any, **options: Any) -> Any:
+    from dlslime_backend._backend import make_group
+
+    return make_group(store, rank, size, timeout, device, **options)
+
+
+def _register_factory() -> None:
+    """Register with `torch.distributed._dist2`, where torch has it: it knows no names but those."""
+    try:
+        from torch.distributed import _dist2
+    except ImportError:
+        return
+    if NAME not in _dist2._BACKENDS:
+        _dist2.register_backend(NAME, _make_group)
+
+
 def register() -> None:
     """Register the backend with torch.distributed; does nothing the second time."""
     from torch.distributed.distributed_c10d import Backend
 
-    if NAME.upper() in Backend._plugins:
+    if dict.__contains__(Backend._plugins, NAME.upper()):
         return
     Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
     if not hasattr(Backend, "_ensure_backend_registered"):
@@ -45,6 +61,7 @@ def autoload() -> None:
 
         if not dist.is_available():
             return
+        _register_factory()
         from torch.distributed.distributed_c10d import Backend
 
         if hasattr(Backend, "_ensure_backend_registered"):

@@ -7,6 +7,7 @@ name, alone or in a composite, reads the attribute of that name on torch's `Back
 """
 
 from collections.abc import Callable
+from typing import Any
 
 
 class _NameOnUse:
@@ -39,6 +40,36 @@ class _PluginKey(str):
         return str.__hash__(self)
 
 
+class _Plugins(dict[str, Any]):
+    """torch's table of plugins, which registers the backend when somebody asks for it by its key.
+
+    Until then the key is not in it: torch counts keys to decide what a composite backend becomes.
+    """
+
+    def __init__(self, plugins: dict[str, Any], key: str, register: Callable[[], None]) -> None:
+        super().__init__(plugins)
+        self._key = key
+        self._register = register
+
+    def _ask_for(self, key: object) -> None:
+        if key == self._key and not super().__contains__(key):
+            self._register()
+
+    def __contains__(self, key: object) -> bool:
+        self._ask_for(key)
+        return super().__contains__(key)
+
+    def __missing__(self, key: str) -> Any:
+        self._ask_for(key)
+        if super().__contains__(key):
+            return super().__getitem__(key)
+        raise KeyError(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._ask_for(key)
+        return super().get(key, default)
+
+
 def announce(name: str, devices: list[str], register: Callable[[], None]) -> None:
     """Put `name` into torch's tables; `register` runs at its first use."""
     from torch.distributed.distributed_c10d import Backend, ProcessGroup
@@ -46,6 +77,7 @@ def announce(name: str, devices: list[str], register: Callable[[], None]) -> Non
     if name in Backend.backend_list:
         return
     setattr(Backend, name.upper(), _NameOnUse(name, register))
+    Backend._plugins = _Plugins(Backend._plugins, name.upper(), register)
     Backend.backend_list.append(name)
     Backend.backend_capability[name] = list(devices)
     Backend.backend_type_map[name] = ProcessGroup.BackendType.CUSTOM

@@ -23,6 +23,7 @@ import atexit
 import operator
 import struct
 import weakref
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,7 +31,7 @@ import torch
 import torch.distributed as dist
 
 from dlslime_backend._load import extension
-from dlslime_backend.memory import Pieces, Region, RemoteRegion, core_part, core_pieces
+from dlslime_backend.memory import Pieces, Region, RemoteRegion, as_bytes, core_part
 from dlslime_backend.transfer import Transfer
 
 _IMMEDIATE = 1  # note tags
@@ -58,6 +59,8 @@ class Peer:
 
     def __init__(self, link: Any) -> None:
         self._link = link
+        # Immediates that came while the `await` for them was cancelled.
+        self._untaken: deque[Any] = deque()
 
     def read(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Transfer:
         """Begin to copy from the peer's memory into ours.
@@ -66,21 +69,17 @@ class Peer:
             local: where to.
             remote: where from; of this peer.
             pieces: which parts, see `Pieces`. Neighbours are merged, empty ones left out; their
-                order means nothing. Arrays are int64, and read without the GIL.
+                order means nothing. Arrays are read without the GIL.
 
         Raises:
             ValueError: a piece is outside of its region; two overlap where they are written; or
                 arrays are of other kinds or lengths. Nothing is copied then.
         """
-        return Transfer(
-            self._link.transfer_one(False, local._core, remote._core, core_pieces(pieces))
-        )
+        return Transfer(self._link.transfer_one(False, *core_part(local, remote, pieces)))
 
     def write(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Transfer:
         """Begin to copy from our memory into the peer's; see `read`."""
-        return Transfer(
-            self._link.transfer_one(True, local._core, remote._core, core_pieces(pieces))
-        )
+        return Transfer(self._link.transfer_one(True, *core_part(local, remote, pieces)))
 
     def prepare_read(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Prepared:
         """Check a `read` that is to be started many times, which then costs less."""
@@ -121,8 +120,15 @@ class Peer:
 
         Each answers one, in the order of the peer's writes that are over.
         """
-        core = self._link.receive_note(_IMMEDIATE, 4)
-        return Transfer(core, lambda core: struct.unpack("<I", core.content)[0])
+        try:
+            core = self._untaken.popleft()
+        except IndexError:
+            core = self._link.receive_note(_IMMEDIATE, 4)
+        return Transfer(core, lambda core: struct.unpack("<I", core.content)[0], self._give_back)
+
+    def _give_back(self, core: Any) -> None:
+        if core.ended and len(core.content) == 4:  # it has come, and well
+            self._untaken.append(core)
 
     def send(self, tensor: torch.Tensor, tag: int = 0) -> Transfer:
         """Begin to send a contiguous CPU or CUDA tensor; it must not change before this is done."""
@@ -165,7 +171,7 @@ class Endpoint(Peer):
         Raises:
             ValueError: that is no address, this endpoint's own, or another one than before.
         """
-        self._link.connect(address)
+        self._link.connect(as_bytes(address, "the address of an endpoint"))
 
     def close(self) -> None:
         """Leave the pair; what goes on with it ends with an error. Does nothing the second time."""
@@ -179,7 +185,11 @@ class Endpoint(Peer):
 
 
 class Guest(Peer):
-    """A peer that has connected to a `Hub`; made by `Hub.accept`."""
+    """A peer that has connected to a `Hub`; made by `Hub.accept`.
+
+    It stays connected until it leaves, or `close`. One that is dropped without, or is never
+    accepted, stays as well, until its hub is closed.
+    """
 
     def close(self) -> None:
         """Leave the pair; what goes on with it ends with an error. Does nothing the second time."""
@@ -203,17 +213,18 @@ class Hub:
         return address
 
     def accept(self) -> list[Guest]:
-        """Return who has come since the last call: with its first operation, a peer comes.
+        """Return the peers that have come since the last call, each with its first operation.
 
-        Does not wait. Peers that come and are never accepted can read and write what they have the
-        handles of, but not send.
+        Does not wait. A peer that is not accepted can read and write what it has the handles of,
+        and what it sends waits. One that has left is returned, too, while there is something of it
+        to receive: see `DLSLIME_UNEXPECTED_LIMIT`, half of which may be left so by all of them.
         """
         guests = [Guest(link) for link in self._core.accept()]
         _open.update(guests)
         return guests
 
     def close(self) -> None:
-        """Let nobody come any more; who was accepted stays. Does nothing the second time."""
+        """Let nobody come any more; guests that are held stay. Does nothing the second time."""
         self._core.close()
 
     def __enter__(self) -> Hub:
@@ -245,10 +256,13 @@ def peer(rank: int, group: dist.ProcessGroup | None = None) -> Peer:
     """
     from dlslime_backend.report import backend_of
 
-    return Peer(extension().PeerLink(backend_of(group), rank))
+    backend = backend_of(group)
+    if not 0 <= operator.index(rank) < backend.size():
+        raise ValueError(f"dlslime: the group has no rank {rank}, but {backend.size()} of them")
+    return Peer(extension().PeerLink(backend, operator.index(rank)))
 
 
 def _checked_tag(tag: int) -> int:
-    if not 0 <= tag < 2**31:
+    if not 0 <= operator.index(tag) < 2**31:
         raise ValueError(f"dlslime: tag {tag} is not in 0 .. 2^31-1")
     return tag

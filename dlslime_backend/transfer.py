@@ -98,11 +98,17 @@ class Transfer:
     `await` that is cancelled, as by `asyncio.timeout`, cancels the transfer.
     """
 
-    __slots__ = ("_core", "_result")
+    __slots__ = ("_core", "_give_back", "_result")
 
-    def __init__(self, core: Any, result: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        core: Any,
+        result: Callable[[Any], Any] | None = None,
+        give_back: Callable[[Any], Any] | None = None,
+    ) -> None:
         self._core = core
         self._result = result
+        self._give_back = give_back  # what has come, and the caller will not take
 
     def done(self) -> bool:
         """Tell whether it is over, well or badly."""
@@ -169,5 +175,7 @@ class Transfer:
                 await asyncio.wait(
                     [_LoopEnds.of(loop).future(self._core, loop)], timeout=_CANCEL_GRACE
                 )
+                if self._give_back is not None:
+                    self._give_back(self._core)
                 raise
         return self.wait(0)

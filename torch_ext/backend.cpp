@@ -54,7 +54,7 @@ std::shared_ptr<GroupHandle> joinGroup(const DlslimeBackend::Setup& setup) {
   options.fallback = fallbackOf(*setup.options, config);
   options.rendezvous = std::make_shared<StoreRendezvous>(setup.store);
   options.carrierSource =
-      std::make_shared<TorchCarrierSource>(setup.makePairGroup);
+      std::make_shared<TorchCarrierSource>(setup.makePairGroup, config);
   handle->group = handle->engine->join(std::move(options));
   return handle;
 }
@@ -81,7 +81,8 @@ DlslimeBackend::DlslimeBackend(Setup setup)
       options_(setup.options),
       handle_(joinGroup(setup)),
       collectives_(handle_, std::move(setup.makeCollectives)),
-      monitoredBarrier_(handle_) {
+      monitoredBarrier_(handle_),
+      splits_(setup.rank, setup.size, std::move(setup.makeChild)) {
   init();
   const std::lock_guard<std::mutex> guard(live().mutex);
   live().all.insert(this);
@@ -121,6 +122,56 @@ void shutdownAll() {
     }
   }
   CallbackThread::instance().drain(kLastCallbacks);
+}
+
+namespace {
+// What a new group is to have, of what torch hands on.
+c10::intrusive_ptr<BackendOptions> ownOptions(
+    const c10::intrusive_ptr<c10d::Backend::Options>& options,
+    const BackendOptions& parent) {
+  if (const auto* const given =
+          dynamic_cast<const BackendOptions*>(options.get())) {
+    return c10::make_intrusive<BackendOptions>(*given);
+  }
+  auto own = c10::make_intrusive<BackendOptions>(parent);
+  if (options) { // of another backend
+    own->timeout = options->timeout;
+    own->group_name = options->group_name;
+    own->global_ranks_in_group = options->global_ranks_in_group;
+  }
+  return own;
+}
+} // namespace
+
+// For torch the global ranks of the group are never missing.
+c10::intrusive_ptr<DlslimeBackend::Options>
+DlslimeBackend::getBackendOptions() {
+  auto copy = c10::make_intrusive<BackendOptions>(*options_);
+  if (copy->global_ranks_in_group.empty()) {
+    for (int rank = 0; rank < getSize(); ++rank) {
+      copy->global_ranks_in_group.push_back(static_cast<uint64_t>(rank));
+    }
+  }
+  return copy;
+}
+
+c10::intrusive_ptr<c10d::Backend> DlslimeBackend::split(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options) {
+  return checkedCall([&] {
+    return splits_.split(store, ranks, ownOptions(options, *options_));
+  });
+}
+
+c10::intrusive_ptr<c10d::Backend> DlslimeBackend::merge(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const c10::intrusive_ptr<Options>& options,
+    const int& rank,
+    const int& size) {
+  return checkedCall([&] {
+    return splits_.merge(store, rank, size, ownOptions(options, *options_));
+  });
 }
 
 void DlslimeBackend::checkPeer(const char* what, int peer) const {

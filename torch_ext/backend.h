@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "torch_ext/c10d/collectives.h"
 #include "torch_ext/c10d/monitored_barrier.h"
+#include "torch_ext/c10d/splits.h"
 #include "torch_ext/checked_call.h"
 #include "torch_ext/options.h"
 #include "torch_ext/shared_tensors.h"
@@ -37,6 +38,7 @@ class DlslimeBackend final : public c10d::Backend {
     c10::intrusive_ptr<BackendOptions> options;
     MakePairGroup makePairGroup;
     MakeCollectives makeCollectives;
+    MakeChild makeChild;
   };
   explicit DlslimeBackend(Setup setup);
   ~DlslimeBackend() override;
@@ -44,9 +46,25 @@ class DlslimeBackend final : public c10d::Backend {
   const std::string getBackendName() const override {
     return kBackendName;
   }
-  c10::intrusive_ptr<Options> getBackendOptions() override {
+  // A copy: torch writes into it what a group that is split off is to have.
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  const c10::intrusive_ptr<BackendOptions>& options() const {
     return options_;
   }
+
+  // Groups of some of the ranks, and of several groups' ranks.
+  bool supportsSplitting() const override {
+    return true;
+  }
+  c10::intrusive_ptr<Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const std::vector<int>& ranks,
+      const c10::intrusive_ptr<Options>& options) override;
+  c10::intrusive_ptr<Backend> merge(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const c10::intrusive_ptr<Options>& options,
+      const int& rank,
+      const int& size) override;
 
   // Ranks are ranks in the group; tags are 0 .. 2^31-1. ValueError for bad
   // arguments, before anything is queued.
@@ -196,6 +214,7 @@ class DlslimeBackend final : public c10d::Backend {
   const std::shared_ptr<GroupHandle> handle_;
   Collectives collectives_;
   MonitoredBarrier monitoredBarrier_;
+  Splits splits_;
   std::atomic<uint64_t> sequence_{0};
 #ifdef C10D_BACKEND_HAS_WINDOW
   std::atomic<uint32_t> windows_{0}; // made in this group

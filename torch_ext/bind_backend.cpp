@@ -4,6 +4,7 @@
 
 #include "core/config.h"
 #include "engine/engine.h"
+#include "engine/net_address.h"
 #include "torch_ext/backend.h"
 
 namespace dlslime {
@@ -51,7 +52,8 @@ c10::intrusive_ptr<DlslimeBackend> makeBackend(
     const std::string& name,
     const c10::intrusive_ptr<BackendOptions>& options,
     py::function makePairGroup,
-    py::function makeCollectives) {
+    py::function makeCollectives,
+    py::function makeChild) {
   DlslimeBackend::Setup setup{
       store,
       rank,
@@ -66,7 +68,13 @@ c10::intrusive_ptr<DlslimeBackend> makeBackend(
           const std::string&,
           const std::string&,
           const c10::intrusive_ptr<c10d::Store>&,
-          std::chrono::milliseconds>(std::move(makeCollectives))};
+          std::chrono::milliseconds>(std::move(makeCollectives)),
+      wrap<
+          const c10::intrusive_ptr<c10d::Store>&,
+          const std::string&,
+          int,
+          int,
+          const c10::intrusive_ptr<BackendOptions>&>(std::move(makeChild))};
   const py::gil_scoped_release release;
   return c10::make_intrusive<DlslimeBackend>(std::move(setup));
 }
@@ -154,10 +162,15 @@ void bindBackend(py::module& module) {
           py::arg("name"),
           py::arg("options"),
           py::arg("make_pair_group"),
-          py::arg("make_collectives"))
+          py::arg("make_collectives"),
+          py::arg("make_child"))
       .def_property_readonly(
-          "options",
-          [](DlslimeBackend& backend) { return backend.getBackendOptions(); })
+          "options", [](DlslimeBackend& backend) { return backend.options(); })
+      .def(
+          "perform_nocolor_split",
+          [](const DlslimeBackend&, const py::object& /*device*/) {},
+          py::arg("device"),
+          "What torch asks ranks outside of a new group for: nothing is to do.")
       .def("get_error", &DlslimeBackend::getError)
       .def("report", &reportList)
       .def("explain_peer", &explainDict, py::arg("rank"))
@@ -165,6 +178,20 @@ void bindBackend(py::module& module) {
       .def_property_readonly("groups", &DlslimeBackend::groups)
       .def_property_readonly("listener_address", &DlslimeBackend::listenerName);
   module.def("machine_report", &machineReport);
+  // Where a variable chooses interfaces, or else `anyway`; else None.
+  module.def(
+      "own_address",
+      [](bool anyway) -> std::optional<std::string> {
+        const auto config = Config::fromEnvironment();
+        if (config.interfaces.empty() && !anyway) {
+          return std::nullopt;
+        }
+        return checkedCall([&] {
+          return requiredAddresses(config.interfaces, config.interfacesSetting)
+              .front();
+        });
+      },
+      py::arg("anyway"));
 }
 
 } // namespace dlslime

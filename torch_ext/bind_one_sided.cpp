@@ -1,3 +1,5 @@
+#include <torch/csrc/autograd/python_variable.h>
+
 #include "torch_ext/backend.h"
 #include "torch_ext/binding.h"
 #include "torch_ext/hub_link.h"
@@ -8,7 +10,8 @@ namespace dlslime {
 
 namespace {
 
-using PartTuple = std::tuple<PyRegion, PyRemote, py::object>;
+// (Region, RemoteRegion, pieces), of which PartSpec says what is wrong.
+using PartTuple = std::tuple<py::object, py::object, py::object>;
 
 Pending startTransfer(
     const PeerLink& link,
@@ -19,7 +22,7 @@ Pending startTransfer(
   std::vector<PartSpec> specs;
   specs.reserve(parts.size());
   for (const auto& [local, remote, pieces] : parts) {
-    specs.emplace_back(local, remote.handle, pieces);
+    specs.emplace_back(local, remote, pieces);
   }
   const auto bytes = note ? copied(*note) : nullptr;
   return released([&] {
@@ -28,6 +31,7 @@ Pending startTransfer(
       spec.build(write, *built);
     }
     refuseOverlap(*built, write);
+    refuseOverlapWithSources(*built, write);
     return link.transfer(write, std::move(built), noteTag, bytes);
   });
 }
@@ -36,16 +40,17 @@ Pending startTransfer(
 std::shared_ptr<Transfer::Parts> partsOf(bool write, const PartSpec& spec) {
   auto built = std::make_shared<Transfer::Parts>();
   spec.build(write, *built);
+  refuseOverlapWithSources(*built, write);
   return built;
 }
 
 Pending startOne(
     const PeerLink& link,
     bool write,
-    const PyRegion& local,
-    const PyRemote& remote,
+    const py::object& local,
+    const py::object& remote,
     const py::object& pieces) {
-  const PartSpec spec(local, remote.handle, pieces);
+  const PartSpec spec(local, remote, pieces);
   return released(
       [&] { return link.transfer(write, partsOf(write, spec), 0, nullptr); });
 }
@@ -65,11 +70,19 @@ struct Prepared {
 Prepared prepare(
     const std::shared_ptr<PeerLink>& link,
     bool write,
-    const PyRegion& local,
-    const PyRemote& remote,
+    const py::object& local,
+    const py::object& remote,
     const py::object& pieces) {
-  const PartSpec spec(local, remote.handle, pieces);
+  const PartSpec spec(local, remote, pieces);
   return released([&] { return Prepared{link, write, partsOf(write, spec)}; });
+}
+
+at::Tensor tensorArgument(const py::handle& value) {
+  if (!THPVariable_Check(value.ptr())) {
+    throw py::type_error(
+        "dlslime: a message is a tensor, not " + kindOf(value));
+  }
+  return THPVariable_Unpack(value.ptr());
 }
 
 milliseconds limitOf(const Pending& pending, std::optional<double> seconds) {
@@ -97,6 +110,9 @@ void bindPending(py::module& module) {
           [](const Pending& pending) {
             return released([&] { return pending.done(); });
           })
+      .def_property_readonly(
+          "ended", // as far as somebody has looked
+          [](const Pending& pending) { return pending.operation().done(); })
       .def("wait", &waitFor, py::arg("timeout") = std::nullopt)
       .def(
           "hold_current_stream",
@@ -191,14 +207,16 @@ void bindLinks(py::module& module) {
           py::arg("note") = std::nullopt)
       .def(
           "send",
-          [](const PeerLink& link, const at::Tensor& tensor, uint32_t tag) {
+          [](const PeerLink& link, const py::object& message, uint32_t tag) {
+            const auto tensor = tensorArgument(message);
             return released([&] { return link.send(tensor, tag); });
           },
           py::arg("tensor"),
           py::arg("tag"))
       .def(
           "recv",
-          [](const PeerLink& link, const at::Tensor& tensor, uint32_t tag) {
+          [](const PeerLink& link, const py::object& message, uint32_t tag) {
+            const auto tensor = tensorArgument(message);
             return released([&] { return link.receive(tensor, tag); });
           },
           py::arg("tensor"),

@@ -1,3 +1,8 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+
 #include "engine/transports.h"
 #include "torch_ext/backend.h"
 #include "torch_ext/binding.h"
@@ -7,31 +12,104 @@ namespace dlslime {
 
 namespace {
 
-PyRegion registerTensor(const at::Tensor& tensor, const std::string& name) {
-  checkedMessage("registration", {tensor});
-  const auto view = bytesOf(tensor);
+PyRegion registered(
+    MemoryView view,
+    const std::string& name,
+    bool readOnly,
+    std::shared_ptr<void> keeper) {
+  view.readOnly = readOnly;
   return released([&] {
     auto engine = acquireEngine();
-    auto region = engine->registerMemory(
-        view, name, std::make_shared<c10::Storage>(tensor.storage()));
+    auto region = engine->registerMemory(view, name, std::move(keeper));
     return PyRegion{std::move(engine), std::move(region)};
   });
 }
 
-PyRegion registerRaw(uint64_t address, uint64_t size, const std::string& name) {
-  if (address == 0 || address + size < address) {
+PyRegion registerTensor(
+    const at::Tensor& tensor,
+    const std::string& name,
+    bool readOnly) {
+  checkedMessage("registration", {tensor});
+  return registered(
+      bytesOf(tensor),
+      name,
+      readOnly,
+      std::make_shared<c10::Storage>(tensor.storage()));
+}
+
+// The kernel looks only at its list of mappings for this.
+bool isMapped(uint64_t address, uint64_t size) {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = address / page * page;
+  auto* const first = reinterpret_cast<void*>(begin);
+  return size == 0 || msync(first, address + size - begin, MS_ASYNC) == 0 ||
+      errno != ENOMEM;
+}
+
+// Of a process, as far as its processor can say it.
+constexpr uint64_t kEndOfAddresses = uint64_t{1} << 56;
+
+PyRegion registerRaw(
+    const py::object& address,
+    const py::object& size,
+    const std::string& name,
+    bool readOnly) {
+  const auto refuse = [&](const char* why) {
     raise(
         {ErrorCode::kInvalidArgument,
-         "memory of " + std::to_string(size) + " bytes at address " +
-             std::to_string(address) + " can't be"});
+         "memory of " + std::string(py::str(size)) + " bytes at address " +
+             std::string(py::str(address)) + " can't be: " + why});
+  };
+  uint64_t begin = 0, bytes = 0;
+  try {
+    begin = address.cast<uint64_t>();
+    bytes = size.cast<uint64_t>();
+  } catch (const py::cast_error&) {
+    refuse("no process has so much");
   }
-  return released([&] {
-    auto engine = acquireEngine();
-    auto* const data = reinterpret_cast<std::byte*>(address);
-    const MemoryView view{data, size, nullptr, deviceOf(data)};
-    auto region = engine->registerMemory(view, name, nullptr);
-    return PyRegion{std::move(engine), std::move(region)};
-  });
+  if (begin == 0 || begin >= kEndOfAddresses ||
+      bytes > kEndOfAddresses - begin) {
+    refuse("no process has memory there");
+  }
+  auto* const data = reinterpret_cast<std::byte*>(begin);
+  const MemoryView view{data, bytes, nullptr, deviceOf(data)};
+  if (!view.onDevice() && !isMapped(begin, bytes)) {
+    refuse("nothing, or not all of it, is mapped in this process");
+  }
+  return registered(view, name, readOnly, nullptr);
+}
+
+// What exports a buffer, which stays where it is until this is dropped.
+class HeldBuffer {
+ public:
+  explicit HeldBuffer(const py::object& exporter) {
+    if (PyObject_GetBuffer(exporter.ptr(), &buffer_, PyBUF_SIMPLE) != 0) {
+      throw py::error_already_set();
+    }
+  }
+  ~HeldBuffer() {
+    const py::gil_scoped_acquire gil;
+    PyBuffer_Release(&buffer_);
+  }
+  HeldBuffer(const HeldBuffer&) = delete;
+  HeldBuffer& operator=(const HeldBuffer&) = delete;
+
+  MemoryView view() const {
+    return {
+        static_cast<std::byte*>(buffer_.buf), static_cast<size_t>(buffer_.len)};
+  }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+PyRegion registerBuffer(
+    const py::object& exporter,
+    const std::string& name,
+    bool readOnly) {
+  auto held = std::make_shared<HeldBuffer>(exporter);
+  const auto view = held->view();
+  return registered(view, name, readOnly, std::move(held));
 }
 
 PyRemote importRegion(const py::bytes& bytes) {
@@ -52,8 +130,14 @@ c10::Device deviceOfRegion(const PyRegion& region) {
 }
 
 // A tensor of bytes over a part of it, which does not keep it.
-at::Tensor bytesAt(const PyRegion& region, uint64_t offset, uint64_t nbytes) {
+at::Tensor bytesAt(
+    const PyRegion& region,
+    const py::object& from,
+    const py::object& length) {
   const auto view = region.region->view();
+  // Negative ones are huge here.
+  const auto offset = static_cast<uint64_t>(integerOf(from, "an offset"));
+  const auto nbytes = static_cast<uint64_t>(integerOf(length, "a length"));
   if (offset > view.size || nbytes > view.size - offset) {
     raise(
         {ErrorCode::kInvalidArgument,
@@ -73,13 +157,24 @@ at::Tensor bytesAt(const PyRegion& region, uint64_t offset, uint64_t nbytes) {
 void bindRegions(py::module& module) {
   py::class_<PyRegion>(module, "Region")
       .def_static(
-          "of_tensor", &registerTensor, py::arg("tensor"), py::arg("name"))
+          "of_tensor",
+          &registerTensor,
+          py::arg("tensor"),
+          py::arg("name"),
+          py::arg("read_only"))
       .def_static(
           "of_memory",
           &registerRaw,
           py::arg("address"),
           py::arg("nbytes"),
-          py::arg("name"))
+          py::arg("name"),
+          py::arg("read_only"))
+      .def_static(
+          "of_buffer",
+          &registerBuffer,
+          py::arg("exporter"),
+          py::arg("name"),
+          py::arg("read_only"))
       .def(
           "export",
           [](const PyRegion& region) {

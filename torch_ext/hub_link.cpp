@@ -6,7 +6,10 @@ namespace dlslime {
 
 GuestLink::~GuestLink() {
   const WithoutGil others;
-  close();
+  if (!closed_.load()) {
+    const auto shared = handle();
+    shared->engine->keepGuest(shared->group);
+  }
 }
 
 void GuestLink::close() {
@@ -30,7 +33,7 @@ std::vector<std::shared_ptr<GuestLink>> HubLink::accept() {
   refuseInForkedChild();
   hub_->engine()->poke(); // so that polling alone makes progress
   std::vector<std::shared_ptr<GuestLink>> guests;
-  for (auto& group : hub_->takeGuests()) {
+  for (auto& group : hub_->accept()) {
     const auto shared = std::make_shared<GroupHandle>();
     shared->engine = hub_->engine();
     shared->group = std::move(group);

@@ -8,7 +8,8 @@
 
 namespace dlslime {
 
-// A peer that has come to a hub.
+// A peer that has come to a hub. It stays until one of the two leaves, also
+// where nobody holds this any more; then the hub's end ends it, too.
 class GuestLink final : public PeerLink {
  public:
   explicit GuestLink(std::shared_ptr<GroupHandle> handle)

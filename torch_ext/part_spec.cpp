@@ -1,6 +1,6 @@
 #include "torch_ext/part_spec.h"
 
-#include <limits>
+#include <torch/csrc/autograd/python_variable.h>
 
 namespace dlslime {
 
@@ -19,49 +19,69 @@ void raise(const Status& status) {
   throw py::error_already_set();
 }
 
-namespace {
+std::string kindOf(const py::handle& value) {
+  return std::string("an object of type ") + Py_TYPE(value.ptr())->tp_name;
+}
 
-int64_t integerOf(const py::handle& value) {
-  if (PyLong_CheckExact(value.ptr())) {
-    int overflow = 0;
-    const auto number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-    if (overflow == 0) {
-      return number;
-    }
+int64_t integerOf(const py::handle& value, const char* what) {
+  const auto index =
+      py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!index) {
+    PyErr_Clear();
+    throw py::type_error(
+        "dlslime: " + std::string(what) + " is an integer, not " +
+        kindOf(value));
   }
-  try {
-    return py::cast<int64_t>(value);
-  } catch (const py::cast_error&) {
+  int overflow = 0;
+  const auto number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0) {
     raise(
         {ErrorCode::kInvalidArgument,
-         "a piece is (local offset, remote offset, bytes), three integers of "
-         "64 bits, and not with " +
-             std::string(py::repr(value))});
+         std::string(what) + " is an integer of 64 bits, and this one is too " +
+             (overflow > 0 ? "large" : "small")});
   }
+  return number;
+}
+
+namespace {
+
+constexpr auto kPieceNumber =
+    "an offset or length of a piece (local offset, remote offset, bytes)";
+
+int64_t pieceNumber(const py::handle& value) {
+  return integerOf(value, kPieceNumber);
 }
 
 at::Tensor tensorOf(const py::handle& value) {
-  try {
-    return py::cast<at::Tensor>(value);
-  } catch (const py::cast_error&) {
-    raise(
-        {ErrorCode::kInvalidArgument,
-         "a tuple is a batch of three arrays, and not with " +
-             std::string(py::repr(value)) + "; pieces go in a list"});
+  if (!THPVariable_Check(value.ptr())) {
+    throw py::type_error(
+        "dlslime: a tuple is a batch of three arrays, and not with " +
+        kindOf(value) + "; pieces go in a list");
   }
+  return THPVariable_Unpack(value.ptr());
 }
 
-// One dimension of int64, on the CPU.
-std::span<const int64_t> integers(const at::Tensor& tensor) {
-  if (tensor.scalar_type() != at::kLong || tensor.dim() != 1 ||
-      !tensor.device().is_cpu() || !tensor.is_contiguous()) {
+// As int64, on the CPU; of so many dimensions.
+at::Tensor integers(const at::Tensor& tensor, int64_t dimensions) {
+  const auto type = tensor.scalar_type();
+  const bool dense =
+      tensor.layout() == at::kStrided && tensor.device().is_cpu();
+  if ((type != at::kLong && type != at::kInt) || tensor.dim() != dimensions ||
+      !dense) {
     raise(
         {ErrorCode::kInvalidArgument,
-         "offsets, lengths and indices are contiguous int64 arrays of one "
-         "dimension, on the CPU"});
+         "offsets, lengths and pages are arrays of int64 or int32, on the CPU: "
+         "of one dimension, or [N, 3] for pieces; this one is of " +
+             std::string(c10::toString(type)) + " and of " +
+             std::to_string(tensor.dim()) + " dimensions, on " +
+             tensor.device().str()});
   }
+  return tensor.to(at::kLong).contiguous();
+}
+
+std::span<const int64_t> spanOf(const at::Tensor& numbers) {
   return {
-      tensor.const_data_ptr<int64_t>(), static_cast<size_t>(tensor.numel())};
+      numbers.const_data_ptr<int64_t>(), static_cast<size_t>(numbers.numel())};
 }
 
 void requireEqual(size_t one, size_t other, size_t third) {
@@ -77,14 +97,24 @@ void requireEqual(size_t one, size_t other, size_t third) {
 } // namespace
 
 PartSpec::PartSpec(
-    const PyRegion& local,
-    RemotePtr remote,
-    const py::object& pieces)
-    : local_(local.region), remote_(std::move(remote)) {
+    const py::handle& local,
+    const py::handle& remote,
+    const py::handle& pieces)
+    : local_(argument<PyRegion>(
+                 local,
+                 "the local memory is a Region, which register() returns")
+                 .region),
+      remote_(argument<PyRemote>(
+                  remote,
+                  "the peer's memory is a RemoteRegion, which import_region() "
+                  "returns")
+                  .handle) {
   if (pieces.is_none()) {
     whole_ = true;
   } else if (py::isinstance<py::tuple>(pieces)) {
     readTuple(py::reinterpret_borrow<py::tuple>(pieces));
+  } else if (THPVariable_Check(pieces.ptr())) {
+    readRows(THPVariable_Unpack(pieces.ptr()));
   } else {
     readList(py::reinterpret_borrow<py::sequence>(pieces));
   }
@@ -116,20 +146,37 @@ void PartSpec::readTuple(const py::tuple& tuple) {
          "a batch of arrays is (local offsets, remote offsets, lengths), or "
          "(local pages, remote pages, bytes of a page)"});
   }
-  tensors_ = {tensorOf(tuple[0]), tensorOf(tuple[1])};
+  tensors_ = {integers(tensorOf(tuple[0]), 1), integers(tensorOf(tuple[1]), 1)};
   if (py::isinstance<py::int_>(tuple[2])) {
-    pageBytes_ = tuple[2].cast<int64_t>();
+    pageBytes_ = integerOf(tuple[2], "the bytes of a page");
     if (pageBytes_ <= 0) {
       raise(
           {ErrorCode::kInvalidArgument,
            "a page of " + std::to_string(pageBytes_) + " bytes"});
     }
   } else {
-    tensors_.push_back(tensorOf(tuple[2]));
-    third_ = integers(tensors_[2]);
+    tensors_.push_back(integers(tensorOf(tuple[2]), 1));
+    third_ = spanOf(tensors_[2]);
   }
-  first_ = integers(tensors_[0]);
-  second_ = integers(tensors_[1]);
+  first_ = spanOf(tensors_[0]);
+  second_ = spanOf(tensors_[1]);
+}
+
+// [N, 3]: each row is a piece.
+void PartSpec::readRows(const at::Tensor& rows) {
+  const auto numbers = integers(rows, 2);
+  if (numbers.size(1) != 3) {
+    raise(
+        {ErrorCode::kInvalidArgument,
+         "an array of pieces is [N, 3], not [N, " +
+             std::to_string(numbers.size(1)) + "]"});
+  }
+  for (int64_t i = 0; i < 3; ++i) {
+    tensors_.push_back(numbers.select(1, i).contiguous());
+  }
+  first_ = spanOf(tensors_[0]);
+  second_ = spanOf(tensors_[1]);
+  third_ = spanOf(tensors_[2]);
 }
 
 void PartSpec::readList(const py::sequence& list) {
@@ -140,7 +187,7 @@ void PartSpec::readList(const py::sequence& list) {
   for (const auto& entry : list) {
     if (PyTuple_CheckExact(entry.ptr()) && PyTuple_GET_SIZE(entry.ptr()) == 3) {
       for (Py_ssize_t i = 0; i < 3; ++i) {
-        columns_[i].push_back(integerOf(PyTuple_GET_ITEM(entry.ptr(), i)));
+        columns_[i].push_back(pieceNumber(PyTuple_GET_ITEM(entry.ptr(), i)));
       }
       continue;
     }
@@ -148,10 +195,11 @@ void PartSpec::readList(const py::sequence& list) {
     if (!py::isinstance<py::sequence>(entry) || piece.size() != 3) {
       raise(
           {ErrorCode::kInvalidArgument,
-           "a piece is (local offset, remote offset, bytes)"});
+           "a piece is (local offset, remote offset, bytes), not " +
+               kindOf(entry)});
     }
     for (size_t i = 0; i < 3; ++i) {
-      columns_[i].push_back(integerOf(piece[i]));
+      columns_[i].push_back(pieceNumber(piece[i]));
     }
   }
   first_ = columns_[0];
@@ -161,14 +209,30 @@ void PartSpec::readList(const py::sequence& list) {
 
 void PartSpec::addPages(PieceBuilder& builder) const {
   requireEqual(first_.size(), second_.size(), second_.size());
-  // What is beyond any region stays so when it is multiplied.
-  const auto most = std::numeric_limits<int64_t>::max() / pageBytes_ - 1;
-  const auto offset = [&](int64_t page) {
-    return page < 0 || page > most ? int64_t{-1} : page * pageBytes_;
-  };
+  const auto pageBytes = static_cast<uint64_t>(pageBytes_);
+  const uint64_t pages[] = {
+      local_->view().size / pageBytes, remote_->size / pageBytes};
   for (size_t i = 0; i < first_.size(); ++i) {
-    builder.add(offset(first_[i]), offset(second_[i]), pageBytes_);
+    // Negative ones are huge here.
+    if (static_cast<uint64_t>(first_[i]) >= pages[0]) {
+      refusePage(first_[i], "the local " + local_->describe(), pages[0]);
+    }
+    if (static_cast<uint64_t>(second_[i]) >= pages[1]) {
+      refusePage(second_[i], "the remote " + remote_->describe(), pages[1]);
+    }
+    builder.add(first_[i] * pageBytes_, second_[i] * pageBytes_, pageBytes_);
   }
+}
+
+void PartSpec::refusePage(
+    int64_t page,
+    const std::string& where,
+    uint64_t pages) const {
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "page " + std::to_string(page) + " of " + std::to_string(pageBytes_) +
+          " bytes is outside of " + where + ", which has " +
+          std::to_string(pages) + " of them");
 }
 
 } // namespace dlslime

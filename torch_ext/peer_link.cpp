@@ -60,7 +60,10 @@ Pending PeerLink::transfer(
   }
   if (note) {
     transfer->note = std::make_shared<NoteOperation>(
-        Operation::Kind::kSend, peer(), kFirstNoteTag + noteTag, note);
+        Operation::Kind::kSend,
+        peer(),
+        NoteOperation::kFirstTag + noteTag,
+        note);
   }
   shared->engine->transfer(*shared->group, transfer);
   return {shared, transfer};
@@ -98,7 +101,7 @@ Pending PeerLink::sendNote(uint32_t noteTag, std::shared_ptr<Bytes> bytes)
       std::make_shared<NoteOperation>(
           Operation::Kind::kSend,
           peer(),
-          kFirstNoteTag + noteTag,
+          NoteOperation::kFirstTag + noteTag,
           std::move(bytes)),
       nullptr);
 }
@@ -109,7 +112,10 @@ Pending PeerLink::receiveNote(uint32_t noteTag, size_t capacity) const {
   return post(
       shared,
       std::make_shared<NoteOperation>(
-          Operation::Kind::kReceive, peer(), kFirstNoteTag + noteTag, bytes),
+          Operation::Kind::kReceive,
+          peer(),
+          NoteOperation::kFirstTag + noteTag,
+          bytes),
       bytes);
 }
 

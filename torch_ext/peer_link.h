@@ -14,9 +14,6 @@ namespace dlslime {
 // does not have. Any thread.
 class PeerLink {
  public:
-  // Tags of notes: 2^31 and more are the backend's own.
-  static constexpr uint32_t kFirstNoteTag = 0xc0000000;
-
   PeerLink(std::shared_ptr<GroupHandle> handle, int peer)
       : handle_(std::move(handle)), peer_(peer) {}
   // For endpoints, before they are connected.

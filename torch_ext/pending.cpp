@@ -66,6 +66,9 @@ ByteSpan Pending::bytes() const {
 void Pending::watch(const std::shared_ptr<Notifier>& notifier, uint64_t number)
     const {
   operation_->onDone([notifier, number] { notifier->push(number); });
+  if (!operation_->done()) {
+    handle_->engine->attend();
+  }
 }
 
 } // namespace dlslime

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "core/status.h"
+#include "engine/net_address.h"
 #include "torch_ext/c10d/pair_store.h"
 
 namespace dlslime {
@@ -23,6 +24,13 @@ at::Tensor asTensor(const std::byte* data, size_t size) {
 }
 
 } // namespace
+
+// Of what Gloo needs: this would show late, and at one end.
+void TorchCarrierSource::require() {
+  if (!interfaces_.empty()) {
+    requiredAddresses(interfaces_, setting_);
+  }
+}
 
 std::unique_ptr<gloo::Carrier> TorchCarrierSource::make(
     const std::string& /*nonce*/,

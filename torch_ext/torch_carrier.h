@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 
+#include "core/config.h"
 #include "gloo/carrier.h"
 
 namespace dlslime {
@@ -18,12 +19,17 @@ using MakePairGroup = std::function<c10::intrusive_ptr<c10d::Backend>(
 
 class TorchCarrierSource final : public gloo::CarrierSource {
  public:
-  explicit TorchCarrierSource(MakePairGroup make) : make_(std::move(make)) {}
+  TorchCarrierSource(MakePairGroup make, const Config& config)
+      : make_(std::move(make)),
+        interfaces_(config.interfaces),
+        setting_(config.interfacesSetting) {}
+  void require() override;
   std::unique_ptr<gloo::Carrier>
   make(const std::string& nonce, int end, const OpenSideSocket& side) override;
 
  private:
   const MakePairGroup make_;
+  const std::string interfaces_, setting_;
 };
 
 // Carries bytes as tensors through that group.

@@ -19,6 +19,17 @@ constexpr milliseconds kSignalsEvery{200};
 
 } // namespace
 
+std::string NoteOperation::describe() const {
+  constexpr uint32_t kImmediate = 1; // as one_sided.py says
+  if (tag() < kFirstTag) {
+    return Operation::describe();
+  }
+  const char* const what =
+      tag() == kFirstTag + kImmediate ? "an immediate" : "a notification";
+  return std::string(kind() == Kind::kSend ? "send of " : "recv of ") + what +
+      (kind() == Kind::kSend ? " to " : " from ") + nameOf(peer());
+}
+
 bool onMainThread() {
   return syscall(SYS_gettid) == getpid();
 }

@@ -27,6 +27,10 @@ class NoteOperation final : public Operation {
       : Operation(kind, peer, tag, {bytes->data(), bytes->size()}),
         bytes_(std::move(bytes)) {}
 
+  // Tags of notes: 2^31 and more are our own. What a note is for is added.
+  static constexpr uint32_t kFirstTag = 0xc0000000;
+  std::string describe() const override;
+
  private:
   const std::shared_ptr<Bytes> bytes_;
 };

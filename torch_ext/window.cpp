@@ -21,9 +21,10 @@ constexpr size_t kMostPartBytes = 2048;
 
 // The tensor's storage is kept until the last transfer with it is over. Nobody
 // else gets it, so it is in no table; windows are of processors' memory.
-RegionPtr sourceOf(const at::Tensor& tensor) {
+RegionPtr sourceOf(const at::Tensor& tensor, const Region& ofWindow) {
   const auto view = bytesOf(tensor);
   RegionHandle handle;
+  handle.instance = ofWindow.handle().instance; // this process's
   handle.address = reinterpret_cast<uint64_t>(view.data);
   handle.size = view.size;
   handle.name = "a tensor that is put";
@@ -207,7 +208,7 @@ Window::WorkPtr Window::put(
     const std::lock_guard<std::mutex> guard(mutex_);
     TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
     transfer = checkedCall([&] {
-      const auto local = sourceOf(tensor);
+      const auto local = sourceOf(tensor, *region_);
       const auto& remote = remotes_[static_cast<size_t>(rank)].handle;
       PieceBuilder builder(*local, *remote, true, 1);
       const auto unit = static_cast<int64_t>(tensor_.element_size());
@@ -218,6 +219,7 @@ Window::WorkPtr Window::put(
       std::vector<Transfer::Part> parts;
       if (size > 0) {
         parts.push_back({local, remote, builder.take()});
+        refuseOverlapWithSources(parts, true);
       }
       auto started = std::make_shared<Transfer>(
           Operation::Kind::kWrite, rank, std::move(parts));

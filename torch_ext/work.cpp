@@ -135,6 +135,9 @@ c10::intrusive_ptr<c10::ivalue::Future> P2PWork::getFuture() {
   if (!future_) {
     future_ = WorkFuture::of(operation_, tensors_);
     hasFuture_.store(true, std::memory_order_release);
+    if (!operation_->done()) {
+      handle_->engine->attend();
+    }
   }
   return future_->future();
 }

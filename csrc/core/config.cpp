@@ -139,11 +139,15 @@ RdmaConfig readRdma() {
   return rdma;
 }
 
-std::string readInterfaces() {
-  const auto text =
-      textOf(whichOf("DLSLIME_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"));
-  const auto gloo = textOf("GLOO_SOCKET_IFNAME");
-  return text.empty() && !gloo.empty() ? "=" + gloo : text; // whole names
+void readInterfaces(Config& config) {
+  constexpr auto kGloo = "GLOO_SOCKET_IFNAME"; // which has whole names
+  const char* name = whichOf("DLSLIME_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME");
+  const bool gloo = textOf(name).empty() && !textOf(kGloo).empty();
+  name = gloo ? kGloo : name;
+  const auto text = textOf(name);
+  config.interfaces = gloo ? "=" + text : text;
+  config.interfacesSetting =
+      text.empty() ? std::string() : std::string(name) + "=" + text;
 }
 
 } // namespace
@@ -188,7 +192,7 @@ Config Config::fromEnvironment() {
   readWord("DLSLIME_GPU_KERNEL", switchWords(), config.gpuKernel);
   readWord("DLSLIME_STREAM_WAITS", streamWaitsWords(), config.streamWaits);
   config.hostId = textOf(whichOf("DLSLIME_HOSTID", "NCCL_HOSTID"));
-  config.interfaces = readInterfaces();
+  readInterfaces(config);
   readNumber("DLSLIME_EAGER_LIMIT", 0, 1 << 20, config.eagerLimitBytes);
   readNumber("DLSLIME_RING_BYTES", 1 << 14, 1 << 30, config.ringBytes);
   config.ringBytes = (config.ringBytes + kPage - 1) / kPage * kPage;

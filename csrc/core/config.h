@@ -83,6 +83,7 @@ struct Config {
   // DLSLIME_SOCKET_IFNAME: the interfaces by which other hosts connect, as
   // NCCL_SOCKET_IFNAME, its default, or GLOO_SOCKET_IFNAME, the next one.
   std::string interfaces;
+  std::string interfacesSetting; // "NCCL_SOCKET_IFNAME=eth0", as it was given
   // DLSLIME_EAGER_LIMIT, bytes: up to this size a message is copied into the
   // peer's ring at once. Measured with benchmarks/limit: written past the
   // cache, two copies through the ring take 5.0 us for 64 KiB of fresh data,

@@ -41,6 +41,8 @@ struct MemoryView {
   int device = kProcessor;
   // What serves that GPU, once the engine has the memory.
   Accelerator* accelerator = nullptr;
+  // Nobody may write it, and perhaps nobody can.
+  bool readOnly = false;
 
   bool onDevice() const {
     return device != kProcessor;

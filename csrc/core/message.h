@@ -14,6 +14,8 @@ enum class MessageType : uint8_t {
   kJoined, // group = the joiner's, id = the accepting group, tag = the joiner
   kStale, // group = the joiner's: its address record is from another life
   kLeave, // group, source: this rank has left the group
+  kRefused, // group = the joiner's, source, tag = a RefusalReason, length:
+            // nobody can join that group now
   kEager, // group, source, tag, length; the payload is the message
   kAnnounce, // group, source, tag, length, id, address, key, offset = more keys
   kRequest, // id, length = where to begin, offset = the pull's id: stream this
@@ -50,6 +52,13 @@ enum class MessageType : uint8_t {
 };
 constexpr auto kLastMessageType = MessageType::kNothing; // that is sent
 
+// Why nobody can join a group; with what kRefused says in `length`.
+enum class RefusalReason : uint32_t {
+  kTaken = 1, // an endpoint that has its peer
+  kTooManyGuests, // a hub with so many that it has not accepted
+  kTooMuchUnread, // a hub that keeps so many bytes of guests that have left
+};
+
 // How an announced message ended at the receiver.
 enum class FinishStatus : uint8_t {
   kOk = 0,
@@ -60,6 +69,9 @@ enum class FinishStatus : uint8_t {
   kFailed,
   kUnknownMemory, // never registered, not any more, or with another secret
   kOutOfRange,
+  kForReading, // registered so, and not to be written
+  kUnreadable, // a processor that touched it would get a signal; offset = errno
+  kUnwritable, // the same
 };
 
 // One cache line, the same on every host (all are little-endian; the

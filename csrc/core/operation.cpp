@@ -99,16 +99,20 @@ void Operation::onDone(std::function<void()> callback) {
   callback();
 }
 
+std::string Operation::nameOf(int rank) const {
+  return inPair ? "the peer" : "rank " + std::to_string(rank);
+}
+
 std::string Operation::describe() const {
-  std::string text = kind_ == Kind::kSend ? "send to rank " : "recv from ";
-  if (kind_ == Kind::kReceive) {
-    text += peer_ == kAnySource ? "any source" : "rank ";
-  }
-  if (peer_ != kAnySource) {
-    text += std::to_string(peer_);
-  }
-  return text + " tag " + std::to_string(tag_) + " (" +
-      std::to_string(view_.size) + " bytes)";
+  return (kind_ == Kind::kSend ? "send to " : "recv from ") +
+      (peer_ == kAnySource ? "any source" : nameOf(peer_)) + " " +
+      tagName(tag_) + " (" + std::to_string(view_.size) + " bytes)";
+}
+
+std::string tagName(uint32_t tag) {
+  constexpr uint32_t kFirstOwn = 1U << 31;
+  return tag < kFirstOwn ? "tag " + std::to_string(tag)
+                         : "a tag of dlslime's own";
 }
 
 OperationPtr OperationQueue::pop() {

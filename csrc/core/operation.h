@@ -59,6 +59,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   int peer() const {
     return peer_;
   }
+  // For texts: "rank 1", or "the peer" of a pair.
+  std::string nameOf(int rank) const;
   uint32_t tag() const {
     return tag_;
   }
@@ -138,9 +140,11 @@ class Operation : public std::enable_shared_from_this<Operation> {
   MemoryRegistrar* preparedBy = nullptr;
   std::unique_ptr<OnDevice> onDevice; // null: memory of processors
   uint64_t groupKey = 0; // the engine's id of the group
+  bool inPair = false; // of processes that have not given each other ranks
   uint64_t order = 0; // posting order among the receives of a group
   Status cancelStatus; // not ok: the caller gave up, with this status
   bool memoryInUse = false; // done, but a peer may still touch the memory
+  OperationPtr follower; // ends when this one does: the transfer of a note
   void setResult(int source, size_t bytes) {
     source_ = source;
     bytes_ = bytes;
@@ -176,6 +180,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
   std::vector<std::shared_ptr<Accelerator::Hold>> holds_;
   std::atomic<bool> held_{false}; // some were added
 };
+
+// For texts: tags from 2^31 on are our own, which no caller knows.
+std::string tagName(uint32_t tag);
 
 // First in, first out, linked through the operations: no allocation. An
 // operation is in one queue at a time.

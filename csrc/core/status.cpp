@@ -1,5 +1,8 @@
 #include "core/status.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 
@@ -54,7 +57,16 @@ void throwErrno(std::string_view what, int error) {
   const bool descriptors = error == EMFILE || error == ENFILE;
   throw Error(
       descriptors ? ErrorCode::kExhausted : ErrorCode::kUnavailable,
-      std::string(what) + ": " + errnoText(error));
+      std::string(what) + ": " + errnoText(error) +
+          (descriptors ? ", " + descriptorLimitText() : ""));
+}
+
+std::string descriptorLimitText() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return "pid " + std::to_string(getpid()) + " may have " +
+      std::to_string(limit.rlim_cur) +
+      " descriptors: raise the limit (ulimit -n)";
 }
 
 Status statusOf(const std::exception& error) {

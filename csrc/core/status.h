@@ -67,7 +67,11 @@ class Error : public std::runtime_error {
 // "errno 13 (Permission denied)"
 std::string errnoText(int error);
 
-// Throws Error{kUnavailable} "<what>: errno 13 (Permission denied)".
+// "pid 7 may have 1024 descriptors: raise the limit (ulimit -n)"
+std::string descriptorLimitText();
+
+// Throws Error{kUnavailable} "<what>: errno 13 (Permission denied)", or
+// Error{kExhausted} where there is no free descriptor.
 [[noreturn]] void throwErrno(std::string_view what, int error);
 
 } // namespace dlslime

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cstddef>
+#include <string>
 #include <utility>
 
 namespace dlslime {
@@ -44,5 +46,10 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// "there is no free descriptor: ..."
+std::string noDescriptorText();
+// Throws Error{kExhausted}: this process may not open so many now.
+void requireDescriptors(size_t count);
 
 } // namespace dlslime

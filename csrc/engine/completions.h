@@ -40,6 +40,7 @@ class Completions {
     }
     operation->stage = Operation::Stage::kDone;
     operation->half = nullptr;
+    endFollower(*operation);
     ended_.push_back({std::move(operation), true});
   }
   // The caller is told now, but a peer may still read or write the memory:
@@ -50,6 +51,7 @@ class Completions {
     }
     operation->memoryInUse = true;
     settle(*operation, std::move(status));
+    endFollower(*operation);
     ended_.push_back({operation, false});
   }
   // Copies of ours from or to memory of a GPU that the operation is on.
@@ -95,6 +97,28 @@ class Completions {
  private:
   static void settle(Operation& operation, Status status) {
     operation.settle(std::move(status));
+  }
+
+  void endFollower(Operation& operation) {
+    const auto follower = std::exchange(operation.follower, nullptr);
+    if (follower == nullptr) {
+      return;
+    }
+    const auto& status = operation.status();
+    if (status.ok()) {
+      finish(follower, Status());
+    } else if (!follower->cancelStatus.ok()) {
+      finish(follower, follower->cancelStatus);
+    } else {
+      finish(
+          follower,
+          Status(
+              status.code(),
+              follower->describe() +
+                  " failed: its bytes are there, but the peer has not been "
+                  "told: " +
+                  status.message()));
+    }
   }
 
   std::vector<Ended> ended_;

@@ -188,6 +188,11 @@ std::string ControlSocket::peerText() const {
   return error == 0 ? peer.text() : "a process that is gone";
 }
 
+std::string ControlSocket::peerHost() const {
+  const auto text = peerText();
+  return local() ? text : text.substr(0, text.rfind(':'));
+}
+
 void ControlSocket::sendFrame(
     ByteSpan bytes,
     const std::vector<UniqueFd>& fds) {
@@ -237,6 +242,9 @@ void ControlSocket::receiveSome() {
   if (got == 0) {
     throw Error(
         ErrorCode::kPeerFailed, "the peer closed the socket in the handshake");
+  }
+  if (got > 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
+    throw Error(ErrorCode::kExhausted, noDescriptorText());
   }
   if (got < 0 && errno != EAGAIN && errno != EINTR) {
     throw Error(

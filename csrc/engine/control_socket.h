@@ -80,6 +80,7 @@ class ControlSocket {
   Credentials credentials() const; // of a unix socket
   // "process 12 of uid 0", or "10.9.0.2:4711".
   std::string peerText() const;
+  std::string peerHost() const; // the same for all its connections
 
  private:
   void receiveSome();

@@ -82,9 +82,7 @@ void Endpoint::leave() {
     std::copy(std::begin(groups_), std::end(groups_), left);
   }
   for (const auto& group : left) {
-    if (group) {
-      engine_->leave(*group);
-    }
+    engine_->leave(*group);
   }
 }
 
@@ -113,10 +111,12 @@ void Endpoint::connect(ByteSpan peer) {
     }
     return;
   }
-  rank_ = id_ < other.id ? 0 : 1;
-  exchanges_[rank_]->set(addressKey(1 - rank_), other.records[1 - rank_]);
-  engine_->leave(*groups_[1 - rank_]);
-  groups_[1 - rank_] = nullptr;
+  const int rank = id_ < other.id ? 0 : 1;
+  const auto& record = other.records[1 - rank];
+  engine_->pair(
+      *groups_[rank], 1 - rank, decodeAddress(record), *groups_[1 - rank]);
+  rank_ = rank;
+  exchanges_[rank]->set(addressKey(1 - rank), record);
   peerAddress_.assign(peer.begin(), peer.end());
 }
 

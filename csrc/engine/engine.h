@@ -45,6 +45,12 @@ class Engine final : public ProgressSource {
   // Lets sends finish, and the other ranks of a new group read what is in its
   // rendezvous, for up to Config::linger, then abort(); tells peers.
   void leave(Group& group);
+  // The owner of a hub has dropped this guest: it stays until it leaves, or the
+  // hub does.
+  void keepGuest(const std::shared_ptr<Group>& guest);
+  // The peer of an endpoint is rank `rank` of `group`, by this record; nobody
+  // is in `spare`. Throws Error: another one has come before it.
+  void pair(Group& group, int rank, const AddressRecord& record, Group& spare);
   // Ends all that is pending in the group, and all to come, with `why`.
   void abort(Group& group, const Status& why);
 
@@ -80,7 +86,11 @@ class Engine final : public ProgressSource {
   }
   // One look for news, for callers that ask done() and never wait.
   bool poke() {
-    return step();
+    return progress_.look();
+  }
+  // Somebody is to be told of what comes, and neither asks nor waits.
+  void attend() {
+    progress_.attend();
   }
   // Takes the operation back; it ends with `why`, or well if it was too late.
   // It has ended when its memory is no longer touched: wait() for that.

@@ -23,8 +23,11 @@ void Engine::cancelLocked(
   if (operation->stage == Operation::Stage::kPulling) {
     static_cast<Inbound*>(operation->half)->cancel(operation, why);
   } else if (operation->stage == Operation::Stage::kTransferring) {
-    static_cast<Transfers*>(operation->half)
-        ->cancel(std::static_pointer_cast<Transfer>(operation), why);
+    const auto transfer = std::static_pointer_cast<Transfer>(operation);
+    static_cast<Transfers*>(operation->half)->cancel(transfer, why);
+    if (transfer->note != nullptr && transfer->note->follower == transfer) {
+      cancelLocked(group, transfer->note, why);
+    }
   } else {
     static_cast<Outbound*>(operation->half)->cancel(operation, why);
   }
@@ -86,6 +89,42 @@ void Engine::leave(Group& group) {
   const Section section(state_);
   group.leaveHeldTo(state_.strays);
   state_.membership.remove(group);
+}
+
+void Engine::keepGuest(const std::shared_ptr<Group>& guest) {
+  if (inForkedChild()) {
+    return;
+  }
+  {
+    const Section section(state_);
+    if (guest->options().hub->keep(guest)) {
+      state_.membership.forgetIfGone(guest);
+      return;
+    }
+  }
+  leave(*guest);
+}
+
+void Engine::pair(
+    Group& group,
+    int rank,
+    const AddressRecord& record,
+    Group& spare) {
+  const Section section(state_);
+  const auto& link = group.link(rank);
+  if (link.channel != nullptr) {
+    const auto& came = link.channel->peer();
+    if (came.instance != record.identity.instance ||
+        link.remoteGroup != record.group) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "another endpoint (of pid " + std::to_string(came.pid) + " on " +
+              came.host + ") has connected to this one: make a new one for " +
+              "pid " + std::to_string(record.identity.pid) + " on " +
+              record.identity.host);
+    }
+  }
+  state_.membership.setTaken(spare);
 }
 
 PeerReport Engine::reportOne(Group& group, int rank) {
@@ -155,7 +194,7 @@ PeerReport Engine::explain(Group& group, int rank, TimePoint deadline) {
   }
   throw Error(
       ErrorCode::kTimeout,
-      "rank " + std::to_string(rank) + " has not been reached in time");
+      group.nameOf(rank) + " has not been reached in time");
 }
 
 std::string Engine::describeLink(Group& group, const Operation& operation) {

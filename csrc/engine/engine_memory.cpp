@@ -32,7 +32,7 @@ uint32_t Engine::peerPid(Group& group, int rank) {
   if (link.state != Group::LinkState::kReady || !link.channel->open()) {
     throw Error(
         ErrorCode::kTransportFailed,
-        "rank " + std::to_string(rank) +
+        group.nameOf(rank) +
             " is not connected now: exchange a message with it first");
   }
   return link.channel->peerPid();

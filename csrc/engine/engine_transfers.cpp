@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kMostInline = 64 * 1024;
 // For peers to let go of what was lent to them when the engine ends.
 constexpr milliseconds kLastRecall{1000};
+constexpr milliseconds kLastRecallPause{2};
 // Between looks whether peers have let go of a region.
 constexpr microseconds kRecallPause{50};
 } // namespace
@@ -100,7 +101,9 @@ void Engine::recallAll() {
     }
   }
   while (!lent.empty() && Clock::now() < deadline) {
-    step();
+    if (!step()) {
+      std::this_thread::sleep_for(kLastRecallPause);
+    }
     const Section section(state_);
     std::erase_if(
         lent, [](const RegionPtr& region) { return region->lent == 0; });

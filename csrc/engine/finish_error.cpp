@@ -4,7 +4,7 @@ namespace dlslime {
 
 Status finishError(const Operation& send, const MessageHeader& finish) {
   const std::string what = send.describe() + " failed: ";
-  const std::string rank = "rank " + std::to_string(send.peer());
+  const std::string rank = send.nameOf(send.peer());
   switch (finish.status) {
     case FinishStatus::kOk:
       return {};
@@ -30,6 +30,9 @@ Status finishError(const Operation& send, const MessageHeader& finish) {
           what + rank + " could not fetch it; its receive says why"};
     case FinishStatus::kUnknownMemory: // of one-sided transfers
     case FinishStatus::kOutOfRange:
+    case FinishStatus::kForReading:
+    case FinishStatus::kUnreadable:
+    case FinishStatus::kUnwritable:
       break;
   }
   return {ErrorCode::kTransportFailed, what + "unknown status"};

@@ -36,6 +36,12 @@ Group::Group(
       matcher_(options_.size),
       links_(static_cast<size_t>(options_.size)) {}
 
+std::string Group::nameOf(int rank) const {
+  return (options_.oneLife ? "the peer of \""
+                           : "rank " + std::to_string(rank) + " of group \"") +
+      options_.name + "\"";
+}
+
 void Group::use(int rank) {
   auto& peer = link(rank);
   if (peer.state == LinkState::kUnresolved) {
@@ -96,6 +102,7 @@ void Group::useFor(const Operation& operation) {
 
 void Group::post(const OperationPtr& operation) {
   operation->groupKey = id_;
+  operation->inPair = options_.oneLife;
   if (operation->oneSided()) {
     static_cast<Transfer&>(*operation).hold();
   }
@@ -233,8 +240,8 @@ void Group::joinBroke(int rank, const Status& why) {
         rank,
         Status(
             why.code(),
-            "rank " + std::to_string(rank) + " of group \"" + options_.name +
-                "\" can't be reached: " + std::to_string(kMostBrokenJoins) +
+            nameOf(rank) +
+                " can't be reached: " + std::to_string(kMostBrokenJoins) +
                 " connections to it broke before it answered, the last one "
                 "because: " +
                 why.message()));

@@ -33,8 +33,11 @@ struct GroupOptions {
   // The peers' records are of their only lives: who is not in the group, or
   // does not answer there, will never be.
   bool oneLife = false;
-  // Of a hub: who joins this group gets a group of the same kind, in here.
+  // Of a hub: each process that joins this group gets a group of its own, in
+  // here,
   std::shared_ptr<Guests> guests;
+  // which names the same.
+  std::shared_ptr<Guests> hub;
   std::shared_ptr<void> carrierSource; // see gloo/carrier.h
 };
 
@@ -89,8 +92,18 @@ class Group {
   const GroupOptions& options() const {
     return options_;
   }
+  // For texts: "rank 1 of group "x"", or "the peer of "x"".
+  std::string nameOf(int rank) const;
   bool closed() const {
     return closed_;
+  }
+  // Nobody can join any more, since another group of this endpoint has its
+  // peer.
+  bool taken() const {
+    return taken_;
+  }
+  void setTaken() {
+    taken_ = true;
   }
   AddressDirectory& addresses() {
     return addresses_;
@@ -193,6 +206,7 @@ class Group {
   std::vector<int> unresolved_;
   std::atomic<Clock::rep> awaitedUntil_{0};
   bool closed_ = false;
+  bool taken_ = false;
   Status closeReason_;
 };
 

@@ -1,51 +1,60 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <utility>
+#include <optional>
 #include <vector>
+
+#include "core/message.h"
 
 namespace dlslime {
 
 class Group;
 
-// The groups of those who have come to a hub, until its owner takes them.
-// Any thread.
+// The groups of those who have come to a hub and that its owner does not hold:
+// it has not accepted them yet, or has dropped them again. Any thread.
 class Guests {
  public:
-  // False: too many wait already.
-  bool add(std::shared_ptr<Group> group) {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    if (groups_.size() >= kMost) {
-      return false;
-    }
-    groups_.push_back(std::move(group));
-    return true;
-  }
-  // Those of which this holds.
-  template <typename Condition>
-  std::vector<std::shared_ptr<Group>> takeIf(const Condition& condition) {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    std::vector<std::shared_ptr<Group>> taken;
-    std::erase_if(groups_, [&](const auto& group) {
-      const bool holds = condition(*group);
-      if (holds) {
-        taken.push_back(group);
-      }
-      return holds;
-    });
-    return taken;
-  }
-  std::vector<std::shared_ptr<Group>> take() {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    return std::exchange(groups_, {});
-  }
+  // Messages that guests have left behind unread are kept up to `mostUnread`
+  // bytes; nobody else may come before they are read.
+  explicit Guests(uint64_t mostUnread) : mostUnread_(mostUnread) {}
+
+  struct Refusal {
+    RefusalReason reason{};
+    uint64_t amount = 0; // guests or bytes
+  };
+  // Why nobody can come now.
+  std::optional<Refusal> refusal() const;
+  void add(std::shared_ptr<Group> group);
+  // Those that have not been accepted, in the order in which they came.
+  std::vector<std::shared_ptr<Group>> accept();
+  // The owner has dropped one that it had accepted: it stays until it leaves.
+  // False: the hub is closed.
+  bool keep(std::shared_ptr<Group> group);
+  // The hub is closed: all of them, to leave.
+  std::vector<std::shared_ptr<Group>> close();
+  // The guest has left, and so many bytes that nobody has read. True: it is
+  // forgotten, since nobody will ask for it.
+  bool onGone(uint32_t id, uint64_t unreadBytes);
 
  private:
-  // Who knows the address may come as often as it likes.
-  static constexpr size_t kMost = 4096;
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<Group>> groups_; // guarded by mutex_
+  struct Guest {
+    std::shared_ptr<Group> group;
+    bool accepted = false;
+    uint64_t unreadBytes = 0; // once it has left
+  };
+  // All who know the address may come as often as they like.
+  static constexpr size_t kMostWaiting = 4096;
+
+  const uint64_t mostUnread_;
+  mutable std::mutex mutex_;
+  // Guarded by mutex_:
+  std::map<uint32_t, Guest> guests_; // by the group's id, which only grows
+  size_t waiting_ = 0; // of them not accepted
+  uint64_t unread_ = 0; // bytes of all
+  bool closed_ = false;
 };
 
 } // namespace dlslime

@@ -27,6 +27,18 @@ void Handshakes::connect(Attempt& attempt) {
   sendHello(attempt);
 }
 
+// No later try would find any.
+void Handshakes::requireAddress(const Attempt& attempt) const {
+  const auto& record = attempt.request.record;
+  if (!sameHost(state_.self, record.identity) && record.addresses.empty()) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        "it is on another host (" + record.identity.host +
+            ") and has no network address there: its log says why "
+            "(DLSLIME_SOCKET_IFNAME)");
+  }
+}
+
 void Handshakes::connectByNetwork(Attempt& attempt) {
   const auto& addresses = attempt.request.record.addresses;
   while (attempt.address < addresses.size()) {
@@ -40,14 +52,10 @@ void Handshakes::connectByNetwork(Attempt& attempt) {
       nextAddress(attempt, error.status());
     }
   }
-  attempt.gone = attempt.refused && !addresses.empty();
+  attempt.gone = attempt.refused;
   throw Error(
       attempt.givenUp ? ErrorCode::kTransportFailed : ErrorCode::kPeerFailed,
-      addresses.empty()
-          ? "it is on another host (" + attempt.context.peer.host +
-              ") and has no network address there: does "
-              "DLSLIME_SOCKET_IFNAME name an interface that is up?"
-          : "nobody answers at " + attempt.unreachable);
+      "nobody answers at " + attempt.unreachable);
 }
 
 void Handshakes::nextAddress(Attempt& attempt, const Status& problem) {
@@ -72,7 +80,16 @@ void Handshakes::onConnected(Attempt& attempt) {
 }
 
 void Handshakes::sendHello(Attempt& attempt) {
-  attempt.socket->sendFrame(attempt.hello, attempt.helloFds);
+  try {
+    attempt.socket->sendFrame(attempt.hello, attempt.helloFds);
+  } catch (const Error&) {
+    // One that can't serve us says why before it hangs up.
+    auto told = attempt.socket->receiveFrame();
+    if (told) {
+      settle(attempt, decodeWelcome(told->bytes), *told);
+    }
+    throw;
+  }
   attempt.helloFds.clear();
   attempt.deadline = deadlineAfter(kHandshakeTime);
 }

@@ -35,18 +35,44 @@ void Handshakes::acceptGuests(Listener& listener) {
     auto socket = listener.accept();
     if (!socket) {
       if (listener.exhausted()) {
-        logWarning("a peer can't connect: this process has no free descriptor");
-        acceptAgain_ = deadlineAfter(kAcceptPause);
+        refuseAll(listener);
       }
       return;
     }
     if (guests_.size() >= kMostGuests) {
       // It is the likeliest to be nobody; those who know us speak at once.
-      logWarning("too many connections in the handshake: dropped the oldest");
+      if (!std::exchange(crowdSaid_, true)) {
+        logWarning("too many connections in the handshake: dropped the oldest");
+      }
       guests_.erase(std::find_if(guests_.begin(), guests_.end(), unanswered));
     }
     guests_.push_back(
         {std::move(*socket), deadlineAfter(kHandshakeTime), {}, {}});
+  }
+}
+
+// Of those that wait, the ones that can be told why nobody answers.
+void Handshakes::refuseAll(Listener& listener) {
+  acceptAgain_ = deadlineAfter(kAcceptPause);
+  while (auto socket = listener.acceptToRefuse()) {
+    tellExhausted(*socket, noDescriptorText());
+  }
+}
+
+void Handshakes::tellExhausted(ControlSocket& socket, const std::string& why) {
+  if (!std::exchange(exhaustedSaid_, true)) {
+    logWarning("a peer can't connect: " + why);
+  }
+  try {
+    // What is unread when a TCP socket is closed takes the answer with it.
+    socket.receiveFrame();
+  } catch (const Error&) { // which is not read for its content
+  }
+  try {
+    const Welcome later{Verdict::kLater, "the peer says: " + why, {}};
+    socket.sendFrame(encode(later), {});
+  } catch (const Error& error) {
+    logDebug(std::string("nobody waited to be told: ") + error.what());
   }
 }
 
@@ -81,16 +107,32 @@ bool Handshakes::onGuest(Guest& guest) {
       logDebug(std::string("a connection ended in silence: ") + error.what());
       return true;
     }
-    logWarning(
-        "a connection from " + guest.socket.peerText() +
-        " was refused: " + error.what());
+    if (statusOf(error).code() == ErrorCode::kExhausted) {
+      tellExhausted(guest.socket, error.what());
+    } else {
+      sayRefused(guest, error.what());
+    }
   }
   return true;
+}
+
+// Once for each host, or process of this one, and cause: it may come again at
+// once, and for ever.
+void Handshakes::sayRefused(const Guest& guest, const std::string& cause) {
+  if (refusedOnes_.size() < kMostRefusedOnes &&
+      refusedOnes_.insert(guest.socket.peerHost() + " " + cause).second) {
+    logWarning(
+        "a connection from " + guest.socket.peerText() +
+        " was refused: " + cause);
+  } else {
+    logDebug("a connection was refused: " + cause);
+  }
 }
 
 // The answer was taken: either the connection works, or it comes to nothing.
 bool Handshakes::onConfirm(Guest& guest) {
   auto& made = *guest.made;
+  const auto key = made.key;
   try {
     const auto frame = guest.socket.receiveFrame();
     if (!frame) {
@@ -103,14 +145,20 @@ bool Handshakes::onConfirm(Guest& guest) {
     if (made.probe) {
       throw Error(ErrorCode::kPeerFailed, "it confirms a mere question");
     }
+    if (!confirm.problem.empty()) {
+      throw Error(ErrorCode::kPeerFailed, "the peer says: " + confirm.problem);
+    }
     made.connection->confirm(confirm.blob);
     install(std::move(made), std::move(guest.socket));
   } catch (const std::exception& error) {
-    made.probe ? logDebug(error.what())
-               : logInfo(
-                     "a connection with pid " +
-                     std::to_string(made.peer.identity.pid) +
-                     " came to nothing: " + error.what());
+    if (made.probe) {
+      logDebug(error.what());
+    } else {
+      logInfo(
+          "a connection with pid " + std::to_string(made.peer.identity.pid) +
+          " came to nothing: " + error.what());
+      noteFailure(key, {Status(ErrorCode::kPeerFailed, error.what()), false});
+    }
   }
   return true;
 }
@@ -120,9 +168,7 @@ Welcome Handshakes::answer(
     ControlSocket::Frame frame,
     const Hello& hello) {
   if (!forUs(hello)) {
-    logWarning(
-        "a connection from " + guest.socket.peerText() +
-        " was refused: it does not know this process's token");
+    sayRefused(guest, "it does not know this process's token");
     return {
         Verdict::kStranger,
         "it is not for this process, or lacks its token",
@@ -255,18 +301,21 @@ Welcome Handshakes::connectGuest(
   Offer reply;
   std::unique_ptr<Connection> connection;
   try {
-    if (isFallback(transport, hello.policy)) {
-      // The end that began has told the user already.
-      requireFallback(
-          fallback == FallbackPolicy::kWarn ? FallbackPolicy::kAllow : fallback,
-          "pid " + std::to_string(context.peer.pid),
-          rejected);
+    const bool last = isFallback(transport, hello.policy);
+    if (last) {
+      requireFallbackAllowed(fallback, rejected);
     }
     connection =
         transport.accept(context, {hello.blob, std::move(frame.fds)}, reply);
+    if (last) { // the end that began tells the user
+      tellFallback(
+          FallbackPolicy::kAllow,
+          "pid " + std::to_string(context.peer.pid),
+          rejected);
+    }
   } catch (const std::exception& error) {
     if (statusOf(error).code() == ErrorCode::kExhausted) {
-      throw; // without an answer it comes again
+      throw; // it comes again
     }
     return {
         Verdict::kRefused, std::string("the peer says: ") + error.what(), {}};

@@ -2,9 +2,59 @@
 #include "engine/handshakes.h"
 #include "engine/section.h"
 
-// The last steps of a handshake: a connection is verified and put to use.
+// The last steps of a handshake: the peer has answered, and a connection is
+// verified and put to use.
 
 namespace dlslime {
+
+// Throws: the attempt has failed.
+void Handshakes::settle(
+    Attempt& attempt,
+    Welcome welcome,
+    ControlSocket::Frame& frame) {
+  switch (welcome.verdict) {
+    case Verdict::kAccepted:
+      try {
+        attempt.connection = attempt.transport->finish(
+            attempt.context, {std::move(welcome.blob), std::move(frame.fds)});
+        attempt.peerLast = welcome.lastSeen;
+        attempt.deadline = deadlineAfter(kVerifyTime);
+      } catch (const Error& error) {
+        tellProblem(attempt, error.what());
+        if (error.status().code() == ErrorCode::kExhausted) {
+          throw;
+        }
+        tryAnother(attempt, error.what());
+      }
+      return;
+    case Verdict::kRefused:
+      tryAnother(attempt, welcome.text);
+      return;
+    case Verdict::kCrossed:
+      attempt.transport->withdraw(attempt.context);
+      attempt.socket.reset();
+      attempt.deadline = deadlineAfter(kCrossedTime);
+      return;
+    case Verdict::kLater:
+      throw Error(ErrorCode::kExhausted, welcome.text);
+    case Verdict::kStranger:
+      break;
+  }
+  throw Error(
+      attempt.request.replaces != 0 ? ErrorCode::kTransportFailed
+                                    : ErrorCode::kPeerFailed,
+      "it refuses us: " + welcome.text);
+}
+
+// To a peer that has accepted the connection, and waits.
+void Handshakes::tellProblem(Attempt& attempt, const std::string& what) {
+  try {
+    const Confirm failed{attempt.context.nonce, {}, what};
+    attempt.socket->sendFrame(encode(failed), {});
+  } catch (const Error& error) {
+    logDebug(std::string("the peer does not wait: ") + error.what());
+  }
+}
 
 // True: this attempt is over, well. Throws: it has failed.
 bool Handshakes::verify(Attempt& attempt) {
@@ -23,6 +73,10 @@ bool Handshakes::verify(Attempt& attempt) {
   if (attempt.request.than) {
     judge(attempt);
     return true;
+  }
+  if (isFallback(*attempt.transport, attempt.request.key.policy)) {
+    tellFallback(
+        attempt.request.fallback, describePeer(attempt), attempt.rejected);
   }
   confirm.nonce = attempt.context.nonce;
   attempt.socket->sendFrame(encode(confirm), {});
@@ -55,6 +109,7 @@ void Handshakes::judge(const Attempt& attempt) {
 void Handshakes::install(Made made, ControlSocket socket) {
   const auto& peer = made.peer.identity;
   news_ = true;
+  exhaustedSaid_ = false; // there are descriptors again
   failures_.erase(made.key);
   Section section(state_);
   logInfo(

@@ -15,7 +15,8 @@ constexpr size_t kMostFailures = 1024;
 Handshakes::Handshakes(EngineState& state) : state_(state) {
   const auto& wanted = state_.config.interfaces;
   try {
-    network_.emplace(Listener::onTheNetwork(wanted));
+    network_.emplace(
+        Listener::onTheNetwork(wanted, state_.config.interfacesSetting));
   } catch (const Error& error) {
     const auto what =
         std::string("other hosts can't connect to this process: ") +
@@ -64,6 +65,7 @@ void Handshakes::start(const ChannelKey& key, Request request) {
   attempt.context.initiator = true;
   auto& placed = attempts_.emplace(key, std::move(attempt)).first->second;
   try {
+    requireAddress(placed);
     if (!tryNext(placed)) {
       fail(
           key,
@@ -118,8 +120,14 @@ bool Handshakes::tryNext(Attempt& attempt) {
       continue;
     }
     if (isFallback(*attempt.transport, attempt.request.key.policy)) {
-      requireFallback(
-          attempt.request.fallback, describePeer(attempt), attempt.rejected);
+      if (!attempt.request.carrierSource) {
+        attempt.rejected.push_back(
+            {option.route,
+             "only process groups have torch's Gloo, where it is built in",
+             false});
+        continue;
+      }
+      requireFallbackAllowed(attempt.request.fallback, attempt.rejected);
     }
     try {
       makeHello(attempt, *attempt.transport);
@@ -220,13 +228,20 @@ void Handshakes::fail(const ChannelKey& key, Status why) {
     logDebug("no better connection is possible: " + why.message());
     return;
   }
+  noteFailure(key, {std::move(why), gone});
+}
+
+void Handshakes::noteFailure(const ChannelKey& key, Failure failure) {
   if (failures_.size() > kMostFailures) {
     failures_.clear();
   }
-  failures_[key] = {std::move(why), gone};
+  failures_[key] = std::move(failure);
 }
 
 void Handshakes::tryAnother(Attempt& attempt, const std::string& why) {
+  if (attempt.connection) {
+    tellProblem(attempt, why);
+  }
   attempt.connection.reset();
   attempt.transport->withdraw(attempt.context);
   attempt.rejected.push_back(
@@ -236,42 +251,6 @@ void Handshakes::tryAnother(Attempt& attempt, const std::string& why) {
         ErrorCode::kUnavailable,
         "no route works: " + describeRejected(attempt.rejected));
   }
-}
-
-// Throws: the attempt has failed.
-void Handshakes::settle(
-    Attempt& attempt,
-    Welcome welcome,
-    ControlSocket::Frame& frame) {
-  switch (welcome.verdict) {
-    case Verdict::kAccepted:
-      try {
-        attempt.connection = attempt.transport->finish(
-            attempt.context, {std::move(welcome.blob), std::move(frame.fds)});
-        attempt.peerLast = welcome.lastSeen;
-        attempt.deadline = deadlineAfter(kVerifyTime);
-      } catch (const Error& error) { // the peer sees it by the socket's end
-        if (error.status().code() == ErrorCode::kExhausted) {
-          throw;
-        }
-        tryAnother(attempt, error.what());
-      }
-      return;
-    case Verdict::kRefused:
-      tryAnother(attempt, welcome.text);
-      return;
-    case Verdict::kCrossed:
-      attempt.transport->withdraw(attempt.context);
-      attempt.socket.reset();
-      attempt.deadline = deadlineAfter(kCrossedTime);
-      return;
-    case Verdict::kStranger:
-      break;
-  }
-  throw Error(
-      attempt.request.replaces != 0 ? ErrorCode::kTransportFailed
-                                    : ErrorCode::kPeerFailed,
-      "it refuses us: " + welcome.text);
 }
 
 void Handshakes::addTo(std::vector<pollfd>& fds) const {

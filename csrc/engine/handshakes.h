@@ -4,6 +4,8 @@
 
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "engine/bootstrap/side_sockets.h"
@@ -133,6 +135,10 @@ class Handshakes {
     std::optional<Made> made;
     std::string nonce;
   };
+  struct Failure {
+    Status why;
+    bool gone = false;
+  };
   static bool unanswered(const Guest& guest) {
     return !guest.made;
   }
@@ -147,8 +153,10 @@ class Handshakes {
   bool verify(Attempt& attempt);
   void judge(const Attempt& attempt);
   bool ownAttemptGoesOn(const ChannelKey& key) const;
+  static void tellProblem(Attempt& attempt, const std::string& what);
   void drop(const ChannelKey& key);
   void fail(const ChannelKey& key, Status why);
+  void noteFailure(const ChannelKey& key, Failure failure);
   void tryAnother(Attempt& attempt, const std::string& why);
   void onVerifying(const ChannelKey& key);
   void onLate(const ChannelKey& key);
@@ -161,6 +169,7 @@ class Handshakes {
 
   // handshake_dial.cpp
   void connect(Attempt& attempt);
+  void requireAddress(const Attempt& attempt) const;
   void connectByNetwork(Attempt& attempt);
   static void nextAddress(Attempt& attempt, const Status& problem);
   void onConnected(Attempt& attempt);
@@ -174,6 +183,9 @@ class Handshakes {
   bool onConfirm(Guest& guest);
   Welcome answer(Guest& guest, ControlSocket::Frame frame, const Hello& hello);
   bool forUs(const Hello& hello) const;
+  void sayRefused(const Guest& guest, const std::string& cause);
+  void refuseAll(Listener& listener);
+  void tellExhausted(ControlSocket& socket, const std::string& why);
   void bringSideSocket(Guest& guest, const Hello& hello);
   std::optional<Welcome> answerReplacing(const Hello& hello);
   void dropOthers(const ChannelKey& key);
@@ -190,15 +202,16 @@ class Handshakes {
   Listener local_ = Listener::onThisHost();
   std::optional<Listener> network_; // none: this host has no network
   std::map<ChannelKey, Attempt> attempts_;
-  struct Failure {
-    Status why;
-    bool gone = false;
-  };
   std::map<ChannelKey, Failure> failures_;
   std::vector<Guest> guests_;
   std::vector<Better> better_;
   bool news_ = false;
   TimePoint acceptAgain_{};
+  // What has been logged, where it would be again and again.
+  static constexpr size_t kMostRefusedOnes = 256;
+  std::set<std::string> refusedOnes_;
+  bool exhaustedSaid_ = false;
+  bool crowdSaid_ = false;
 };
 
 } // namespace dlslime

@@ -5,7 +5,9 @@
 namespace dlslime {
 
 Hub::Hub(std::shared_ptr<Engine> engine, const Endpoint::Options& options)
-    : engine_(std::move(engine)), guests_(std::make_shared<Guests>()) {
+    : engine_(std::move(engine)),
+      guests_(std::make_shared<Guests>(
+          engine_->config().unexpectedLimitBytes / 2)) {
   const auto exchange = std::make_shared<MapRendezvous>();
   auto group = groupOptions(options, 0, exchange);
   group.guests = guests_;
@@ -20,7 +22,7 @@ void Hub::leave() {
     return;
   }
   engine_->leave(*group_);
-  for (const auto& guest : takeGuests()) {
+  for (const auto& guest : guests_->close()) {
     engine_->leave(*guest);
   }
 }

@@ -23,11 +23,12 @@ class Hub {
   const Bytes& address() const {
     return address_;
   }
-  // Who has come since the last call. The groups are the caller's to leave.
-  std::vector<std::shared_ptr<Group>> takeGuests() {
-    return guests_->take();
+  // Those that have come since the last call. The groups are the caller's, to
+  // leave or to keep().
+  std::vector<std::shared_ptr<Group>> accept() {
+    return guests_->accept();
   }
-  // Nobody comes any more; who was taken stays. Idempotent.
+  // Nobody comes any more; only accepted guests stay. Idempotent.
   void leave();
 
   const std::shared_ptr<Engine>& engine() const {

@@ -16,8 +16,8 @@ constexpr uint64_t kCreditLumpParts = 4;
 Status truncated(const Operation& receive, int source, uint64_t length) {
   return {
       ErrorCode::kTruncated,
-      receive.describe() + " failed: the message from rank " +
-          std::to_string(source) +
+      receive.describe() + " failed: the message from " +
+          receive.nameOf(source) +
           " is longer than the tensor: " + std::to_string(length) +
           " bytes sent, " + std::to_string(receive.size()) +
           " bytes expected. Nothing was written"};
@@ -294,7 +294,7 @@ void Inbound::onData(const MessageHeader& header, ByteSpan payload) {
         header.id,
         Status(
             ErrorCode::kTransportFailed,
-            "rank " + std::to_string(pull->source) +
+            pull->receive->nameOf(pull->source) +
                 " could not read what it sent; its send says why"));
     return;
   }

@@ -91,6 +91,10 @@ void Lender::onPut(const MessageHeader& header, ByteSpan payload) {
     answer(MessageType::kSettled, header.id, FinishStatus::kUnknownMemory);
     return;
   }
+  if (region->handle().readOnly) {
+    answer(MessageType::kSettled, header.id, FinishStatus::kForReading);
+    return;
+  }
   const uint64_t count = header.length;
   const bool whole = count <= payload.size() / sizeof(FramePiece);
   const auto bytes =

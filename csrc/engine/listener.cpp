@@ -1,6 +1,7 @@
 #include "engine/listener.h"
 
 #include <netinet/in.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -61,6 +62,23 @@ std::string ownText(int fd) {
 Listener::Listener(UniqueFd fd, std::vector<std::string> names, bool network)
     : fd_(std::move(fd)), names_(std::move(names)), network_(network) {
   registerForkFd(fd_.get());
+  keepSpare();
+}
+
+void Listener::keepSpare() {
+  if (!spare_) {
+    spare_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
+  }
+}
+
+std::optional<ControlSocket> Listener::acceptToRefuse() {
+  keepSpare();
+  spare_.reset();
+  auto socket = accept();
+  if (!socket) {
+    keepSpare();
+  }
+  return socket;
 }
 
 Listener::~Listener() {
@@ -78,16 +96,10 @@ Listener Listener::onThisHost() {
       false};
 }
 
-Listener Listener::onTheNetwork(const std::string& interfaces) {
-  auto names = ownAddresses(interfaces);
-  if (names.empty()) {
-    throw Error(
-        ErrorCode::kUnavailable,
-        "this host has no network interface that is up" +
-            (interfaces.empty()
-                 ? std::string()
-                 : " and in DLSLIME_SOCKET_IFNAME=" + interfaces));
-  }
+Listener Listener::onTheNetwork(
+    const std::string& interfaces,
+    const std::string& setting) {
+  auto names = requiredAddresses(interfaces, setting);
   names.resize(std::min(names.size(), AddressRecord::kMostAddresses));
   UniqueFd fd = listenEverywhere();
   const auto bound = ownText(fd.get());

@@ -18,7 +18,10 @@ class Listener {
   // On a TCP port that the kernel chooses, for those of other hosts, at the
   // addresses of the interfaces that `interfaces` selects (net_address.h).
   // Throws Error: there are none, ...
-  static Listener onTheNetwork(const std::string& interfaces);
+  // `setting`: the variable that says so, for texts.
+  static Listener onTheNetwork(
+      const std::string& interfaces,
+      const std::string& setting = "");
 
   Listener(Listener&&) = default;
   Listener& operator=(Listener&&) = delete;
@@ -31,16 +34,21 @@ class Listener {
     return fd_.get();
   }
   std::optional<ControlSocket> accept(); // null: nobody is waiting, or ...
-  // ... there was no free descriptor: whoever waits, still does.
+  // ... there was no free descriptor: all that wait still do.
   bool exhausted() const {
     return exhausted_;
   }
+  // Then: one that waits, by a descriptor that is kept for this. It is to be
+  // told so, and dropped before the next call. Null: nobody waits.
+  std::optional<ControlSocket> acceptToRefuse();
 
  private:
   Listener(UniqueFd fd, std::vector<std::string> names, bool network);
   bool meant(int fd) const;
+  void keepSpare();
 
   UniqueFd fd_;
+  UniqueFd spare_;
   std::vector<std::string> names_;
   bool network_;
   bool exhausted_ = false;

@@ -1,11 +1,18 @@
 #include "engine/matcher.h"
 
+#include <algorithm>
+
 namespace dlslime {
 
 namespace {
 // Tags that are used once leave an empty slot behind; so many are kept, to
 // spare the allocation for those that come again.
 constexpr size_t kSlotsKept = 1024;
+
+// An empty message is news, too.
+uint64_t unreadBytesOf(const Arrival& arrival) {
+  return arrival.announced ? 0 : std::max<uint64_t>(1, arrival.length);
+}
 } // namespace
 
 Matcher::Slot* Matcher::findSlot(int source, uint32_t tag) {
@@ -93,6 +100,7 @@ OperationPtr Matcher::nextReceive(int source, uint32_t tag) {
 void Matcher::addArrival(Arrival arrival) {
   arrival.order = nextOrder_++;
   ++arrivalCount_;
+  unreadBytes_ += unreadBytesOf(arrival);
   slotOf(arrival.source, arrival.tag).arrivals.push_back(std::move(arrival));
 }
 
@@ -103,6 +111,7 @@ std::optional<Arrival> Matcher::takeFirst(Slot& slot) {
   std::optional<Arrival> first(std::move(slot.arrivals.front()));
   slot.arrivals.pop_front();
   --arrivalCount_;
+  unreadBytes_ -= unreadBytesOf(*first);
   return first;
 }
 

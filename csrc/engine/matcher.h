@@ -71,6 +71,10 @@ class Matcher {
   size_t arrivals() const {
     return arrivalCount_;
   }
+  // Of messages that are here and wait for their receives.
+  uint64_t unreadBytes() const {
+    return unreadBytes_;
+  }
 
  private:
   // Both queues of one (source, tag). At most one of them is non-empty, if no
@@ -103,6 +107,7 @@ class Matcher {
   std::unordered_map<uint32_t, OperationQueue> anySource_;
   size_t anyCount_ = 0;
   size_t arrivalCount_ = 0;
+  uint64_t unreadBytes_ = 0;
   uint64_t nextOrder_ = 1;
 };
 

@@ -9,6 +9,39 @@ namespace dlslime {
 
 using State = Group::LinkState;
 
+namespace {
+
+Status closedByOther(const Group& group) {
+  return {
+      ErrorCode::kPeerFailed,
+      "the other end of \"" + group.options().name + "\" has been closed"};
+}
+
+// What a kRefused tells.
+Status refusalOf(const MessageHeader& answer) {
+  const auto amount = std::to_string(answer.length);
+  std::string why = "the other end takes nobody now";
+  switch (RefusalReason{answer.tag}) {
+    case RefusalReason::kTaken:
+      why =
+          "the endpoint with this address has another peer: each has one, and "
+          "a hub has many";
+      break;
+    case RefusalReason::kTooManyGuests:
+      why = "the hub has " + amount +
+          " guests that its owner has not accepted: come again once it has";
+      break;
+    case RefusalReason::kTooMuchUnread:
+      why = "the hub keeps " + amount +
+          " bytes of guests that have left, which its owner has not read "
+          "(DLSLIME_UNEXPECTED_LIMIT): come again once it has";
+      break;
+  }
+  return {ErrorCode::kPeerFailed, why};
+}
+
+} // namespace
+
 std::shared_ptr<Group> Membership::add(uint64_t epoch, GroupOptions options) {
   const auto id = nextId_++;
   auto group = std::make_shared<Group>(
@@ -105,6 +138,10 @@ void Membership::onJoin(
   const bool known = group != nullptr && !group->closed() && source >= 0 &&
       source < group->size() && group->epoch() == join.offset &&
       group->rank() == static_cast<int>(join.tag);
+  if (group != nullptr && group->taken()) {
+    refuse(channel, join, MessageType::kRefused, {RefusalReason::kTaken, 0});
+    return;
+  }
   if (!known) {
     refuse(channel, join, MessageType::kStale);
     return;
@@ -113,13 +150,18 @@ void Membership::onJoin(
     admit(channel, join, *group);
     return;
   }
+  // A process may have several groups that take themselves for this rank.
   const auto& link = group->link(source);
-  if (link.state == State::kFailed ||
-      (link.state == State::kReady && link.channel != channel)) {
+  const bool another = link.state == State::kReady &&
+      (link.channel != channel ||
+       link.remoteGroup != static_cast<uint32_t>(join.id));
+  if (another && group->options().oneLife) {
+    refuse(channel, join, MessageType::kRefused, {RefusalReason::kTaken, 0});
+  } else if (another || link.state == State::kFailed) {
     refuse(channel, join, MessageType::kLeave);
-    return;
+  } else {
+    accept(channel, join, *group);
   }
-  accept(channel, join, *group);
 }
 
 // Also to a peer that takes us for a member only now: we had asked to be one,
@@ -135,30 +177,62 @@ void Membership::sendLeave(
   channel.out().sendControl(leave);
 }
 
-// One whose connection breaks before it knows comes again, as somebody new: the
-// group that it had here has failed by then.
+// A guest whose connection breaks before it knows comes again, as a new one:
+// the group that it had here has failed by then.
 void Membership::admit(
     const std::shared_ptr<PeerChannel>& channel,
     const MessageHeader& join,
     const Group& hub) {
   const auto& guests = hub.options().guests;
-  // An owner that never looks keeps none of those who have gone again.
-  for (const auto& gone : guests->takeIf([](Group& group) {
-         return group.link(1).state == State::kFailed;
-       })) {
-    lastGroup_ = nullptr;
-    groups_.erase(gone->id());
-  }
-  auto options = hub.options();
-  options.guests = nullptr;
-  const auto group = add(hub.epoch(), std::move(options));
-  const bool other = join.source != static_cast<uint32_t>(hub.rank());
-  if (!other || !guests->add(group)) {
-    groups_.erase(group->id());
+  if (join.source == static_cast<uint32_t>(hub.rank())) {
     refuse(channel, join, MessageType::kStale);
     return;
   }
+  if (const auto why = guests->refusal()) {
+    refuse(channel, join, MessageType::kRefused, *why);
+    return;
+  }
+  auto options = hub.options();
+  options.hub = std::exchange(options.guests, nullptr);
+  const auto group = add(hub.epoch(), std::move(options));
+  guests->add(group);
   accept(channel, join, *group);
+}
+
+void Membership::setTaken(Group& group) {
+  group.setTaken();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    auto& link = group.link(rank);
+    if (link.state != State::kReady) {
+      continue;
+    }
+    MessageHeader join; // as it was
+    join.id = link.remoteGroup;
+    join.tag = static_cast<uint32_t>(group.rank());
+    refuse(
+        link.channel, join, MessageType::kRefused, {RefusalReason::kTaken, 0});
+    group.failLink(rank, {ErrorCode::kCancelled, "it is not the peer"});
+  }
+}
+
+// What it has left behind, and nobody will read, counts for its sender again.
+void Membership::forgetIfGone(const std::shared_ptr<Group>& guest) {
+  const auto& hub = guest->options().hub;
+  if (hub == nullptr || guest->link(1).state != State::kFailed ||
+      !hub->onGone(guest->id(), guest->matcher().unreadBytes())) {
+    return;
+  }
+  guest->close(guest->link(1).failure);
+  lastGroup_ = nullptr;
+  groups_.erase(guest->id());
+}
+
+void Membership::failLink(
+    const std::shared_ptr<Group>& group,
+    int rank,
+    const Status& why) {
+  group->failLink(rank, why);
+  forgetIfGone(group);
 }
 
 // First the answer, then what waited: the peer takes nothing of a group before
@@ -189,11 +263,14 @@ void Membership::accept(
 void Membership::refuse(
     const std::shared_ptr<PeerChannel>& channel,
     const MessageHeader& join,
-    MessageType type) {
+    MessageType type,
+    Guests::Refusal why) {
   MessageHeader answer;
   answer.type = type;
   answer.group = static_cast<uint32_t>(join.id);
   answer.source = join.tag;
+  answer.tag = static_cast<uint32_t>(why.reason);
+  answer.length = why.amount;
   channel->out().sendControl(answer);
 }
 
@@ -215,15 +292,13 @@ void Membership::onAnswer(
   } else if (answer.type == MessageType::kTruncated) {
     channel->out().onTruncated(answer);
     onTruncated(*group, answer);
+  } else if (answer.type == MessageType::kRefused) {
+    failLink(group, rank, refusalOf(answer));
   } else if (group->options().oneLife) {
-    group->failLink(
-        rank,
-        Status(
-            ErrorCode::kPeerFailed,
-            "the other endpoint (" + group->options().name +
-                ") has been closed"));
+    failLink(group, rank, closedByOther(*group));
   } else if (answer.type == MessageType::kLeave) {
-    group->failLink(
+    failLink(
+        group,
         rank,
         Status(
             ErrorCode::kPeerFailed,
@@ -239,9 +314,9 @@ void Membership::onAnswer(
 // is copied. Nobody may look at its operation any more, so say it in the log.
 void Membership::onTruncated(Group& group, const MessageHeader& notice) {
   logError(
-      "a send of " + std::to_string(notice.length) + " bytes to rank " +
-      std::to_string(notice.source) + " tag " + std::to_string(notice.tag) +
-      " in group " + group.options().name + " met a receive of only " +
+      "a send of " + std::to_string(notice.length) + " bytes to " +
+      group.nameOf(static_cast<int>(notice.source)) + " with " +
+      tagName(notice.tag) + " met a receive of only " +
       std::to_string(notice.offset) + " bytes; that receive has failed");
 }
 
@@ -283,7 +358,7 @@ void Membership::onChannelResumed(PeerChannel& channel) {
 }
 
 void Membership::onChannelFailed(PeerChannel& channel, const Status& why) {
-  for (const auto& [id, group] : groups_) {
+  for (const auto& group : all()) { // guests are forgotten meanwhile
     for (int rank = 0; rank < group->size(); ++rank) {
       auto& link = group->link(rank);
       if (link.channel.get() != &channel) {
@@ -292,7 +367,7 @@ void Membership::onChannelFailed(PeerChannel& channel, const Status& why) {
       if (link.state == State::kJoining) {
         group->joinBroke(rank, why);
       } else {
-        group->failLink(rank, why);
+        failLink(group, rank, why);
       }
     }
   }

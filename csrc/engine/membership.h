@@ -31,6 +31,11 @@ class Membership final : public ChannelOwner {
   const std::map<uint32_t, std::shared_ptr<Group>>& groups() const {
     return groups_;
   }
+  // An endpoint has its peer, in another group than this one: nobody is in this
+  // one, or can join it.
+  void setTaken(Group& group);
+  // Forgets a guest that has gone and that nobody will ask for.
+  void forgetIfGone(const std::shared_ptr<Group>& guest);
 
   // Asks the process behind `channel` whether it is rank `rank` of this group
   // under the id `remoteGroup` that its address record gave.
@@ -79,7 +84,10 @@ class Membership final : public ChannelOwner {
   static void refuse(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& join,
-      MessageType type);
+      MessageType type,
+      Guests::Refusal why = {});
+  void
+  failLink(const std::shared_ptr<Group>& group, int rank, const Status& why);
   void onAnswer(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& answer);

@@ -138,4 +138,19 @@ std::vector<std::string> ownAddresses(const std::string& wanted) {
   return usual.empty() ? addressesOf(all.get(), "") : usual;
 }
 
+std::vector<std::string> requiredAddresses(
+    const std::string& wanted,
+    const std::string& setting) {
+  auto found = ownAddresses(wanted);
+  if (found.empty()) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        "this host has no network interface that is up" +
+            (wanted.empty()
+                 ? ""
+                 : " and in " + (setting.empty() ? wanted : setting)));
+  }
+  return found;
+}
+
 } // namespace dlslime

@@ -24,6 +24,11 @@ struct NetAddress {
 // or what to leave out ("^docker", "^=virbr0"). Empty: all but the loopback
 // and Docker's, or these where there is nothing else.
 std::vector<std::string> ownAddresses(const std::string& wanted);
+// The same; throws Error{kUnavailable}: there are none. `setting` names the
+// variable that says which ones, for the text.
+std::vector<std::string> requiredAddresses(
+    const std::string& wanted,
+    const std::string& setting);
 
 bool selectsInterface(const std::string& wanted, const std::string& name);
 

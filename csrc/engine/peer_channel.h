@@ -29,11 +29,11 @@ class ChannelOwner {
   virtual Group* groupOf(
       const PeerChannel& channel,
       const MessageHeader& header) = 0;
-  // kJoin, kJoined, kStale, kLeave, kTruncated.
+  // kJoin, kJoined, kStale, kLeave, kRefused, kTruncated.
   virtual void onMembership(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& header) = 0;
-  // The transfer is over, and its note is to follow.
+  // The bytes of the transfer are there, and its note is to follow.
   virtual void sendNote(const Transfer& transfer) = 0;
   virtual void onChannelFailed(PeerChannel& channel, const Status& why) = 0;
   // Another connection has taken the place of one that broke.

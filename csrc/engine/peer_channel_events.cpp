@@ -104,6 +104,7 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kJoined:
     case MessageType::kStale:
     case MessageType::kLeave:
+    case MessageType::kRefused:
     case MessageType::kTruncated:
       owner_.onMembership(shared_from_this(), header);
       return;

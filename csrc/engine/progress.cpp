@@ -139,6 +139,22 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
   return true;
 }
 
+bool Progress::look() {
+  thread_local int vainLooks = 0;
+  thread_local int64_t displaced = -1;
+  noteLook();
+  if (source_.step()) {
+    vainLooks = 0;
+    displaced = -1;
+    return true;
+  }
+  if (++vainLooks >= pace_.before()) {
+    vainLooks = 0;
+    pace_.yield(displaced);
+  }
+  return false;
+}
+
 bool Progress::takeSleeper() {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (sleeperTaken_) {
@@ -160,13 +176,11 @@ void Progress::attend() {
   // Pairs with announce(): we see that it sleeps, or it that it must look.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake();
-  if (!serving_.load(std::memory_order_seq_cst)) {
-    {
-      const std::lock_guard<std::mutex> guard(mutex_);
-      attend_ = true;
-    }
-    changed_.notify_all();
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    attend_ = true;
   }
+  changed_.notify_all();
 }
 
 void Progress::sleepOnce(TimePoint deadline) {
@@ -238,12 +252,12 @@ void Progress::background() {
       changed_.wait_for(
           lock, tick_, [this] { return stopping_.load() || attend_; });
     }
-    attend_ = false;
     if (stopping_.load() || sleeperTaken_) {
       continue;
     }
+    const bool attend = std::exchange(attend_, false);
     const auto now = activity_.load(std::memory_order_relaxed);
-    const bool polled = now != seen;
+    const bool polled = now != seen && !attend;
     seen = now;
     sleeperTaken_ = true;
     lock.unlock();

@@ -73,7 +73,11 @@ class Progress {
       sleeper_.kick();
     }
   }
-  // The source says that it must be looked at from now on.
+  // One look for news, for a thread that asks again and again and never waits:
+  // it leaves its core to others as one that waits does. True: there was some.
+  bool look();
+  // Somebody is to be told of what comes, and does not look: the background
+  // thread has to, from now on.
   void attend();
   // The caller has looked for news by itself, and will again: the background
   // thread need not.

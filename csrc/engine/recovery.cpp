@@ -12,6 +12,7 @@ constexpr milliseconds kLongestPause{1000};
 // For one that was left while it worked, whatever DLSLIME_RECOVERY_MS says.
 constexpr milliseconds kLeastTime{10000};
 constexpr milliseconds kDrainPause{5};
+constexpr milliseconds kSteadyTime{3000}; // one that lives so long works
 constexpr int kPatienceParts = 4; // at most this part of DLSLIME_RECOVERY_MS
 } // namespace
 
@@ -49,20 +50,55 @@ void Recovery::advance() {
     const auto time = entry.channel->leftWhole()
         ? std::max(state_.config.recovery, kLeastTime)
         : state_.config.recovery;
-    search = same ? known->second
-                  : Search{
-                        generation,
-                        deadlineAfter(time),
-                        deadlineAfter(std::min(
-                            state_.config.patience, time / kPatienceParts)),
-                        now,
-                        kFirstPause,
-                        "there was no time to try"};
+    if (same) {
+      search = known->second;
+    } else {
+      if (known != searches_.end()) { // found, and lost again
+        found_[entry.key] = {now, known->second.pause};
+      }
+      auto pause = kFirstPause;
+      const auto first = firstTry(entry.key, now, pause);
+      search = {
+          generation,
+          deadlineAfter(time),
+          deadlineAfter(
+              std::min(state_.config.patience, time / kPatienceParts)),
+          first,
+          pause,
+          "there was no time to try"};
+    }
     if (now >= search.next && !handshakes_.busy(entry.key)) {
       look(entry, search);
     }
   }
+  noteFound(searches);
   searches_ = std::move(searches);
+}
+
+void Recovery::noteFound(const std::map<ChannelKey, Search>& searches) {
+  const auto now = Clock::now();
+  std::erase_if(found_, [now](const auto& entry) {
+    return now - entry.second.when > kSteadyTime;
+  });
+  for (const auto& [key, search] : searches_) {
+    if (!searches.contains(key)) {
+      found_[key] = {now, search.pause};
+    }
+  }
+}
+
+// At once, unless connections of this pair are lost as soon as they are made.
+TimePoint Recovery::firstTry(
+    const ChannelKey& key,
+    TimePoint now,
+    milliseconds& pause) const {
+  const auto found = found_.find(key);
+  if (found == found_.end() || now - found->second.when > kSteadyTime) {
+    return now;
+  }
+  const auto wait = found->second.pause;
+  pause = std::min(wait * 2, kLongestPause);
+  return now + wait;
 }
 
 TimePoint Recovery::next() const {

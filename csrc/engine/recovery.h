@@ -32,6 +32,9 @@ class Recovery {
     std::string problem; // what the last try found
   };
   void drain();
+  void noteFound(const std::map<ChannelKey, Search>& searches);
+  TimePoint firstTry(const ChannelKey& key, TimePoint now, milliseconds& pause)
+      const;
   void look(const ChannelTable::Member& lost, Search& search);
   bool hopeless(const ChannelTable::Member& lost, Search& search) const;
   std::shared_ptr<Group> groupOf(const PeerChannel& channel, int& rank) const;
@@ -40,6 +43,13 @@ class Recovery {
   EngineState& state_;
   Handshakes& handshakes_;
   std::map<ChannelKey, Search> searches_;
+  // Those that have found a connection of late: how long the next one is to
+  // wait, should that be lost at once.
+  struct Found {
+    TimePoint when;
+    milliseconds pause{};
+  };
+  std::map<ChannelKey, Found> found_;
   bool draining_ = false;
 };
 

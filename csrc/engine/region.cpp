@@ -19,6 +19,7 @@ Bytes encode(const RegionHandle& handle) {
   writer.number(handle.secret);
   writer.number(handle.address);
   writer.number(handle.size);
+  writer.number(static_cast<uint8_t>(handle.readOnly));
   writer.text(handle.name);
   return writer.take();
 }
@@ -36,6 +37,7 @@ RegionHandle decodeRegion(ByteSpan bytes) {
   handle.secret = reader.number<uint64_t>();
   handle.address = reader.number<uint64_t>();
   handle.size = reader.number<uint64_t>();
+  handle.readOnly = reader.number<uint8_t>() != 0;
   handle.name = reader.text();
   const bool wraps = handle.address + handle.size < handle.address;
   requireWhole(
@@ -66,6 +68,7 @@ RegionPtr RegionTable::add(
       sizeof(handle.secret));
   handle.address = reinterpret_cast<uint64_t>(view.data);
   handle.size = view.size;
+  handle.readOnly = view.readOnly;
   handle.name = std::move(name);
   const auto id = handle.id;
   return regions_[id] = std::make_shared<Region>(

@@ -23,6 +23,7 @@ struct RegionHandle {
   uint64_t secret = 0; // only holders of the handle know it
   uint64_t address = 0; // in the owner
   uint64_t size = 0; // bytes
+  bool readOnly = false; // registered for reading
   std::string name;
 
   // "region "kv"", or with its number if it has no name.

@@ -31,30 +31,32 @@ bool isFallback(const Transport& transport, RoutePolicy policy) {
   return transport.name() == "gloo" && policy == RoutePolicy::kAuto;
 }
 
-void requireFallback(
+void requireFallbackAllowed(
+    FallbackPolicy policy,
+    const std::vector<RejectedRoute>& rejected) {
+  if (policy == FallbackPolicy::kForbid) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        "no fast route, and falling back to Gloo is forbidden "
+        "(DLSLIME_FALLBACK): " +
+            describeRejected(rejected));
+  }
+}
+
+void tellFallback(
     FallbackPolicy policy,
     const std::string& peer,
     const std::vector<RejectedRoute>& rejected) {
   const std::string what = "messages to and from " + peer +
       " go by Gloo, the slowest route, because " + describeRejected(rejected);
-  switch (policy) {
-    case FallbackPolicy::kAllow:
-      logInfo(what);
-      return;
-    case FallbackPolicy::kWarn:
-      logWarning(
-          what +
-          ". Set DLSLIME_FALLBACK=forbid to make this an error, "
-          "=allow to silence it");
-      return;
-    case FallbackPolicy::kForbid:
-      break;
+  if (policy == FallbackPolicy::kWarn) {
+    logWarning(
+        what +
+        ". Set DLSLIME_FALLBACK=forbid to make this an error, "
+        "=allow to silence it");
+  } else {
+    logInfo(what);
   }
-  throw Error(
-      ErrorCode::kUnavailable,
-      "no fast route, and falling back to Gloo is forbidden "
-      "(DLSLIME_FALLBACK): " +
-          describeRejected(rejected));
 }
 
 std::string describeRejected(const std::vector<RejectedRoute>& rejected) {

@@ -19,9 +19,12 @@ std::vector<RouteOption> chooseRoutes(
 // Taking this route under this policy is the last resort, and was not asked
 // for.
 bool isFallback(const Transport& transport, RoutePolicy policy);
-// Tells the user that it is taken, with the reasons, or throws
-// Error{kUnavailable} where it is forbidden. `peer` is for the text.
-void requireFallback(
+// Throws Error{kUnavailable} where it is forbidden.
+void requireFallbackAllowed(
+    FallbackPolicy policy,
+    const std::vector<RejectedRoute>& rejected);
+// Tells the user that it is taken, and why.
+void tellFallback(
     FallbackPolicy policy,
     const std::string& peer,
     const std::vector<RejectedRoute>& rejected);

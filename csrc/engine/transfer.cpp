@@ -40,59 +40,10 @@ std::string Transfer::describe() const {
   for (const auto& part : *parts_) {
     pieces += part.pieces.size();
   }
-  return (write() ? "write to rank " : "read from rank ") +
-      std::to_string(peer()) + " (" + std::to_string(pieces) + " pieces, " +
-      std::to_string(totalBytes_) + " bytes" +
+  return (write() ? "write to " : "read from ") + nameOf(peer()) + " (" +
+      std::to_string(pieces) + " pieces, " + std::to_string(totalBytes_) +
+      " bytes" +
       (parts_->empty() ? "" : ", " + parts_->front().remote->describe()) + ")";
-}
-
-void refuseOverlap(const std::vector<Transfer::Part>& parts, bool write) {
-  struct Range {
-    uint64_t begin, end;
-    const Transfer::Part* part;
-  };
-  const auto rangeOf = [write](const Transfer::Part& part, const Piece& piece) {
-    const auto begin =
-        write ? piece.remote : reinterpret_cast<uint64_t>(piece.local);
-    return Range{begin, begin + piece.size, &part};
-  };
-  const auto overlap = [](std::vector<Range>& ranges) {
-    std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) {
-      return a.begin < b.begin;
-    });
-    return std::adjacent_find(
-               ranges.begin(), ranges.end(), [](const auto& a, const auto& b) {
-                 return a.end > b.begin;
-               }) != ranges.end();
-  };
-  // Where all go, part by part: most often that is apart.
-  std::vector<Range> hulls, all;
-  for (const auto& part : parts) {
-    auto hull = rangeOf(part, part.pieces.front());
-    for (const auto& piece : part.pieces) {
-      const auto range = rangeOf(part, piece);
-      hull.begin = std::min(hull.begin, range.begin);
-      hull.end = std::max(hull.end, range.end);
-    }
-    hulls.push_back(hull);
-  }
-  if (parts.size() < 2 || !overlap(hulls)) {
-    return;
-  }
-  for (const auto& part : parts) {
-    for (const auto& piece : part.pieces) {
-      all.push_back(rangeOf(part, piece));
-    }
-  }
-  if (overlap(all)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        std::string("pieces of two parts of a ") + (write ? "write" : "read") +
-            " overlap in the " +
-            (write ? "remote memory"
-                   : "local " + all.front().part->local->describe()) +
-            ": which one would be there in the end is not known");
-  }
 }
 
 PieceBuilder::PieceBuilder(
@@ -107,6 +58,14 @@ PieceBuilder::PieceBuilder(
       localSize_(local.view().size),
       remoteBase_(remote.address),
       remoteSize_(remote.size) {
+  if (write ? remote.readOnly : local.view().readOnly) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        write ? "the remote " + remote.describe() +
+                " was registered for reading, and can't be written"
+              : "the local " + local.describe() +
+                " was registered for reading, and a read would write it");
+  }
   pieces_.reserve(expected);
 }
 

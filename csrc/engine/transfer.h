@@ -41,8 +41,8 @@ class Transfer : public Operation {
   // "read from rank 1 (3 pieces, 4096 bytes, region "kv" of pid 7 on h)"
   std::string describe() const override;
 
-  // Sent to the peer once all bytes are there, in this group; may be null. Set
-  // before the transfer is posted.
+  // Sent to the peer once all bytes are there, in this group, before the
+  // transfer ends; may be null. Set before the transfer is posted.
   OperationPtr note;
 
   // Of the engine, under its lock.
@@ -60,6 +60,11 @@ using TransferPtr = std::shared_ptr<Transfer>;
 // Throws Error{kInvalidArgument}: pieces of two parts overlap where they are
 // written. Those of one part are PieceBuilder's to check.
 void refuseOverlap(const std::vector<Transfer::Part>& parts, bool write);
+// Throws the same: of a transfer within this process, what is written overlaps
+// what is read.
+void refuseOverlapWithSources(
+    const std::vector<Transfer::Part>& parts,
+    bool write);
 
 // Collects the pieces of one part from offsets into the two regions: checks
 // each, leaves out empty ones and merges neighbours.

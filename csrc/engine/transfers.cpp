@@ -212,7 +212,7 @@ void Transfers::onResolved(const MessageHeader& header) {
       end(id,
           groupGone ? Status(
                           ErrorCode::kPeerFailed,
-                          "rank " + std::to_string(active->transfer->peer()) +
+                          active->transfer->nameOf(active->transfer->peer()) +
                               " has left the group")
                     : unknown(*partOf(*active).remote));
     }
@@ -311,7 +311,9 @@ void Transfers::finish(const TransferPtr& transfer) {
               transfer->problem.code(),
               transfer->describe() + " failed: " + transfer->problem.message());
   } else if (transfer->note) {
+    transfer->note->follower = transfer;
     sendNote_(transfer);
+    return;
   }
   completions_.finish(transfer, std::move(status));
 }

@@ -26,7 +26,7 @@ class Transfers {
     uint32_t group; // the peer's id of the group
     uint32_t source; // our rank in it
   };
-  // Sends the note of a transfer that is over.
+  // Sends the note of a transfer whose bytes are there; both end together.
   using SendNote = std::function<void(const TransferPtr&)>;
 
   Transfers(

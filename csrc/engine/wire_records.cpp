@@ -188,7 +188,7 @@ Welcome decodeWelcome(ByteSpan bytes) {
   welcome.blob = readBlob(reader);
   welcome.lastSeen = reader.number<uint64_t>();
   const bool valid = verdict >= static_cast<uint8_t>(Verdict::kAccepted) &&
-      verdict <= static_cast<uint8_t>(Verdict::kStranger);
+      verdict <= static_cast<uint8_t>(Verdict::kLater);
   requireWhole(reader, valid, "the welcome");
   return welcome;
 }
@@ -198,6 +198,7 @@ Bytes encode(const Confirm& confirm) {
   writePreamble(writer);
   writer.text(confirm.nonce);
   writer.blob(confirm.blob);
+  writer.text(confirm.problem);
   return writer.take();
 }
 
@@ -207,6 +208,7 @@ Confirm decodeConfirm(ByteSpan bytes) {
   Confirm confirm;
   confirm.nonce = reader.text();
   confirm.blob = readBlob(reader);
+  confirm.problem = reader.text();
   requireWhole(reader, true, "the confirmation");
   return confirm;
 }

@@ -11,7 +11,7 @@ namespace dlslime {
 
 // Raised when anything in docs/protocol.md changes its meaning; two processes
 // of different versions refuse each other by name.
-constexpr uint16_t kProtocolVersion = 13;
+constexpr uint16_t kProtocolVersion = 14;
 
 // What every record begins with, and what one may not lack at its end.
 constexpr size_t kInstanceBytes = 16;
@@ -59,6 +59,7 @@ enum class Verdict : uint8_t {
   kRefused, // this route does not work, try another; `text` says why
   kCrossed, // the target is connecting to us at the same time: wait for it
   kStranger, // wrong instance, token or version: this record is not ours
+  kLater, // this process lacks something now, which `text` tells
 };
 struct Welcome {
   Verdict verdict = Verdict::kRefused;
@@ -69,10 +70,11 @@ struct Welcome {
 Bytes encode(const Welcome& welcome);
 Welcome decodeWelcome(ByteSpan bytes);
 
-// The connection works, and is used from now on.
+// The connection works, and is used from now on; or it came to nothing.
 struct Confirm {
   std::string nonce; // of the Hello
   Bytes blob; // Connection::verify()
+  std::string problem; // empty: it works
 };
 Bytes encode(const Confirm& confirm);
 Confirm decodeConfirm(ByteSpan bytes);

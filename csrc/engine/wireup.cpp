@@ -15,6 +15,7 @@ namespace {
 
 constexpr milliseconds kFirstPause{1};
 constexpr milliseconds kLongestPause{50};
+constexpr milliseconds kLongestRetryPause{500};
 // A record whose process does not answer is most often one of an earlier life
 // of the job, about to be replaced: torchrun restarts all workers, and they
 // come up within seconds of each other. After this long it is a death.
@@ -58,6 +59,9 @@ void WireUp::resolve(
            kFirstPause,
            "it has not been looked for yet",
            false,
+           {},
+           {},
+           {},
            {},
            {},
            {}});
@@ -168,8 +172,7 @@ void WireUp::fail(
       task.rank,
       Status(
           code,
-          "rank " + std::to_string(task.rank) + " of group \"" +
-              group->options().name + "\" can't be reached: " + task.problem));
+          group->nameOf(task.rank) + " can't be reached: " + task.problem));
 }
 
 bool WireUp::advance(Task& task) {
@@ -285,6 +288,9 @@ bool WireUp::reach(
       onFailure(task, group, bytes, failure, handshakes_.gone(key))) {
     return true;
   }
+  if (!mayTry(task, bytes)) {
+    return false;
+  }
   handshakes_.begin(
       {key,
        record,
@@ -297,6 +303,20 @@ bool WireUp::reach(
   // To oneself the channel is there at once; a refusal may be, too.
   task.next = TimePoint{};
   return false;
+}
+
+// False: the same was tried a moment ago.
+bool WireUp::mayTry(Task& task, const Bytes& record) {
+  const auto now = Clock::now();
+  if (task.tried != record) {
+    task.tried = record;
+    task.retryPause = kFirstPause;
+  } else if (now < task.retry) {
+    return false;
+  }
+  task.retry = now + task.retryPause;
+  task.retryPause = std::min(task.retryPause * 2, kLongestRetryPause);
+  return true;
 }
 
 bool WireUp::onFailure(

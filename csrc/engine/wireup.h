@@ -49,6 +49,11 @@ class WireUp {
     bool asked = false; // the process whether it is in the group
     Bytes deadRecord; // a record whose process did not answer,
     TimePoint deadSince; // and since when
+    // The record that was tried last, when to try it again, and the pause after
+    // that, which grows: a refusal may come at once.
+    Bytes tried;
+    TimePoint retry;
+    milliseconds retryPause{};
     // Channels to the rank that had failed at the last look; it asks none.
     std::optional<std::pair<Bytes, uint32_t>> failed;
   };
@@ -73,6 +78,7 @@ class WireUp {
       const Bytes& record,
       const Status& why,
       bool gone);
+  static bool mayTry(Task& task, const Bytes& record);
   void fail(Task& task, const std::shared_ptr<Group>& group, ErrorCode code);
   void sleep();
   void onDevices();

@@ -25,6 +25,8 @@ class Carrier {
 class CarrierSource {
  public:
   virtual ~CarrierSource() = default;
+  // Throws Error: there is something that none can be made without.
+  virtual void require() {}
   // Blocks until the other end does the same with the same `nonce`. `end` is
   // 0 at the initiator, 1 at the other.
   virtual std::unique_ptr<Carrier>

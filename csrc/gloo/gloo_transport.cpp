@@ -22,6 +22,9 @@ void GlooTransport::drainWakeFds() {
   [[maybe_unused]] const auto got = read(event_->get(), &count, sizeof(count));
 }
 
+// Of a pair's Gloo: what it lacks while it is set up shows late, and at one end.
+constexpr size_t kDescriptors = 8;
+
 std::unique_ptr<Connection> GlooTransport::connect(
     const Context& context,
     int end) {
@@ -30,7 +33,9 @@ std::unique_ptr<Connection> GlooTransport::connect(
         ErrorCode::kUnavailable,
         "the group has no Gloo to carry messages (torch was built without it)");
   }
+  requireDescriptors(kDescriptors);
   auto source = std::static_pointer_cast<CarrierSource>(context.carrierSource);
+  source->require();
   return std::make_unique<GlooConnection>(
       [source, nonce = context.nonce, side = context.sideSocket, end] {
         return source->make(nonce, end, side);

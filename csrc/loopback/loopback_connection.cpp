@@ -339,7 +339,9 @@ bool LoopbackConnection::claimCopy(CopyJob& job) {
     job.run = copyInside;
     job.local = pull.destination.data + pull.claimed;
     job.remote = reinterpret_cast<uint64_t>(source + pull.claimed);
-    job.size = std::min(left, kPieceBytes);
+    // Pieces that meet can't be copied in any order, by several threads.
+    const bool apart = source + left <= job.local || job.local + left <= source;
+    job.size = apart ? std::min(left, kPieceBytes) : left;
     job.token = pull.id;
     pull.claimed += job.size;
     ++pull.running;

@@ -46,20 +46,28 @@ std::string lockedMemoryHint(int error) {
 constexpr int kAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 
+constexpr int kReading = IBV_ACCESS_REMOTE_READ;
+
 std::string cannotRegister(const Context& context, size_t size, int error) {
   return "cannot register " + std::to_string(size) + " bytes with " +
       context.name() + ": " + errnoText(error);
 }
 
-ibv_mr* registerMemory(ProtectionDomain& domain, void* address, size_t size) {
+// Read-only pages can't be registered for writing, and are sent all the same.
+ibv_mr* registerMemory(ProtectionDomain& domain, const MemoryView& view) {
   const auto& context = *domain.context();
-  auto* const region =
-      context.verbs().regMr(domain.get(), address, size, kAccess);
+  const auto tryWith = [&](int access) {
+    return context.verbs().regMr(domain.get(), view.data, view.size, access);
+  };
+  auto* region = tryWith(view.readOnly ? kReading : kAccess);
+  if (region == nullptr && (errno == EFAULT || errno == EACCES)) {
+    region = tryWith(kReading);
+  }
   if (region == nullptr) {
     const int error = errno;
     throw Error(
         ErrorCode::kTransportFailed,
-        cannotRegister(context, size, error) + lockedMemoryHint(error));
+        cannotRegister(context, view.size, error) + lockedMemoryHint(error));
   }
   return region;
 }
@@ -70,20 +78,16 @@ ibv_mr* registerGpu(
     const Accelerator::ForNics& gpu) {
   const auto& context = *domain.context();
   const auto& verbs = context.verbs();
+  const int access = view.readOnly ? kReading : kAccess;
   const bool byDmaBuf = gpu.dmaBuf && verbs.regDmabufMr != nullptr;
   ibv_mr* region = nullptr;
   if (byDmaBuf) {
     const auto address = reinterpret_cast<uint64_t>(view.data);
     region = verbs.regDmabufMr(
-        domain.get(),
-        gpu.offset,
-        view.size,
-        address,
-        gpu.dmaBuf.get(),
-        kAccess);
+        domain.get(), gpu.offset, view.size, address, gpu.dmaBuf.get(), access);
   }
   if (region == nullptr) {
-    region = verbs.regMr(domain.get(), view.data, view.size, kAccess);
+    region = verbs.regMr(domain.get(), view.data, view.size, access);
   }
   if (region == nullptr) {
     throw Error(
@@ -150,12 +154,8 @@ ProtectionDomain::~ProtectionDomain() {
   expectFreed(context_->verbs().deallocPd(domain_), "protection domain");
 }
 
-MemoryRegion::MemoryRegion(
-    ProtectionDomainPtr domain,
-    void* address,
-    size_t size)
-    : domain_(std::move(domain)),
-      region_(registerMemory(*domain_, address, size)) {}
+MemoryRegion::MemoryRegion(ProtectionDomainPtr domain, const MemoryView& view)
+    : domain_(std::move(domain)), region_(registerMemory(*domain_, view)) {}
 
 MemoryRegion::MemoryRegion(
     ProtectionDomainPtr domain,

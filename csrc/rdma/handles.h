@@ -75,9 +75,10 @@ using ProtectionDomainPtr = std::shared_ptr<ProtectionDomain>;
 
 class MemoryRegion {
  public:
-  // Local and remote reads and writes. Throws Error whose text says what to do
-  // about a locked-memory limit.
-  MemoryRegion(ProtectionDomainPtr domain, void* address, size_t size);
+  // Local and remote reads and writes, or only remote reads of what is
+  // read-only. Throws Error whose text says what to do about a locked-memory
+  // limit.
+  MemoryRegion(ProtectionDomainPtr domain, const MemoryView& view);
   // Memory of a GPU: by its dma-buf, or else by its address, which takes a
   // module of the kernel (nvidia-peermem).
   MemoryRegion(

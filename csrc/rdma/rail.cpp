@@ -59,8 +59,10 @@ Rail::Rail(
       losses(nic->losses()),
       bitsPerSecond(nic->bitsPerSecond()),
       completions(std::move(completionQueue)),
-      ring(nic->domain(), memory.ring(), kRingBytes),
-      mirror(nic->domain(), memory.mirror(), kRingBytes + kScratchBytes),
+      ring(nic->domain(), MemoryView{memory.ring(), kRingBytes}),
+      mirror(
+          nic->domain(),
+          MemoryView{memory.mirror(), kRingBytes + kScratchBytes}),
       scratch(memory.scratch()),
       depths(depthsOn(*nic)),
       pair(nic, completions, depths, config),

@@ -91,7 +91,7 @@ std::shared_ptr<const void> RailRegistrar::enroll(MemoryView view) {
     try {
       enrolled->regions[nic.get()] = view.onDevice()
           ? nic->gpuMemory().make(view)
-          : std::make_shared<MemoryRegion>(nic->domain(), view.data, view.size);
+          : std::make_shared<MemoryRegion>(nic->domain(), view);
     } catch (const Error& error) {
       problem = error.status();
     }

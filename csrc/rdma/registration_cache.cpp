@@ -68,7 +68,7 @@ MemoryRegionPtr RegistrationCache::find(MemoryView view) {
 
 MemoryRegionPtr RegistrationCache::make(MemoryView range) {
   try {
-    return std::make_shared<MemoryRegion>(domain_, range.data, range.size);
+    return std::make_shared<MemoryRegion>(domain_, range);
   } catch (const Error&) {
     // What is kept for later may be what it lacks.
     Dropped dropped;
@@ -78,7 +78,7 @@ MemoryRegionPtr RegistrationCache::make(MemoryView range) {
       throw;
     }
   }
-  return std::make_shared<MemoryRegion>(domain_, range.data, range.size);
+  return std::make_shared<MemoryRegion>(domain_, range);
 }
 
 MemoryRegionPtr RegistrationCache::acquire(MemoryView view) {

@@ -177,7 +177,8 @@ class Agent(_api.nixl_agent):
 
     def __init__(self, agent_name: str, nixl_conf: _api.nixl_agent_config | None = None) -> None:
         super().__init__(agent_name, nixl_conf)
-        self._reported: weakref.WeakSet[_api.nixl_xfer_handle] = weakref.WeakSet()
+        # Of which agents it was logged that transfers with them fail, and how.
+        self._reported: weakref.WeakKeyDictionary[Any, set[type]] = weakref.WeakKeyDictionary()
 
     def check_xfer_state(self, handle: _api.nixl_xfer_handle) -> str:
         """Tell whether a transfer goes on ("PROC"), is over ("DONE") or has failed ("ERR").
@@ -191,9 +192,10 @@ class Agent(_api.nixl_agent):
             return super().check_xfer_state(handle)
         except _FAILED as error:
             remote = handle.remote
-            if handle not in self._reported:
-                self._reported.add(handle)
-                _logger.warning("a transfer with agent %s has failed: %s", remote.name, error)
+            reported = self._reported.setdefault(remote, set())
+            if type(error) not in reported:
+                reported.add(type(error))
+                _logger.warning("transfers with agent %s fail: %s", remote.name, error)
             unreachable = isinstance(error, b.nixlRemoteDisconnectError)
             if unreachable and self._remotes.get(remote.name) is remote:
                 self.remove_remote_agent(remote.name)

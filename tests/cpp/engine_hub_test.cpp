@@ -19,7 +19,7 @@ class EngineHub : public ::testing::Test {
     std::vector<std::shared_ptr<Group>> guests;
     EXPECT_TRUE(eventually([&] {
       here->poke();
-      guests = hub.takeGuests();
+      guests = hub.accept();
       return !guests.empty();
     }));
     EXPECT_EQ(guests.size(), 1U);
@@ -122,25 +122,6 @@ TEST_F(EngineHub, AGuestThatLeavesIsSeen) {
   ASSERT_TRUE(here->wait(*never, deadlineAfter(milliseconds(10000))));
   EXPECT_EQ(never->status().code(), ErrorCode::kPeerFailed);
   here->leave(*came);
-}
-
-TEST_F(EngineHub, WhoHasGoneAgainIsForgotten) {
-  for (int i = 0; i < 20; ++i) {
-    const auto other = engine();
-    const auto endpoint = come(other);
-    const auto sent = send(*other, *endpoint->group(), endpoint->peer(), 1);
-    ASSERT_TRUE(other->wait(*sent, deadlineAfter(milliseconds(10000))));
-    endpoint->leave();
-  }
-  // The hub's own, and at most two whose end has not been seen yet.
-  EXPECT_TRUE(eventually([&] {
-    here->poke();
-    const auto other = engine();
-    const auto endpoint = come(other);
-    const auto sent = send(*other, *endpoint->group(), endpoint->peer(), 1);
-    EXPECT_TRUE(other->wait(*sent, deadlineAfter(milliseconds(10000))));
-    return here->groups() <= 3;
-  }));
 }
 
 } // namespace

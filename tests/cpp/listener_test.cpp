@@ -336,7 +336,7 @@ TEST_F(ListenerTest, GuestThatWasAnsweredStaysWhenHundredsKnock) {
   }
   std::this_thread::sleep_for(milliseconds(50));
   EXPECT_FALSE(socket.ended());
-  socket.sendFrame(encode(Confirm{"n", {}}), {});
+  socket.sendFrame(encode(Confirm{"n", {}, {}}), {});
   EXPECT_TRUE(eventually([&] { return world[0].engine->connections() == 1; }));
 }
 
@@ -366,7 +366,7 @@ TEST_F(ListenerTest, BytesAfterTheHandshakeAreIgnored) {
   auto socket = knock();
   ASSERT_TRUE(offerTo(socket));
   EXPECT_EQ(world[0].engine->connections(), 0U) << "it is not confirmed yet";
-  socket.sendFrame(encode(Confirm{"n", {}}), {});
+  socket.sendFrame(encode(Confirm{"n", {}, {}}), {});
   const auto connected = [&] { return world[0].engine->connections() == 1; };
   ASSERT_TRUE(eventually(connected));
   sendRaw(socket, pattern(5000));
@@ -380,7 +380,7 @@ TEST_F(ListenerTest, NothingComesOfAProbe) {
   const auto welcome = offerTo(socket, true);
   ASSERT_TRUE(welcome);
   EXPECT_EQ(welcome->verdict, Verdict::kAccepted) << welcome->text;
-  socket.sendFrame(encode(Confirm{"n", {}}), {});
+  socket.sendFrame(encode(Confirm{"n", {}, {}}), {});
   EXPECT_TRUE(readable(socket)); // its end
   EXPECT_EQ(world[0].engine->connections(), 0U);
   expectWell();

@@ -234,7 +234,7 @@ const ChildRole lockedMemory("locked memory", [](const auto& /*arguments*/) {
   const auto registered = [&](int error) {
     fabric.failRegistrations(error);
     return statusOf(
-        [&] { rdma::MemoryRegion(nic->domain(), bytes, sizeof(bytes)); });
+        [&] { rdma::MemoryRegion(nic->domain(), {bytes, sizeof(bytes)}); });
   };
   const auto refused = registered(ENOMEM);
   for (const char* const text :

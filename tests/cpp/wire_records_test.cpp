@@ -65,7 +65,7 @@ Welcome welcome() {
 }
 
 Confirm confirm() {
-  return {"abcdef", pattern(9, 5)};
+  return {"abcdef", pattern(9, 5), "no room"};
 }
 
 TEST(WireRecordsTest, AddressComesBack) {
@@ -117,6 +117,7 @@ TEST(WireRecordsTest, ConfirmComesBack) {
   const auto back = decodeConfirm(encode(confirm()));
   EXPECT_EQ(back.nonce, "abcdef");
   EXPECT_EQ(back.blob, confirm().blob);
+  EXPECT_EQ(back.problem, confirm().problem);
 }
 
 struct Kind {
@@ -287,7 +288,7 @@ TEST(WireRecordsTest, HelloWithAnUnknownPolicyIsRefused) {
 
 TEST(WireRecordsTest, WelcomeWithAnUnknownVerdictIsRefused) {
   auto bad = welcome();
-  for (const int verdict : {0, 5, 255}) {
+  for (const int verdict : {0, 6, 255}) {
     bad.verdict = static_cast<Verdict>(verdict);
     EXPECT_THROW(decodeWelcome(encode(bad)), Error) << verdict;
   }

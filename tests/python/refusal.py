@@ -22,3 +22,25 @@ def refused(kind: type[Exception], text: str, call: Callable[[], object]) -> Non
 
 def _chain(error: BaseException | None) -> list[str]:
     return [] if error is None else [str(error), *_chain(error.__cause__)]
+
+
+REFUSED = (ValueError, TypeError, OverflowError)
+_LONGEST = 300  # characters of a refusal, and it is one line
+
+
+def refused_in_a_line(call: Callable[[], object], what: object, *secrets: bytes) -> str:
+    """The call raises what blames its arguments, in one short line that tells no secrets."""
+    try:
+        made = call()
+    except REFUSED as error:
+        text = str(error)
+    else:
+        raise AssertionError(f"{what}: taken, as {made!r}"[:_LONGEST])
+    short = f"{what}: {len(text)} characters in {text.count(chr(10)) + 1} lines: {text[:200]!r}"
+    assert len(text) <= _LONGEST, short
+    assert "\n" not in text, short
+    for secret in secrets:
+        for form in (repr(secret)[2:-1], str(list(secret))[1:-1], secret.hex()):
+            pieces = [form[i : i + 16] for i in range(40, len(form) - 16, 16)]
+            assert not any(piece in text for piece in pieces), f"{what}: a handle is printed"
+    return text

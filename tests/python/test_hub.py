@@ -40,7 +40,7 @@ def _hub(rank: int, size: int) -> None:
             (seed,) = [i for i in range(1, size) if message.equal(pattern(100, i))]
             guest.send(pattern(100, seed + 10)).wait()
         for guest in guests:
-            with pytest.raises(dist.DistBackendError, match="other endpoint .* has been closed"):
+            with pytest.raises(dist.DistBackendError, match="other end .* has been closed"):
                 guest.recv(blank(100)).wait()
             guest.close()
             guest.close()

@@ -37,7 +37,7 @@ def _ints(*values: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 LOCAL, REMOTE = "outside of the local region", "outside of the remote region"
-KINDS = "contiguous int64 arrays of one dimension"
+KINDS = "arrays of int64 or int32"
 BAD: dict[str, tuple[Callable[[Side], object], str]] = {
     "read beyond local": (lambda s: s.read([(0, 0, 9), (NBYTES - 1, 0, 2)]), f"piece 1.* {LOCAL}"),
     "write beyond local": (lambda s: s.write([(NBYTES + 1, 0, 0)]), LOCAL),
@@ -65,16 +65,15 @@ BAD: dict[str, tuple[Callable[[Side], object], str]] = {
     ),
     "arrays of lengths": (lambda s: s.read((_ints(0, 9), _ints(0), _ints(1))), "one length"),
     "pages of lengths": (lambda s: s.read((_ints(0), _ints(0, 1), PAGE)), "one length"),
-    "numpy int32": (lambda s: s.read((_ints(0), _ints(0).astype(np.int32), _ints(1))), KINDS),
+    "numpy int16": (lambda s: s.read((_ints(0), _ints(0).astype(np.int16), _ints(1))), KINDS),
     "floats": (lambda s: s.read((torch.zeros(1), _ints(0), _ints(1))), KINDS),
     "matrix": (lambda s: s.read((_ints(0).reshape(1, 1), _ints(0), _ints(1))), KINDS),
-    "strided": (lambda s: s.read((torch.arange(4)[::2], _ints(0, 9), _ints(1, 1))), KINDS),
     "two arrays": (lambda s: s.read((_ints(0), _ints(0))), "a batch of arrays is"),
     "piece of two": (lambda s: s.read([(0, 0)]), "a piece is"),
-    "piece of no numbers": (lambda s: s.read([("a", "b", "c")]), "a piece is"),
+    "piece of no numbers": (lambda s: s.read([("a", "b", "c")]), "is an integer"),
     "a piece, not a list": (lambda s: s.read((0, 0, 8)), "pieces go in a list"),
-    "piece of fractions": (lambda s: s.read([(0.5, 0, 1)]), "a piece is"),
-    "number of 64 bits": (lambda s: s.read([(2**63, 0, 1)]), "outside of|a piece is"),
+    "piece of fractions": (lambda s: s.read([(0.5, 0, 1)]), "is an integer"),
+    "number of 64 bits": (lambda s: s.read([(2**63, 0, 1)]), "an integer of 64 bits"),
     "number in the list": (lambda s: s.read([0, 0, 8]), "a piece is"),
     "whole of other size": (
         lambda s: s.peer.read(dlslime_backend.register(blank(8)), s.remote),
@@ -107,7 +106,7 @@ BAD: dict[str, tuple[Callable[[Side], object], str]] = {
 def _bad_input(rank: int, size: int, case: str) -> None:
     side, (call, text) = side_of(rank), BAD[case]
     if rank == 0:
-        with pytest.raises(ValueError, match=f"(?s)dlslime.*{text}"):
+        with pytest.raises((ValueError, TypeError), match=f"(?s)dlslime.*{text}"):
             call(side)
         expect_pattern(side.memory, 0)
         side.read().wait()  # nothing has broken

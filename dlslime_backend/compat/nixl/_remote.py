@@ -130,7 +130,7 @@ class Mailbox:
     def collect(self, notes: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
         """Add what has come to `notes`, by the names of agents, and return it."""
         with self._lock:
-            for guest in self._hub.accept():
+            for guest in self._hub.accept():  # which looks for news, too
                 self._senders.append(_Sender(guest, _receive(guest)))
             self._senders = [sender for sender in self._senders if _drain(sender, notes)]
         return notes
@@ -148,16 +148,16 @@ def _receive(guest: one_sided.Guest) -> Any:
 
 def _drain(sender: _Sender, notes: dict[str, list[bytes]]) -> bool:
     """Take what has come of one sender; False when it has gone."""
-    while sender.pending.done():
+    while sender.pending.ended:
         try:
             sender.pending.wait(0)
+            content = bytes(sender.pending.content)
+            if sender.name:
+                notes.setdefault(sender.name, []).append(content)
+            else:
+                sender.name = content.decode(errors="replace")
+            sender.pending = _receive(sender.guest)
         except (ValueError, dist.DistBackendError):  # it has gone, or breaks the rules
             sender.guest.close()
             return False
-        content = bytes(sender.pending.content)
-        sender.pending = _receive(sender.guest)
-        if sender.name:
-            notes.setdefault(sender.name, []).append(content)
-        else:
-            sender.name = content.decode(errors="replace")
     return True

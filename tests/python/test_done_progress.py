@@ -1,0 +1,253 @@
+"""Who asks whether something is done, awaits it, or is called back is served as who waits for it.
+
+What is measured is how often one has to ask: asking in vain must let the peer run, where it shares
+a core with it. On a machine with many free cores these tests can't fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dlslime_backend.compat import dlslime as upstream
+from dlslime_backend.compat.nixl import nixl_agent
+from harness import await_key, dlslime_only, run_world, sync, tell
+from patterns import blank, expect_pattern, pattern
+from test_one_sided import Side, side_of, swap
+
+pytestmark = dlslime_only
+
+ROUNDS = 60
+# Somebody who asks without a pause does so some thousands of times until the kernel takes the core
+# away, after some milliseconds; with pauses it is some ten or hundred times, for frames of Gloo.
+MOST_QUESTIONS = 1500
+STAGED = {"DLSLIME_CMA": "off"}  # what is read comes in messages: the peer has to send it
+GLOO = {"DLSLIME_ROUTE": "gloo"}
+# What telling takes beyond what a wait does are some hops from thread to thread.
+MOST_WAITS = 8
+HOPS = 300e-6
+
+
+def asked(done: Callable[[], bool]) -> int:
+    """Asks until it is so; returns how often it was not."""
+    count = 0
+    while not done():
+        count += 1
+    return count
+
+
+def _median_of(begin: Callable[[int], Callable[[], bool]]) -> float:
+    return statistics.median(asked(begin(number)) for number in range(ROUNDS))
+
+
+def _reads(rank: int) -> float:
+    side = side_of(rank, 1000)
+    median = 0.0
+    if rank == 0:
+        side.read().wait()
+        median = _median_of(lambda _: side.read().done)
+        expect_pattern(side.memory, 1)
+    sync("read")
+    return median
+
+
+def _messages(rank: int) -> float:
+    """An echo, as works of torch."""
+    message = blank(1000)
+
+    def begin(number: int) -> Callable[[], bool]:
+        dist.send(pattern(1000, number), 1)
+        work = dist.irecv(message, 1)
+        assert work is not None
+        return work.is_completed
+
+    if rank == 0:
+        median = _median_of(begin)
+        expect_pattern(message, ROUNDS - 1)
+        return median
+    for _ in range(ROUNDS):
+        dist.recv(message, 0)
+        dist.send(message, 0)
+    return 0.0
+
+
+def _immediates(rank: int) -> float:
+    side = side_of(rank, 1000)
+
+    def begin(number: int) -> Callable[[], bool]:
+        side.peer.write_with_imm(side.region, side.remote, imm=number).wait()
+        return side.peer.expect_imm().done
+
+    if rank == 0:
+        return _median_of(begin)
+    for number in range(ROUNDS):
+        assert side.peer.expect_imm().wait() == number
+        side.peer.write_with_imm(side.region, side.remote, imm=number).wait()
+    return 0.0
+
+
+def _nixl(rank: int) -> float:
+    agent, memory = nixl_agent(f"agent {rank}"), pattern(1000, rank)
+    agent.register_memory(memory)
+    theirs = swap("metadata", agent.get_agent_metadata(), 1 - rank)
+    address = int(swap("address", str(memory.data_ptr()).encode(), 1 - rank))
+    median = 0.0
+    if rank == 0:
+        agent.add_remote_agent(theirs)
+        here = agent.get_xfer_descs([(memory.data_ptr(), 1000, 0)], "DRAM")
+        there = agent.get_xfer_descs([(address, 1000, 0)], "DRAM")
+        assert here is not None
+        assert there is not None
+        handle = agent.initialize_xfer("READ", here, there, "agent 1")
+        agent.make_connection("agent 1")
+
+        def begin(_: int) -> Callable[[], bool]:
+            agent.transfer(handle)
+            return lambda: agent.check_xfer_state(handle) == "DONE"
+
+        median = _median_of(begin)
+        expect_pattern(memory, 1)
+    sync("read")
+    return median
+
+
+def _notifications(rank: int) -> float:
+    agent = nixl_agent(f"agent {rank}")
+    agent.add_remote_agent(swap("metadata", agent.get_agent_metadata(), 1 - rank))
+    other = f"agent {1 - rank}"
+
+    def begin(number: int) -> Callable[[], bool]:
+        agent.send_notif(other, f"{number}")
+        return lambda: agent.check_remote_xfer_done(other, b"%d" % number, tag_is_prefix=False)
+
+    if rank == 0:
+        return _median_of(begin)
+    for number in range(ROUNDS):
+        while not agent.check_remote_xfer_done(other, b"%d" % number, tag_is_prefix=False):
+            time.sleep(0)
+        agent.send_notif(other, f"{number}")
+    return 0.0
+
+
+def _dlslimes(rank: int) -> float:
+    endpoint, memory = upstream.RDMAEndpoint(), pattern(1000, rank)
+    endpoint.register_memory_region(0, memory.data_ptr(), 0, 1000)
+    info = swap("info", repr(endpoint.endpoint_info()).encode(), 1 - rank)
+    endpoint.connect(eval(info.decode()))  # noqa: S307  what repr() made of it
+    median = 0.0
+    if rank == 0:
+        endpoint.read([(0, 0, 0, 0, 1000)]).wait()
+        median = _median_of(lambda _: endpoint.read([(0, 0, 0, 0, 1000)]).done)
+        expect_pattern(memory, 1)
+    sync("read")
+    endpoint.shutdown()
+    return median
+
+
+WAYS: dict[str, Callable[[int], float]] = {
+    "Transfer.done": _reads,
+    "Work.is_completed": _messages,
+    "expect_imm": _immediates,
+    "check_xfer_state": _nixl,
+    "check_remote_xfer_done": _notifications,
+    "DLSlime's future": _dlslimes,
+}
+
+
+def _asked(rank: int, size: int, way: str) -> float:
+    # Where the ranks have a core each nobody needs anybody's.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    return WAYS[way](rank)
+
+
+@pytest.mark.parametrize(
+    ("env", "way"),
+    [pytest.param(STAGED, way, id=f"{way}-staged") for way in WAYS]
+    # Gloo connects groups only.
+    + [pytest.param(GLOO, way, id=f"{way}-gloo_route") for way in list(WAYS)[:3]],
+)
+def test_who_asks_in_vain_lets_the_peer_run(env: dict[str, str], way: str) -> None:
+    medians = run_world(_asked, 2, way, env=env, fresh=True)
+    assert medians[0] < MOST_QUESTIONS, f"{medians[0]:.0f} questions until it was done"
+
+
+async def _awaited(side: Side) -> tuple[float, float]:
+    own, usual = [], []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        await side.read()
+        own.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        side.read().wait()
+        usual.append(time.perf_counter() - begun)
+    return statistics.median(own), statistics.median(usual)
+
+
+async def _called_back(side: Side) -> tuple[float, float]:
+    own, usual = [], []
+    for _ in range(ROUNDS):
+        called = threading.Event()
+        begun = time.perf_counter()
+        side.read().add_done_callback(lambda _, event=called: event.set())  # type: ignore[misc]
+        called.wait()
+        own.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        side.read().wait()
+        usual.append(time.perf_counter() - begun)
+    return statistics.median(own), statistics.median(usual)
+
+
+def _told(rank: int, size: int, how: str) -> tuple[float, float]:
+    side = side_of(rank, 1000)
+    result = 0.0, 1.0
+    if rank == 0:
+        side.read().wait()
+        result = asyncio.run((_awaited if how == "awaited" else _called_back)(side))
+        expect_pattern(side.memory, 1)
+        tell("over")
+    else:
+        await_key("over")
+    return result
+
+
+# Nobody looks for what an event loop waits for but the background thread, which would take its time
+# where somebody has just posted: a millisecond and more, many times what a wait takes.
+@pytest.mark.parametrize("how", ["awaited", "called_back"])
+def test_who_is_to_be_told_is_told_about_as_soon_as_one_that_waits(how: str) -> None:
+    own, usual = run_world(_told, 2, how, env=STAGED, fresh=True)[0]
+    assert own < MOST_WAITS * usual + HOPS, f"{own * 1e6:.0f} us, and a wait {usual * 1e6:.0f} us"
+
+
+def _works_futures(rank: int, size: int) -> tuple[float, float]:
+    """Futures of works are torch's: asking them is not asking us, so they are to be told."""
+    message, own, usual = blank(1000), [], []
+    for number in range(2 * ROUNDS):
+        if rank == 1:
+            dist.recv(message, 0)
+            dist.send(message, 0)
+            continue
+        dist.send(pattern(1000, number), 1)
+        work: Any = dist.irecv(message, 1)
+        begun = time.perf_counter()
+        if number % 2 == 0:
+            future: torch.futures.Future[Any] = work.get_future()
+            future.wait()
+        else:
+            work.wait()
+        (usual if number % 2 else own).append(time.perf_counter() - begun)
+        expect_pattern(message, number)
+    return (statistics.median(own), statistics.median(usual)) if rank == 0 else (0.0, 1.0)
+
+
+def test_future_of_a_work_is_told_about_as_soon_as_one_that_waits() -> None:
+    own, usual = run_world(_works_futures, 2, env=STAGED, fresh=True)[0]
+    assert own < MOST_WAITS * usual + HOPS, f"{own * 1e6:.0f} us, and a wait {usual * 1e6:.0f} us"
