@@ -26,11 +26,12 @@ def _shutdown_at_exit() -> None:
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     if not dist.is_gloo_available():
         raise RuntimeError("dlslime: this needs Gloo, and torch was built without it")
-    options = dist.ProcessGroupGloo._Options()
+    group: Any = dist.ProcessGroupGloo
+    options = group._Options()
     options._devices = [_gloo_device()]
     options._threads = 2
     options._timeout = timeout
-    return dist.ProcessGroupGloo(store, rank, size, options)
+    return group(store, rank, size, options)
 
 
 def _gloo_device() -> Any:
@@ -133,13 +134,18 @@ def create(options: Any, backend_options: Any) -> Any:
 
 def _make_child(store: Any, prefix: str, rank: int, size: int, chosen: Any) -> Any:
     # Of a group that torch splits off another one, or merges several into.
-    options = dist.distributed_c10d._DistributedBackendOptions()
+    options = _options_of_torch()
     options.store = dist.PrefixStore(prefix, store)
     options.group_rank, options.group_size = rank, size
     options.timeout = chosen._timeout
     options.group_id = chosen.group_name
     options.global_ranks_in_group = chosen.global_ranks_in_group
     return create(options, chosen)
+
+
+def _options_of_torch() -> Any:
+    module: Any = dist.distributed_c10d
+    return module._DistributedBackendOptions()
 
 
 _made = itertools.count()
@@ -158,13 +164,13 @@ def make_group(
         ValueError: or another value than it has.
     """
     name = f"dist2/{next(_made)}"
-    options = dist.distributed_c10d._DistributedBackendOptions()
+    options = _options_of_torch()
     options.store = dist.PrefixStore(name, store)
     options.group_rank, options.group_size = rank, size
     options.timeout = timeout
     options.group_id = name
     backend = create(options, extension().Options(timeout=timeout, **chosen))
-    group = dist.ProcessGroup(store, rank, size)
+    group: Any = dist.ProcessGroup(store, rank, size)
     custom = dist.ProcessGroup.BackendType.CUSTOM
     group._set_default_backend(custom)
     for kind in dict.fromkeys([device.type, "cpu", "cuda"]):

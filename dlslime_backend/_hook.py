@@ -18,10 +18,12 @@ def _create(options: Any, backend_options: Any) -> Any:
     return create(options, backend_options)
 
 
-def _make_group(store: Any, rank: int, size: int, timeout: Any, device: Any, **options: Any) -> Any:
+def _make_group(
+    store: Any, rank: int, world_size: int, timeout: Any, device: Any, **options: object
+) -> Any:
     from dlslime_backend._backend import make_group
 
-    return make_group(store, rank, size, timeout, device, **options)
+    return make_group(store, rank, world_size, timeout, device, **options)
 
 
 def _register_factory() -> None:

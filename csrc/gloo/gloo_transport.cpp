@@ -22,7 +22,8 @@ void GlooTransport::drainWakeFds() {
   [[maybe_unused]] const auto got = read(event_->get(), &count, sizeof(count));
 }
 
-// Of a pair's Gloo: what it lacks while it is set up shows late, and at one end.
+// Of a pair's Gloo: what it lacks while it is set up shows late, and at one
+// end.
 constexpr size_t kDescriptors = 8;
 
 std::unique_ptr<Connection> GlooTransport::connect(

@@ -37,6 +37,7 @@ PROVIDER = Path("/etc/libibverbs.d/rxe.driver")  # of ibverbs-providers
 SYSTEM_PATHS = "/usr/local/sbin:/usr/sbin:/sbin"
 TIMED_OUT = 124
 NO_STATUS = 125  # the node ended without one: it crashed, or was killed
+CONSOLE_LINES = 60  # of a kernel's, which begins with some 50 about devices
 
 
 def _not_for() -> str:
@@ -197,10 +198,17 @@ class Node:
         text = self.status_file.read_text().strip() if self.status_file.exists() else ""
         return int(text) if text else NO_STATUS
 
+    def crashed(self) -> bool:
+        """Tell whether it has ended without its command's."""
+        return self.process.poll() is not None and not self.status_file.exists()
+
     def story(self) -> str:
-        """Return what the command wrote, or the kernel if it never came to that."""
-        shown = self.log if self.log.exists() else self._console
-        return shown.read_text(errors="replace")
+        """Return what the command wrote, and the kernel, if the command did not come to its end."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        if self.status_file.exists():
+            return text
+        console = self._console.read_text(errors="replace").splitlines()[-CONSOLE_LINES:]
+        return text + "".join(f"(kernel) {line}\n" for line in console)
 
 
 def _write_command(options: argparse.Namespace) -> None:
@@ -210,12 +218,14 @@ def _write_command(options: argparse.Namespace) -> None:
 
 
 def _wait(nodes: Sequence[Node], seconds: float) -> bool:
+    """Wait until all have ended; a node that crashes ends the others' waiting, too."""
     deadline = time.monotonic() + seconds
-    for node in nodes:
-        try:
-            node.process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+    while any(node.process.poll() is None for node in nodes):
+        if any(node.crashed() for node in nodes):
+            return True
+        if time.monotonic() > deadline:
             return False
+        time.sleep(0.1)
     return True
 
 
@@ -234,11 +244,14 @@ def run(options: argparse.Namespace) -> int:
                 for rank in range(options.nodes)
             ]
             in_time = _wait(nodes, options.timeout)
+            crashed = [node.rank for node in nodes if node.crashed()]
         finally:
             for node in nodes:
                 node.power_off()
     for node in nodes:
         print(f"--- node {node.rank}\n{node.story()}", end="", flush=True)
+    for rank in crashed:
+        print(f"lab: node {rank} has crashed", file=sys.stderr)
     if not in_time:
         print(f"lab: not over after {options.timeout} s", file=sys.stderr)
         return TIMED_OUT

@@ -164,8 +164,14 @@ def discard(members: Sequence[Member]) -> None:
 
 
 def close() -> None:
-    """Kills every worker: the end of the test run."""
+    """Kills every worker: the end of the test run.
+
+    Those of this node first: Python waits for its children for ever, and the other node may be
+    gone, which ends this.
+    """
     _idle.clear()
+    here = [member for member in _living if member.key[0] == 0]
+    discard(here)
     discard(list(_living))
 
 
