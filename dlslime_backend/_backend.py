@@ -1,6 +1,5 @@
 """Creates the backend of a process group, and the torch backends that it leans on."""
 
-import atexit
 import copy
 import functools
 import itertools
@@ -15,12 +14,6 @@ from dlslime_backend._load import extension, torch_minor
 # A pair's Gloo group has no time-out of its own to speak of: a quiet pair is not a broken one.
 _NO_TIMEOUT = timedelta(days=365)
 _LONGEST_TIMEOUT = timedelta(days=36525)
-
-
-@functools.cache
-def _shutdown_at_exit() -> None:
-    # While there still is an interpreter: our threads may need it to let go of tensors.
-    atexit.register(extension().shutdown_all)
 
 
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
@@ -101,7 +94,6 @@ def create(options: Any, backend_options: Any) -> Any:
         TypeError: `pg_options` is of another backend.
     """
     module = extension()
-    _shutdown_at_exit()
     if backend_options is None:
         chosen = module.Options()
     elif isinstance(backend_options, module.Options):

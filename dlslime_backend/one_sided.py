@@ -19,10 +19,8 @@ host the bytes go by CUDA IPC.
 
 from __future__ import annotations
 
-import atexit
 import operator
 import struct
-import weakref
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -157,7 +155,6 @@ class Endpoint(Peer):
 
     def __init__(self, name: str = "endpoint", timeout: float = 300.0, route: str = "") -> None:
         super().__init__(extension().EndpointLink(name, timeout, route))
-        _open.add(self)
 
     @property
     def address(self) -> bytes:
@@ -204,7 +201,6 @@ class Hub:
 
     def __init__(self, name: str = "hub", timeout: float = 300.0, route: str = "") -> None:
         self._core = extension().HubLink(name, timeout, route)
-        _open.add(self)
 
     @property
     def address(self) -> bytes:
@@ -220,7 +216,6 @@ class Hub:
         to receive: see `DLSLIME_UNEXPECTED_LIMIT`, half of which may be left so by all of them.
         """
         guests = [Guest(link) for link in self._core.accept()]
-        _open.update(guests)
         return guests
 
     def close(self) -> None:
@@ -232,16 +227,6 @@ class Hub:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-_open: weakref.WeakSet[Endpoint | Guest | Hub] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    # While there still is an interpreter, and before the process's threads are stopped under us.
-    for entry in list(_open):
-        entry.close()
 
 
 def peer(rank: int, group: dist.ProcessGroup | None = None) -> Peer:

@@ -2,12 +2,10 @@
 
 #include <ATen/record_function.h>
 
-#include <set>
-
 #include "core/fork_guard.h"
-#include "torch_ext/callback_thread.h"
 #include "torch_ext/checked_call.h"
 #include "torch_ext/gil.h"
+#include "torch_ext/python_end.h"
 #include "torch_ext/store_rendezvous.h"
 #include "torch_ext/tensor_view.h"
 #include "torch_ext/timeouts.h"
@@ -15,20 +13,6 @@
 namespace dlslime {
 
 namespace {
-
-// For the callbacks of futures that the shutdown has ended.
-constexpr milliseconds kLastCallbacks{1000};
-
-// Backends that have not been destroyed, for shutdownAll(), which holds the
-// mutex while it shuts one of them down.
-struct Live {
-  std::mutex mutex;
-  std::set<DlslimeBackend*> all; // guarded by mutex
-};
-Live& live() {
-  static auto* const backends = new Live;
-  return *backends;
-}
 
 RoutePolicy routeOf(const BackendOptions& options, const Config& config) {
   return options.route.empty() ? config.route : parseRoutePolicy(options.route);
@@ -84,18 +68,18 @@ DlslimeBackend::DlslimeBackend(Setup setup)
       monitoredBarrier_(handle_),
       splits_(setup.rank, setup.size, std::move(setup.makeChild)) {
   init();
-  const std::lock_guard<std::mutex> guard(live().mutex);
-  live().all.insert(this);
 }
 
 DlslimeBackend::~DlslimeBackend() {
   if (inForkedChild()) {
     return;
   }
-  {
-    const WithoutGil others;
-    const std::lock_guard<std::mutex> guard(live().mutex);
-    live().all.erase(this);
+  // Gloo's end waits for what it has begun, which may be for ever.
+  if (liveCollectives_->busy() || pythonEnds()) {
+    collectives_.leak();
+  }
+  if (pythonEnds()) { // peers hear of the process's end, and of nothing before
+    return;
   }
   if (!left_.exchange(true)) {
     // Dropped without destroy_process_group(): nobody expects us to wait here.
@@ -104,24 +88,6 @@ DlslimeBackend::~DlslimeBackend() {
         Status(ErrorCode::kCancelled, "the process group has been destroyed"));
     handle_->engine->leave(*handle_->group);
   }
-}
-
-void shutdownAll() {
-  if (inForkedChild()) {
-    return;
-  }
-  std::set<DlslimeBackend*> all;
-  {
-    const std::lock_guard<std::mutex> guard(live().mutex);
-    all = live().all;
-  }
-  for (auto* const backend : all) {
-    const std::lock_guard<std::mutex> guard(live().mutex);
-    if (live().all.contains(backend)) {
-      backend->shutdown();
-    }
-  }
-  CallbackThread::instance().drain(kLastCallbacks);
 }
 
 namespace {
@@ -192,6 +158,7 @@ DlslimeBackend::WorkPtr DlslimeBackend::post(
     int peer,
     int tag,
     c10d::OpType type) {
+  const StaysWhenPythonEnds stays;
   const bool send = kind == Operation::Kind::kSend;
   const char* const what = send ? "send" : "recv";
   TORCH_CHECK_VALUE(
@@ -247,6 +214,8 @@ void DlslimeBackend::abort() {
   handle_->engine->abort(
       *handle_->group,
       Status(ErrorCode::kCancelled, "the process group was aborted"));
+  liveCollectives_->endAll(
+      Status(ErrorCode::kCancelled, "the process group was aborted"));
   for (const auto& backend : collectives_.made()) {
     backend->abort();
   }
@@ -290,7 +259,10 @@ PeerReport DlslimeBackend::explain(int rank) {
   return checkedCall([&] {
     refuseInForkedChild();
     return handle_->engine->explain(
-        *handle_->group, rank, deadlineAfter(handle_->timeout.load()));
+        *handle_->group,
+        rank,
+        deadlineAfter(handle_->timeout.load()),
+        heedingSignals());
   });
 }
 

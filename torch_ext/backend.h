@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "engine/engine.h"
+#include "torch_ext/c10d/collective_work.h"
 #include "torch_ext/c10d/collectives.h"
 #include "torch_ext/c10d/monitored_barrier.h"
 #include "torch_ext/c10d/splits.h"
@@ -200,18 +201,17 @@ class DlslimeBackend final : public c10d::Backend {
       c10d::OpType type);
   void beginCollective();
   std::chrono::milliseconds limitOf(std::chrono::milliseconds timeout) const;
-  c10d::Backend& collective(
-      const Tensors& tensors,
-      std::chrono::milliseconds timeout);
-  c10d::Backend& collective(
-      const std::vector<Tensors>& lists,
-      std::chrono::milliseconds timeout);
-  c10::intrusive_ptr<c10d::Backend> collectiveOn(
+  template <typename Settings, typename Call>
+  WorkPtr runOn(
       c10::DeviceType device,
-      std::chrono::milliseconds timeout);
+      c10d::OpType type,
+      const Settings& options,
+      const Call& call);
 
   const c10::intrusive_ptr<BackendOptions> options_;
   const std::shared_ptr<GroupHandle> handle_;
+  const std::shared_ptr<LiveCollectives> liveCollectives_ =
+      std::make_shared<LiveCollectives>();
   Collectives collectives_;
   MonitoredBarrier monitoredBarrier_;
   Splits splits_;
@@ -222,9 +222,5 @@ class DlslimeBackend final : public c10d::Backend {
   std::atomic<bool> left_{false};
   std::atomic<bool> aborted_{false};
 };
-
-// Shuts down every backend that is still alive: for the interpreter's exit,
-// while there is one.
-void shutdownAll();
 
 } // namespace dlslime

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/net_address.h"
 #include "torch_ext/backend.h"
+#include "torch_ext/python_end.h"
 
 namespace dlslime {
 
@@ -18,8 +19,9 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 // A Python callable that C++ threads may call, copy and drop without the GIL.
 std::shared_ptr<py::function> shareable(py::function function) {
   return {new py::function(std::move(function)), [](py::function* gone) {
-            const py::gil_scoped_acquire gil;
-            delete gone;
+            if (const GilScope gil; gil) {
+              delete gone;
+            }
           }};
 }
 
@@ -28,7 +30,11 @@ std::shared_ptr<py::function> shareable(py::function function) {
 template <typename... Args>
 std::function<BackendPtr(Args...)> wrap(py::function function) {
   return [shared = shareable(std::move(function))](Args... args) {
-    const py::gil_scoped_acquire gil;
+    const GilScope gil;
+    if (!gil) {
+      throw Error(
+          ErrorCode::kCancelled, "this process's Python has begun to end");
+    }
     try {
       return (*shared)(args...).template cast<BackendPtr>();
     } catch (py::error_already_set& error) {
@@ -116,6 +122,7 @@ py::list reportList(DlslimeBackend& backend) {
   std::vector<PeerReport> reports;
   {
     const py::gil_scoped_release release;
+    const StaysWhenPythonEnds stays;
     reports = backend.report();
   }
   py::list list;
@@ -129,6 +136,7 @@ py::dict explainDict(DlslimeBackend& backend, int rank) {
   PeerReport report;
   {
     const py::gil_scoped_release release;
+    const StaysWhenPythonEnds stays;
     report = backend.explain(rank);
   }
   return toDict(report);

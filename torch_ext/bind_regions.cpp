@@ -34,7 +34,7 @@ PyRegion registerTensor(
       bytesOf(tensor),
       name,
       readOnly,
-      std::make_shared<c10::Storage>(tensor.storage()));
+      sharedWithPython(c10::Storage(tensor.storage())));
 }
 
 // The kernel looks only at its list of mappings for this.
@@ -88,8 +88,9 @@ class HeldBuffer {
     }
   }
   ~HeldBuffer() {
-    const py::gil_scoped_acquire gil;
-    PyBuffer_Release(&buffer_);
+    if (const GilScope gil; gil) {
+      PyBuffer_Release(&buffer_);
+    }
   }
   HeldBuffer(const HeldBuffer&) = delete;
   HeldBuffer& operator=(const HeldBuffer&) = delete;

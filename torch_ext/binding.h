@@ -22,6 +22,7 @@ auto released(const Body& body) {
   Status problem;
   try {
     const py::gil_scoped_release release;
+    const StaysWhenPythonEnds stays;
     return body();
   } catch (const Error& error) {
     problem = error.status();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "torch_ext/python_end.h"
 
 namespace dlslime {
 
@@ -70,8 +71,12 @@ void CallbackThread::run() {
     ++begun_;
     changed_.notify_all();
     lock.unlock();
-    call(callback);
-    callback = nullptr; // what it holds may need the GIL, or this lock
+    if (const PythonScope scope; scope) {
+      call(callback);
+      callback = nullptr; // what it holds may need the GIL, or this lock
+    } else {
+      new std::function<void()>(std::move(callback));
+    }
     lock.lock();
     running_ = false;
     changed_.notify_all();

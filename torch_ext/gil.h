@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/engine.h"
+#include "torch_ext/python_end.h"
 
 namespace dlslime {
 
@@ -20,6 +21,9 @@ class WithoutGil {
                 : nullptr) {}
   ~WithoutGil() {
     if (state_ != nullptr) {
+      {
+        const StaysWhenPythonEnds stays;
+      }
       PyEval_RestoreThread(state_);
     }
   }
@@ -36,6 +40,10 @@ inline std::shared_ptr<Engine> acquireEngine() {
   auto engine = Engine::acquire();
   auto* const raw = engine.get();
   return {raw, [held = std::move(engine)](Engine* /*same*/) mutable {
+            if (pythonEnds()) {
+              new std::shared_ptr<Engine>(std::move(held));
+              return;
+            }
             const WithoutGil others;
             held.reset();
           }};

@@ -5,6 +5,9 @@
 namespace dlslime {
 
 GuestLink::~GuestLink() {
+  if (pythonEnds()) {
+    return;
+  }
   const WithoutGil others;
   if (!closed_.load()) {
     const auto shared = handle();
@@ -25,6 +28,10 @@ HubLink::HubLink(const Endpoint::Options& options)
       timeout_(options.timeout) {}
 
 HubLink::~HubLink() {
+  if (pythonEnds()) {
+    [[maybe_unused]] auto* const leaked = hub_.release();
+    return;
+  }
   const WithoutGil others;
   hub_.reset();
 }

@@ -1,6 +1,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "torch_ext/backend.h"
+#include "torch_ext/python_end.h"
 
 // One function for each class that Python sees.
 namespace dlslime {
@@ -17,8 +18,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   dlslime::bindRegions(module);
   dlslime::bindOneSided(module);
   module.def(
-      "shutdown_all",
-      &dlslime::shutdownAll,
+      "begin_python_end",
+      &dlslime::beginPythonEnd,
       pybind11::call_guard<pybind11::gil_scoped_release>(),
-      "Shut down every live backend of this process.");
+      "Let what is under way finish for a moment: the interpreter ends.");
 }

@@ -129,7 +129,10 @@ PeerReport PeerLink::explain() const {
   refuseInForkedChild();
   const auto shared = handle();
   return shared->engine->explain(
-      *shared->group, peer(), deadlineAfter(shared->timeout.load()));
+      *shared->group,
+      peer(),
+      deadlineAfter(shared->timeout.load()),
+      heedingSignals());
 }
 
 EndpointLink::EndpointLink(const Endpoint::Options& options)
@@ -137,6 +140,10 @@ EndpointLink::EndpointLink(const Endpoint::Options& options)
       timeout_(options.timeout) {}
 
 EndpointLink::~EndpointLink() {
+  if (pythonEnds()) {
+    new std::shared_ptr<Endpoint>(std::move(endpoint_));
+    return;
+  }
   const WithoutGil others;
   close();
 }

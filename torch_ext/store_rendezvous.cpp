@@ -1,9 +1,16 @@
 #include "torch_ext/store_rendezvous.h"
 
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <optional>
 #include <string_view>
 
 #include "core/memory.h"
 #include "core/status.h"
+#include "torch_ext/python_end.h"
 
 namespace dlslime {
 
@@ -13,19 +20,13 @@ std::string full(const std::string& key) {
   return "dlslime/" + key;
 }
 
-// Whatever a store throws, as the engine's error.
-template <typename Call>
-auto guarded(const char* what, Call&& call) {
-  try {
-    return call();
-  } catch (const std::exception& error) {
-    // The first line: torch's go on with a stack of C++.
-    const std::string text = error.what();
-    throw Error(
-        ErrorCode::kUnavailable,
-        std::string("the group's store failed (") + what +
-            "): " + text.substr(0, text.find('\n')));
+bool isOfTorch(c10d::Store* store) {
+  while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store)) {
+    store = prefixed->getUnderlyingStore().get();
   }
+  return dynamic_cast<c10d::TCPStore*>(store) != nullptr ||
+      dynamic_cast<c10d::HashStore*>(store) != nullptr ||
+      dynamic_cast<c10d::FileStore*>(store) != nullptr;
 }
 
 // A store that is written in Python may lack check(): then get() waits, which
@@ -49,6 +50,32 @@ Bytes toBytes(const std::vector<uint8_t>& value) {
 }
 
 } // namespace
+
+StoreRendezvous::StoreRendezvous(c10::intrusive_ptr<c10d::Store> store)
+    : store_(std::move(store)), ofPython_(!isOfTorch(store_.get())) {}
+
+StoreRendezvous::~StoreRendezvous() {
+  dropOrLeak(store_);
+}
+
+// Whatever a store throws, as the engine's error.
+template <typename Call>
+auto StoreRendezvous::guarded(const char* what, const Call& call) const {
+  std::optional<PythonScope> scope;
+  if (ofPython_ && !scope.emplace()) {
+    throw Error(ErrorCode::kCancelled, "this process's Python has ended");
+  }
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    // The first line: torch's go on with a stack of C++.
+    const std::string text = error.what();
+    throw Error(
+        ErrorCode::kUnavailable,
+        std::string("the group's store failed (") + what +
+            "): " + text.substr(0, text.find('\n')));
+  }
+}
 
 void StoreRendezvous::set(const std::string& key, const Bytes& value) {
   std::vector<uint8_t> bytes(value.size());

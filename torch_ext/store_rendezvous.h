@@ -11,8 +11,10 @@ namespace dlslime {
 // may all the same wait for another thread that does so.
 class StoreRendezvous final : public Rendezvous {
  public:
-  explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store)
-      : store_(std::move(store)) {}
+  explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store);
+  ~StoreRendezvous() override;
+  StoreRendezvous(const StoreRendezvous&) = delete;
+  StoreRendezvous& operator=(const StoreRendezvous&) = delete;
 
   void set(const std::string& key, const Bytes& value) override;
   std::optional<Bytes> tryGet(const std::string& key) override;
@@ -23,7 +25,11 @@ class StoreRendezvous final : public Rendezvous {
   std::shared_ptr<Rendezvous> another() override;
 
  private:
-  const c10::intrusive_ptr<c10d::Store> store_;
+  template <typename Call>
+  auto guarded(const char* what, const Call& call) const;
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  const bool ofPython_; // or may be: its calls take the GIL
 };
 
 } // namespace dlslime

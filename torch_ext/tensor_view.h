@@ -6,6 +6,7 @@
 
 #include "core/operation.h"
 #include "torch_ext/device_stream.h"
+#include "torch_ext/python_end.h"
 
 namespace dlslime {
 
@@ -41,7 +42,7 @@ class TensorOperation final : public Operation, public MemoryOwner {
 
  private:
   void releaseMemory() override {
-    storage_ = c10::Storage();
+    dropOrLeak(storage_);
   }
 
   c10::Storage storage_;

@@ -8,6 +8,7 @@
 
 #include "core/log.h"
 #include "torch_ext/overdue.h"
+#include "torch_ext/python_end.h"
 
 namespace dlslime {
 
@@ -43,10 +44,20 @@ void heedSignals() {
   }
 }
 
+std::function<void()> heedingSignals() {
+  return [next = deadlineAfter(kSignalsEvery)]() mutable {
+    if (Clock::now() >= next) {
+      heedSignals();
+      next = deadlineAfter(kSignalsEvery);
+    }
+  };
+}
+
 bool waitHeedingSignals(
     Engine& engine,
     const Operation& operation,
     milliseconds limit) {
+  const StaysWhenPythonEnds guard;
   if (limit <= kSignalsEvery || engine.wait(operation, kSignalsEvery)) {
     return engine.wait(operation, limit);
   }

@@ -29,7 +29,7 @@ RegionPtr sourceOf(const at::Tensor& tensor, const Region& ofWindow) {
   handle.size = view.size;
   handle.name = "a tensor that is put";
   return std::make_shared<Region>(
-      handle, view, std::make_shared<c10::Storage>(tensor.storage()));
+      handle, view, sharedWithPython(c10::Storage(tensor.storage())));
 }
 
 } // namespace
@@ -156,7 +156,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
     const auto region = engine.registerMemory(
         bytesOf(tensor),
         "window " + std::to_string(number_),
-        owning ? std::make_shared<c10::Storage>(tensor.storage()) : nullptr);
+        owning ? sharedWithPython(c10::Storage(tensor.storage())) : nullptr);
     std::vector<Remote> remotes;
     try {
       const WindowPart mine(region->handle(), tensor);

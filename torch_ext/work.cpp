@@ -5,6 +5,7 @@
 
 #include "torch_ext/checked_call.h"
 #include "torch_ext/device_stream.h"
+#include "torch_ext/python_end.h"
 #include "torch_ext/timeouts.h"
 
 namespace dlslime {
@@ -53,6 +54,7 @@ bool P2PWork::isCompleted() {
     return true;
   }
   // Looks for news as well, so that polling alone is enough to make progress.
+  const StaysWhenPythonEnds stays;
   checkedCall(refuseInForkedChild);
   handle_->engine->poke();
   return operation_->done();
@@ -91,6 +93,7 @@ std::vector<at::Tensor> P2PWork::result() {
 }
 
 bool P2PWork::wait(std::chrono::milliseconds timeout) {
+  const StaysWhenPythonEnds stays;
   const auto limit = timeout == kNoTimeout
       ? handle_->timeout.load()
       : checkedTimeout("a wait's", timeout);

@@ -13,7 +13,8 @@ enum class MessageType : uint8_t {
   kJoin = 1, // group, source, id = the joiner's group, offset = its epoch
   kJoined, // group = the joiner's, id = the accepting group, tag = the joiner
   kStale, // group = the joiner's: its address record is from another life
-  kLeave, // group, source: this rank has left the group
+  kLeave, // group, source: this rank has left the group; tag = 1: amid things,
+          // since it had aborted it
   kRefused, // group = the joiner's, source, tag = a RefusalReason, length:
             // nobody can join that group now
   kEager, // group, source, tag, length; the payload is the message

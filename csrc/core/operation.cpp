@@ -112,7 +112,7 @@ std::string Operation::describe() const {
 std::string tagName(uint32_t tag) {
   constexpr uint32_t kFirstOwn = 1U << 31;
   return tag < kFirstOwn ? "tag " + std::to_string(tag)
-                         : "a tag of dlslime's own";
+                         : "with a tag of dlslime's own";
 }
 
 OperationPtr OperationQueue::pop() {

@@ -43,6 +43,16 @@ void end(Engine* engine) {
 }
 
 constexpr uint64_t kWakeTokens = 1ULL << 62; // wakeFds(), by transport index
+// The one of the process.
+struct Shared {
+  std::mutex mutex;
+  std::weak_ptr<Engine> engine; // guarded by mutex
+};
+Shared& theShared() {
+  static auto* const shared = new Shared;
+  return *shared;
+}
+
 } // namespace
 
 void refuseInForkedChild() {
@@ -57,16 +67,21 @@ void refuseInForkedChild() {
 
 std::shared_ptr<Engine> Engine::acquire() {
   refuseInForkedChild();
-  static std::mutex mutex;
-  static std::weak_ptr<Engine> shared;
-  const std::lock_guard<std::mutex> guard(mutex);
-  auto engine = shared.lock();
+  auto& shared = theShared();
+  const std::lock_guard<std::mutex> guard(shared.mutex);
+  auto engine = shared.engine.lock();
   if (!engine) {
     engine =
         std::shared_ptr<Engine>(new Engine(Config::fromEnvironment()), &end);
-    shared = engine;
+    shared.engine = engine;
   }
   return engine;
+}
+
+std::shared_ptr<Engine> Engine::existing() {
+  auto& shared = theShared();
+  const std::lock_guard<std::mutex> guard(shared.mutex);
+  return shared.engine.lock();
 }
 
 Engine::Engine(const Config& config)

@@ -36,6 +36,8 @@ class Engine final : public ProgressSource {
   // the last. Throws Error (bad environment variables, no descriptors left,
   // or called in a forked child).
   static std::shared_ptr<Engine> acquire();
+  // The same if there is one.
+  static std::shared_ptr<Engine> existing();
 
   explicit Engine(const Config& config);
   ~Engine() override;
@@ -51,6 +53,9 @@ class Engine final : public ProgressSource {
   // The peer of an endpoint is rank `rank` of `group`, by this record; nobody
   // is in `spare`. Throws Error: another one has come before it.
   void pair(Group& group, int rank, const AddressRecord& record, Group& spare);
+  // The process is about to end: what leave() does first, for all groups, one
+  // moment for all. No rendezvous is asked afterwards.
+  void lingerAll();
   // Ends all that is pending in the group, and all to come, with `why`.
   void abort(Group& group, const Status& why);
 
@@ -110,8 +115,13 @@ class Engine final : public ProgressSource {
   // Error: it has failed, or is not connected.
   uint32_t peerPid(Group& group, int rank);
   std::vector<PeerReport> report(Group& group);
-  // Connects to the rank if need be; throws Error if that fails.
-  PeerReport explain(Group& group, int rank, TimePoint deadline);
+  // Connects to the rank if need be; throws Error if that fails, and what
+  // `meanwhile` throws, which is called from time to time.
+  PeerReport explain(
+      Group& group,
+      int rank,
+      TimePoint deadline,
+      const std::function<void()>& meanwhile = {});
   // "peer connected by shm, no matching send seen": for time-out texts.
   std::string describeLink(Group& group, const Operation& operation);
   // One line for each pending operation of the group, at most `most`.
@@ -119,6 +129,10 @@ class Engine final : public ProgressSource {
 
   // Some rank of the group has died or left.
   bool hasFailedPeer(Group& group);
+  // One has left amid things: what all do together comes to no end.
+  bool hasAbortedPeer(Group& group);
+  // "rank 2: its process has ended ...; ...", of those; empty: none.
+  std::string describeFailures(Group& group);
   size_t connections();
   size_t groups();
   const Config& config() const {
@@ -139,7 +153,8 @@ class Engine final : public ProgressSource {
   void onReady(const std::vector<uint64_t>& tokens) override;
 
  private:
-  void linger(Group& group);
+  bool isClosed(Group& group);
+  void linger(Group& group, TimePoint deadline);
   void
   cancelLocked(Group& group, const OperationPtr& operation, const Status& why);
   bool lookLocked(int most = kMessagesPerPoll);

@@ -59,8 +59,7 @@ void Engine::abort(Group& group, const Status& why) {
   }
 }
 
-void Engine::linger(Group& group) {
-  const auto deadline = deadlineAfter(state_.config.linger);
+void Engine::linger(Group& group, TimePoint deadline) {
   std::vector<OperationPtr> pending;
   {
     const Section section(state_);
@@ -76,11 +75,25 @@ void Engine::linger(Group& group) {
   }
 }
 
+void Engine::lingerAll() {
+  const auto deadline = deadlineAfter(state_.config.linger);
+  std::vector<std::shared_ptr<Group>> groups;
+  {
+    const Section section(state_);
+    groups = state_.membership.all();
+  }
+  for (const auto& group : groups) {
+    linger(*group, deadline);
+    group->addresses().close();
+  }
+}
+
 void Engine::leave(Group& group) {
   if (inForkedChild()) {
     return;
   }
-  linger(group);
+  const bool aborted = isClosed(group);
+  linger(group, deadlineAfter(state_.config.linger));
   abort(
       group,
       Status(
@@ -88,7 +101,12 @@ void Engine::leave(Group& group) {
           "this process has shut down its process group"));
   const Section section(state_);
   group.leaveHeldTo(state_.strays);
-  state_.membership.remove(group);
+  state_.membership.remove(group, aborted);
+}
+
+bool Engine::isClosed(Group& group) {
+  const Section section(state_);
+  return group.closed();
 }
 
 void Engine::keepGuest(const std::shared_ptr<Group>& guest) {
@@ -162,7 +180,11 @@ std::vector<PeerReport> Engine::report(Group& group) {
   return all;
 }
 
-PeerReport Engine::explain(Group& group, int rank, TimePoint deadline) {
+PeerReport Engine::explain(
+    Group& group,
+    int rank,
+    TimePoint deadline,
+    const std::function<void()>& meanwhile) {
   std::vector<int> ranks;
   std::shared_ptr<Group> shared;
   {
@@ -176,9 +198,15 @@ PeerReport Engine::explain(Group& group, int rank, TimePoint deadline) {
   }
   while (Clock::now() < deadline) {
     step();
+    if (meanwhile) {
+      meanwhile();
+    }
     {
       const Section section(state_);
       const auto& link = group.link(rank);
+      if (group.closed()) {
+        throw Error(group.closeReason());
+      }
       if (link.state == Group::LinkState::kReady) {
         return reportOne(group, rank);
       }
@@ -237,6 +265,29 @@ std::string Engine::describePending(Group& group, size_t most) {
     text += " and " + std::to_string(pending.size() - most) + " more";
   }
   return text.empty() ? "nothing" : text;
+}
+
+std::string Engine::describeFailures(Group& group) {
+  const Section section(state_);
+  std::string text;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto& link = group.link(rank);
+    if (link.state == Group::LinkState::kFailed) {
+      text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) +
+          ": " + link.failure.message();
+    }
+  }
+  return text;
+}
+
+bool Engine::hasAbortedPeer(Group& group) {
+  const Section section(state_);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (group.link(rank).aborted) {
+      return true;
+    }
+  }
+  return false;
 }
 
 bool Engine::hasFailedPeer(Group& group) {

@@ -59,6 +59,7 @@ class Group {
     std::shared_ptr<PeerChannel> channel; // kJoining, kReady, kFailed
     uint32_t remoteGroup = 0; // kReady: the peer's id of this group
     Status failure;
+    bool aborted = false; // kFailed: its rank has left amid things
     std::string problem; // kResolving: what the last look for it found
     OperationQueue waiting; // sends that were posted before kReady
     int brokenJoins = 0; // connections that broke in kJoining
@@ -96,6 +97,9 @@ class Group {
   std::string nameOf(int rank) const;
   bool closed() const {
     return closed_;
+  }
+  const Status& closeReason() const {
+    return closeReason_;
   }
   // Nobody can join any more, since another group of this endpoint has its
   // peer.

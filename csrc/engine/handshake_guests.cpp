@@ -66,7 +66,8 @@ void Handshakes::tellExhausted(ControlSocket& socket, const std::string& why) {
   try {
     // What is unread when a TCP socket is closed takes the answer with it.
     socket.receiveFrame();
-  } catch (const Error&) { // which is not read for its content
+  } catch (const Error& error) { // which is not read for its content
+    logDebug(error.what());
   }
   try {
     const Welcome later{Verdict::kLater, "the peer says: " + why, {}};
@@ -272,11 +273,10 @@ std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
       Verdict::kRefused, "what came by the old one is not all read", {}, 0};
 }
 
-Welcome Handshakes::connectGuest(
-    Guest& guest,
-    ControlSocket::Frame frame,
+// `fallback` is that of the group that needs the pair.
+Transport::Context Handshakes::contextOf(
     const Hello& hello,
-    Transport& transport) {
+    FallbackPolicy& fallback) {
   Transport::Context context;
   context.nonce = hello.nonce;
   context.peer = hello.self.identity;
@@ -285,14 +285,21 @@ Welcome Handshakes::connectGuest(
                         nonce = hello.nonce](TimePoint deadline) {
     return all->take(nonce, deadline);
   };
-  auto fallback = state_.config.fallback;
-  {
-    const Section section(state_);
-    if (const auto group = state_.membership.find(hello.group)) {
-      context.carrierSource = group->options().carrierSource;
-      fallback = group->options().fallback;
-    }
+  const Section section(state_);
+  if (const auto group = state_.membership.find(hello.group)) {
+    context.carrierSource = group->options().carrierSource;
+    fallback = group->options().fallback;
   }
+  return context;
+}
+
+Welcome Handshakes::connectGuest(
+    Guest& guest,
+    ControlSocket::Frame frame,
+    const Hello& hello,
+    Transport& transport) {
+  auto fallback = state_.config.fallback;
+  const auto context = contextOf(hello, fallback);
   std::vector<RejectedRoute> rejected;
   rejected.reserve(hello.rejected.size());
   for (const auto& [route, reason] : hello.rejected) {

@@ -190,6 +190,7 @@ class Handshakes {
   std::optional<Welcome> answerReplacing(const Hello& hello);
   void dropOthers(const ChannelKey& key);
   uint64_t lastSeen(const ChannelKey& key);
+  Transport::Context contextOf(const Hello& hello, FallbackPolicy& fallback);
   Welcome connectGuest(
       Guest& guest,
       ControlSocket::Frame frame,

@@ -50,14 +50,17 @@ std::shared_ptr<Group> Membership::add(uint64_t epoch, GroupOptions options) {
   return group;
 }
 
-void Membership::remove(Group& group) {
+void Membership::remove(Group& group, bool aborted) {
   for (int rank = 0; rank < group.size(); ++rank) {
     const auto& link = group.link(rank);
     if (link.state != State::kReady || rank == group.rank()) {
       continue;
     }
     sendLeave(
-        *link.channel, link.remoteGroup, static_cast<uint32_t>(group.rank()));
+        *link.channel,
+        link.remoteGroup,
+        static_cast<uint32_t>(group.rank()),
+        aborted);
     link.channel->out().flush();
   }
   lastGroup_ = nullptr;
@@ -169,11 +172,13 @@ void Membership::onJoin(
 void Membership::sendLeave(
     PeerChannel& channel,
     uint32_t remoteGroup,
-    uint32_t rank) {
+    uint32_t rank,
+    bool aborted) {
   MessageHeader leave;
   leave.type = MessageType::kLeave;
   leave.group = remoteGroup;
   leave.source = rank;
+  leave.tag = aborted ? 1 : 0;
   channel.out().sendControl(leave);
 }
 
@@ -280,7 +285,7 @@ void Membership::onAnswer(
   const auto group = find(answer.group);
   const auto rank = static_cast<int>(answer.source);
   if (group == nullptr && answer.type == MessageType::kJoined) {
-    sendLeave(*channel, static_cast<uint32_t>(answer.id), answer.tag);
+    sendLeave(*channel, static_cast<uint32_t>(answer.id), answer.tag, false);
   }
   if (group == nullptr || rank < 0 || rank >= group->size() ||
       group->link(rank).channel != channel) {
@@ -297,13 +302,16 @@ void Membership::onAnswer(
   } else if (group->options().oneLife) {
     failLink(group, rank, closedByOther(*group));
   } else if (answer.type == MessageType::kLeave) {
+    link.aborted = answer.tag == 1;
     failLink(
         group,
         rank,
         Status(
             ErrorCode::kPeerFailed,
             "rank " + std::to_string(rank) +
-                " has left the group (its process group was shut down)"));
+                (link.aborted ? " has aborted its process group, and left"
+                              : " has left the group (its process group was "
+                                "shut down)")));
   } else if (link.state == State::kJoining) {
     link.state = State::kResolving; // the wire-up reads its record again
     link.channel = nullptr;
@@ -315,7 +323,7 @@ void Membership::onAnswer(
 void Membership::onTruncated(Group& group, const MessageHeader& notice) {
   logError(
       "a send of " + std::to_string(notice.length) + " bytes to " +
-      group.nameOf(static_cast<int>(notice.source)) + " with " +
+      group.nameOf(static_cast<int>(notice.source)) + " " +
       tagName(notice.tag) + " met a receive of only " +
       std::to_string(notice.offset) + " bytes; that receive has failed");
 }

@@ -21,8 +21,9 @@ class Membership final : public ChannelOwner {
       : completions_(completions), wake_(std::move(wake)) {}
 
   std::shared_ptr<Group> add(uint64_t epoch, GroupOptions options);
-  // Tells the peers that this rank has left; the id is never used again.
-  void remove(Group& group);
+  // Tells the peers that this rank has left, after an abort or in peace; the id
+  // is never used again.
+  void remove(Group& group, bool aborted = false);
   std::shared_ptr<Group> find(uint32_t id) const;
   size_t size() const {
     return groups_.size();
@@ -79,8 +80,11 @@ class Membership final : public ChannelOwner {
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& join,
       Group& group);
-  static void
-  sendLeave(PeerChannel& channel, uint32_t remoteGroup, uint32_t rank);
+  static void sendLeave(
+      PeerChannel& channel,
+      uint32_t remoteGroup,
+      uint32_t rank,
+      bool aborted);
   static void refuse(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& join,

@@ -226,6 +226,7 @@ class PeerChannel final : public ConnectionEvents,
   void inOrder(const MessageHeader& header, ByteSpan payload);
   void dispatch(const MessageHeader& header, ByteSpan payload);
   void toGroup(const MessageHeader& header, ByteSpan payload);
+  void toOutbound(const MessageHeader& header);
   void toTransfers(const MessageHeader& header, ByteSpan payload);
   void toLender(bool known, const MessageHeader& header, ByteSpan payload);
 

@@ -131,26 +131,16 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kUnshare:
       gpus_.onShare(header, payload);
       return;
-    case MessageType::kReshare:
-      out_->onReshare(header);
-      return;
     case MessageType::kData:
       in_->onData(header, payload);
       return;
+    case MessageType::kReshare:
     case MessageType::kRequest:
-      out_->onRequest(header);
-      return;
     case MessageType::kFinish:
-      out_->onFinish(header);
-      return;
     case MessageType::kCredit:
-      out_->onCredit(header);
-      return;
     case MessageType::kReady:
-      out_->onReady(header);
-      return;
     case MessageType::kRetract:
-      out_->onRetract(header);
+      toOutbound(header);
       return;
     case MessageType::kRetracted:
       in_->onRetracted(header);
@@ -159,6 +149,22 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
       return;
   }
   refuse(header);
+}
+
+void PeerChannel::toOutbound(const MessageHeader& header) {
+  if (header.type == MessageType::kReshare) {
+    out_->onReshare(header);
+  } else if (header.type == MessageType::kRequest) {
+    out_->onRequest(header);
+  } else if (header.type == MessageType::kFinish) {
+    out_->onFinish(header);
+  } else if (header.type == MessageType::kCredit) {
+    out_->onCredit(header);
+  } else if (header.type == MessageType::kReady) {
+    out_->onReady(header);
+  } else {
+    out_->onRetract(header);
+  }
 }
 
 void PeerChannel::toTransfers(const MessageHeader& header, ByteSpan payload) {

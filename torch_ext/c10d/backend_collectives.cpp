@@ -1,19 +1,15 @@
 // Collectives: each goes to torch's own backend for its device.
+#include <algorithm>
+
 #include "torch_ext/backend.h"
+#include "torch_ext/c10d/collective_work.h"
 #include "torch_ext/checked_call.h"
+#include "torch_ext/python_end.h"
 #include "torch_ext/timeouts.h"
 
 namespace dlslime {
 
 using WorkPtr = DlslimeBackend::WorkPtr;
-
-c10::intrusive_ptr<c10d::Backend> DlslimeBackend::collectiveOn(
-    c10::DeviceType device,
-    std::chrono::milliseconds timeout) {
-  const auto limit = limitOf(timeout);
-  beginCollective();
-  return collectives_.forDevice(device, limit);
-}
 
 void DlslimeBackend::beginCollective() {
   checkedCall([&] { handle_->requireUsable(); });
@@ -31,121 +27,218 @@ std::chrono::milliseconds DlslimeBackend::limitOf(
       : checkedTimeout("a collective's", timeout);
 }
 
-c10d::Backend& DlslimeBackend::collective(
-    const Tensors& tensors,
-    std::chrono::milliseconds timeout) {
-  // The map keeps it alive for as long as this object lives.
-  return *collectiveOn(
-      tensors.empty() ? c10::DeviceType::CPU : tensors[0].device().type(),
-      timeout);
+namespace {
+
+constexpr auto kOften = std::chrono::milliseconds(100);
+
+c10::DeviceType deviceOf(const DlslimeBackend::Tensors& tensors) {
+  return tensors.empty() ? c10::DeviceType::CPU : tensors[0].device().type();
 }
 
-c10d::Backend& DlslimeBackend::collective(
-    const std::vector<Tensors>& lists,
-    std::chrono::milliseconds timeout) {
-  return collective(lists.empty() ? Tensors() : lists[0], timeout);
+} // namespace
+
+// `call` is given the backend and the options. What the first collective has
+// taken to be set up is part of its time.
+template <typename Settings, typename Call>
+WorkPtr DlslimeBackend::runOn(
+    c10::DeviceType device,
+    c10d::OpType type,
+    const Settings& options,
+    const Call& call) {
+  const StaysWhenPythonEnds stays;
+  const auto limit = limitOf(options.timeout);
+  beginCollective();
+  const auto begun = Clock::now();
+  const auto backend = collectives_.forDevice(device, limit);
+  auto own = options;
+  const auto taken = std::chrono::duration_cast<std::chrono::milliseconds>(
+      Clock::now() - begun);
+  if (taken > kOften) {
+    own.timeout = std::max(limit - taken, std::chrono::milliseconds(1));
+  }
+  WorkPtr work = call(*backend, own);
+  if (device == c10::DeviceType::CPU) {
+    work = c10::make_intrusive<CollectiveWork>(
+        handle_, liveCollectives_, std::move(work), type);
+  }
+  return work;
 }
 
 WorkPtr DlslimeBackend::broadcast(
     Tensors& tensors,
     const c10d::BroadcastOptions& options) {
-  return collective(tensors, options.timeout).broadcast(tensors, options);
+  return runOn(
+      deviceOf(tensors),
+      c10d::OpType::BROADCAST,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.broadcast(tensors, own);
+      });
 }
 
 WorkPtr DlslimeBackend::allreduce(
     Tensors& tensors,
     const c10d::AllreduceOptions& options) {
-  return collective(tensors, options.timeout).allreduce(tensors, options);
+  return runOn(
+      deviceOf(tensors),
+      c10d::OpType::ALLREDUCE,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.allreduce(tensors, own);
+      });
 }
 
 WorkPtr DlslimeBackend::allreduce_sparse(
     Tensors& tensors,
     const c10d::AllreduceOptions& options) {
-  // Gloo has it under the name of the dense one.
-  return collective(tensors, options.timeout).allreduce(tensors, options);
+  return runOn(
+      deviceOf(tensors),
+      c10d::OpType::_ALLREDUCE_SPARSE,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.allreduce(tensors, own);
+      });
 }
 
 WorkPtr DlslimeBackend::allreduce_coalesced(
     Tensors& tensors,
     const c10d::AllreduceCoalescedOptions& options) {
-  return collective(tensors, options.timeout)
-      .allreduce_coalesced(tensors, options);
+  return runOn(
+      deviceOf(tensors),
+      c10d::OpType::ALLREDUCE_COALESCED,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.allreduce_coalesced(tensors, own);
+      });
 }
 
 WorkPtr DlslimeBackend::reduce(
     Tensors& tensors,
     const c10d::ReduceOptions& options) {
-  return collective(tensors, options.timeout).reduce(tensors, options);
+  return runOn(
+      deviceOf(tensors),
+      c10d::OpType::REDUCE,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.reduce(tensors, own);
+      });
 }
 
 WorkPtr DlslimeBackend::allgather(
     std::vector<Tensors>& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  return collective(inputs, options.timeout)
-      .allgather(outputs, inputs, options);
+  return runOn(
+      deviceOf(inputs),
+      c10d::OpType::ALLGATHER,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.allgather(outputs, inputs, own);
+      });
 }
 
 WorkPtr DlslimeBackend::_allgather_base(
     at::Tensor& output,
     at::Tensor& input,
     const c10d::AllgatherOptions& options) {
-  return collective(Tensors{input}, options.timeout)
-      ._allgather_base(output, input, options);
+  return runOn(
+      input.device().type(),
+      c10d::OpType::_ALLGATHER_BASE,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend._allgather_base(output, input, own);
+      });
 }
 
 WorkPtr DlslimeBackend::allgather_coalesced(
     std::vector<Tensors>& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  return collective(inputs, options.timeout)
-      .allgather_coalesced(outputs, inputs, options);
+  return runOn(
+      deviceOf(inputs),
+      c10d::OpType::ALLGATHER_COALESCED,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.allgather_coalesced(outputs, inputs, own);
+      });
 }
 
 WorkPtr DlslimeBackend::allgather_into_tensor_coalesced(
     Tensors& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  return collective(inputs, options.timeout)
-      .allgather_into_tensor_coalesced(outputs, inputs, options);
+  return runOn(
+      deviceOf(inputs),
+      c10d::OpType::COALESCED,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.allgather_into_tensor_coalesced(outputs, inputs, own);
+      });
 }
 
 WorkPtr DlslimeBackend::gather(
     std::vector<Tensors>& outputs,
     Tensors& inputs,
     const c10d::GatherOptions& options) {
-  return collective(inputs, options.timeout).gather(outputs, inputs, options);
+  return runOn(
+      deviceOf(inputs),
+      c10d::OpType::GATHER,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.gather(outputs, inputs, own);
+      });
 }
 
 WorkPtr DlslimeBackend::scatter(
     Tensors& outputs,
     std::vector<Tensors>& inputs,
     const c10d::ScatterOptions& options) {
-  return collective(outputs, options.timeout).scatter(outputs, inputs, options);
+  return runOn(
+      deviceOf(outputs),
+      c10d::OpType::SCATTER,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.scatter(outputs, inputs, own);
+      });
 }
 
 WorkPtr DlslimeBackend::reduce_scatter(
     Tensors& outputs,
     std::vector<Tensors>& inputs,
     const c10d::ReduceScatterOptions& options) {
-  return collective(outputs, options.timeout)
-      .reduce_scatter(outputs, inputs, options);
+  return runOn(
+      deviceOf(outputs),
+      c10d::OpType::REDUCE_SCATTER,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.reduce_scatter(outputs, inputs, own);
+      });
 }
 
 WorkPtr DlslimeBackend::_reduce_scatter_base(
     at::Tensor& output,
     at::Tensor& input,
     const c10d::ReduceScatterOptions& options) {
-  return collective(Tensors{output}, options.timeout)
-      ._reduce_scatter_base(output, input, options);
+  return runOn(
+      output.device().type(),
+      c10d::OpType::_REDUCE_SCATTER_BASE,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend._reduce_scatter_base(output, input, own);
+      });
 }
 
 WorkPtr DlslimeBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs,
     Tensors& inputs,
     const c10d::ReduceScatterOptions& options) {
-  return collective(outputs, options.timeout)
-      .reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  return runOn(
+      deviceOf(outputs),
+      c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.reduce_scatter_tensor_coalesced(outputs, inputs, own);
+      });
 }
 
 WorkPtr DlslimeBackend::alltoall_base(
@@ -154,21 +247,37 @@ WorkPtr DlslimeBackend::alltoall_base(
     std::vector<int64_t>& outputSplits,
     std::vector<int64_t>& inputSplits,
     const c10d::AllToAllOptions& options) {
-  return collective(Tensors{input}, options.timeout)
-      .alltoall_base(output, input, outputSplits, inputSplits, options);
+  return runOn(
+      input.device().type(),
+      c10d::OpType::ALLTOALL_BASE,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.alltoall_base(
+            output, input, outputSplits, inputSplits, own);
+      });
 }
 
 WorkPtr DlslimeBackend::alltoall(
     Tensors& outputs,
     Tensors& inputs,
     const c10d::AllToAllOptions& options) {
-  return collective(inputs, options.timeout).alltoall(outputs, inputs, options);
+  return runOn(
+      deviceOf(inputs),
+      c10d::OpType::ALLTOALL,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.alltoall(outputs, inputs, own);
+      });
 }
 
 WorkPtr DlslimeBackend::barrier(const c10d::BarrierOptions& options) {
-  const auto device =
-      options.device ? options.device->type() : c10::DeviceType::CPU;
-  return collectiveOn(device, options.timeout)->barrier(options);
+  return runOn(
+      options.device ? options.device->type() : c10::DeviceType::CPU,
+      c10d::OpType::BARRIER,
+      options,
+      [&](c10d::Backend& backend, const auto& own) {
+        return backend.barrier(own);
+      });
 }
 
 void DlslimeBackend::monitoredBarrier(

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/keep.h"
 #include "core/random.h"
 
 namespace dlslime {
@@ -151,6 +152,13 @@ void Collectives::setNames(
   description_ = description;
   for (const auto& [device, backend] : backends_) {
     backend->setGroupUid(uid);
+  }
+}
+
+void Collectives::leak() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (auto gloo = backends_.extract(c10::DeviceType::CPU)) {
+    keepForEver(std::make_shared<BackendPtr>(std::move(gloo.mapped())));
   }
 }
 

@@ -45,6 +45,8 @@ class Collectives {
   void setNames(const std::string& uid, const std::string& description);
   // New ones are refused from here on.
   void close();
+  // They stay to the process's end, with their threads.
+  void leak();
 
  private:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;

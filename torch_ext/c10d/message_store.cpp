@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "torch_ext/c10d/store_messages.h"
+#include "torch_ext/python_end.h"
 
 namespace dlslime {
 
@@ -277,6 +278,8 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
 
   template <typename Ready>
   void await(TimePoint until, const Ready& ready) {
+    const StaysWhenPythonEnds stays;
+    const OutsidePython outside;
     auto pause = kFirstPause;
     auto signals = Clock::now() + kSignalsEvery;
     std::unique_lock<std::mutex> lock(mutex_);

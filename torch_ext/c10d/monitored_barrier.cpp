@@ -64,6 +64,11 @@ void MonitoredBarrier::lead(
     try {
       receive(rank, number, deadline);
     } catch (const Error& error) {
+      TORCH_CHECK_WITH(
+          DistBackendError,
+          error.status().code() != ErrorCode::kCancelled,
+          "dlslime: monitored_barrier: ",
+          error.what());
       const auto name = std::to_string(rank);
       names += (missing == 0 ? "" : ", ") + name;
       causes +=

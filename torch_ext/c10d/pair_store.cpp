@@ -10,6 +10,7 @@
 
 #include "core/bytes.h"
 #include "core/status.h"
+#include "torch_ext/python_end.h"
 
 namespace dlslime {
 
@@ -85,6 +86,8 @@ void PairStore::wait(
 }
 
 void PairStore::awaitSocket(short events, TimePoint deadline) {
+  const StaysWhenPythonEnds stays;
+  const OutsidePython outside;
   pollfd entry{socket_.get(), events, 0};
   for (;;) {
     const int ready = poll(&entry, 1, pollTimeoutMs(deadline));

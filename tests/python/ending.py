@@ -1,0 +1,224 @@
+"""Processes that end as programs do, by their interpreter's own end, which the pool's never reach.
+
+`run_ends(fn, size, *args)` calls `fn(rank, size, *args)` in `size` of them, each in a group unless
+`init=False`, and returns how each has ended and what it wrote. What harness offers to the ranks'
+functions (`tell`, `await_key`, `sync`, `init_group`, ...) works in them, too. A launcher that has
+imported torch forks them, so that each costs little more than its own end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import dataclasses
+import faulthandler
+import functools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import worker
+
+# What a process ends with whose function returns: its own status, which no fault has.
+OWN_STATUS = 40
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclasses.dataclass
+class End:
+    """How a process ended."""
+
+    status: int | None  # negative: the signal that ended it; None: it did not end in time
+    output: str
+
+
+def run_ends(
+    fn: Callable[..., Any],
+    size: int,
+    *args: Any,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 60,
+    group_timeout: float = 30,
+    init: bool = True,
+) -> list[End]:
+    """Runs `fn(rank, size, *args)` in `size` processes and returns how they ended.
+
+    Args:
+        fn: a function at the top level of a module.
+        size: the number of ranks.
+        args: further arguments of `fn`.
+        env: environment variables of all.
+        timeout: seconds after which those that still run are killed, their stacks in the output.
+        group_timeout: the group's own time-out in seconds.
+        init: whether they make the group; without, `fn` calls `init_group`.
+    """
+    import nodes
+    import pool
+
+    name = pool.unique_world()
+    jobs = [
+        worker.Job(
+            fn,
+            args,
+            rank,
+            size,
+            "dlslime",
+            name,
+            nodes.ADDRESS,
+            pool.store_port(),
+            init,
+            False,
+            group_timeout,
+            {},
+        )
+        for rank in range(size)
+    ]
+    launcher = _launcher()
+    launcher.send_bytes(pickle.dumps((jobs, dict(env or {}), timeout)))
+    return pickle.loads(launcher.recv_bytes())
+
+
+def expect_own_statuses(ends: Sequence[End], statuses: Sequence[int] = ()) -> None:
+    """Raises AssertionError unless each process ended with its own status, or the one given."""
+    expected = list(statuses) or [OWN_STATUS + rank for rank in range(len(ends))]
+    story = "".join(f"\n--- rank {r}: {e.status}\n{e.output}" for r, e in enumerate(ends))
+    assert [end.status for end in ends] == expected, story
+
+
+def record(call: Callable[[], Any], what: str, into: dict[str, tuple[float, str]]) -> None:
+    """Note when `call` ended, and how, under `what`."""
+    try:
+        call()
+        into[what] = (time.time(), "it ended well")
+    except (RuntimeError, ValueError) as error:
+        into[what] = (time.time(), f"{type(error).__name__}: {error}")
+
+
+class _Garbage:
+    """Calls its action when it is collected after Python has begun to end, and else lives on."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self._itself = self
+        self._action = action
+
+    def __del__(self) -> None:
+        if sys.is_finalizing():
+            self._action()
+        else:
+            _Garbage(self._action)
+
+
+def at_the_interpreters_end(action: Callable[[], object]) -> None:
+    """Calls `action` once Python has begun to end: no other thread gets the GIL from then on."""
+    atexit.register(_Garbage, action)
+
+
+def await_end_of(pid: int, seconds: float = 60) -> None:
+    """Waits until a process of this host has ended, reaped or not."""
+    deadline = time.monotonic() + seconds
+    while _runs(pid):
+        assert time.monotonic() < deadline, f"process {pid} has not ended"
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+@functools.cache
+def _launcher() -> Connection:
+    """The launcher's connection; it ends when this one is closed."""
+    from multiprocessing import Pipe
+
+    ours, theirs = Pipe()
+    here = str(Path(__file__).parent)
+    paths = [here, *(path for path in sys.path if path)]
+    subprocess.Popen(
+        [sys.executable, __file__, str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+    )
+    theirs.close()
+    return ours
+
+
+def _play(job: worker.Job, env: Mapping[str, str], output: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout.reconfigure(line_buffering=True)
+    os.environ.update(env)
+    torch.set_num_threads(1)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+    worker._current = worker._make_context(job, None)
+    if job.init:
+        worker._init_group(job.group_timeout)
+    job.fn(job.rank, job.size, *job.args)
+    sys.exit(OWN_STATUS + job.rank)
+
+
+def _await(pids: Mapping[int, int], timeout: float) -> dict[int, int | None]:
+    """The statuses of processes by rank; kills those that have not ended in time."""
+    statuses: dict[int, int | None] = {}
+    deadline = time.monotonic() + timeout
+    while len(statuses) < len(pids):
+        for rank, pid in pids.items():
+            if rank not in statuses:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    statuses[rank] = os.waitstatus_to_exitcode(status)
+                elif time.monotonic() > deadline:
+                    os.kill(pid, signal.SIGUSR1)
+                    time.sleep(0.5)
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                    statuses[rank] = None
+        time.sleep(0.01)
+    return statuses
+
+
+def _serve(connection: Connection) -> None:
+    """The launcher's life; returns in no child."""
+    while True:
+        try:
+            jobs, env, timeout = pickle.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(tempfile.TemporaryFile("w+b", buffering=0)) for _ in jobs]
+            pids: dict[int, int] = {}
+            for job, file in zip(jobs, files, strict=True):
+                pid = os.fork()
+                if pid == 0:
+                    connection.close()
+                    _play(job, env, file.fileno())
+                pids[job.rank] = pid
+            statuses = _await(pids, timeout)
+            ends = []
+            for rank, file in enumerate(files):
+                file.seek(0)
+                ends.append(End(statuses[rank], file.read().decode(errors="replace")))
+        with contextlib.suppress(BrokenPipeError):
+            connection.send_bytes(pickle.dumps(ends))
+
+
+if __name__ == "__main__":
+    # The module has one name only, so that what is pickled means the same on both sides.
+    import ending
+
+    ending._serve(Connection(int(sys.argv[1])))

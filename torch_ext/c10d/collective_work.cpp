@@ -1,0 +1,255 @@
+#include "torch_ext/c10d/collective_work.h"
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <thread>
+
+#include "torch_ext/callback_thread.h"
+#include "torch_ext/python_end.h"
+#include "torch_ext/timeouts.h"
+#include "torch_ext/work_future.h"
+
+namespace dlslime {
+
+namespace {
+
+constexpr milliseconds kSignalsEvery{200};
+constexpr milliseconds kLag{300};
+
+std::string textOf(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& problem) {
+    return problem.what();
+  } catch (...) {
+    return "an unknown error";
+  }
+}
+
+// Without the place in Gloo's sources, and a stack of C++.
+std::string withoutPlace(const std::string& text) {
+  const auto line = text.substr(0, text.find('\n'));
+  const auto place = line.rfind('[', 0) == 0 ? line.find("] ") : line.npos;
+  return place == line.npos ? line : line.substr(place + 2);
+}
+
+void complete(
+    c10::ivalue::Future& future,
+    const c10::intrusive_ptr<c10::ivalue::Future>& inner,
+    const std::exception_ptr& error) {
+  if (error) {
+    future.setError(error);
+  } else {
+    future.markCompleted(
+        inner ? inner->value() : c10::IValue(std::vector<at::Tensor>()));
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> futureOf(c10d::Work& work) {
+  try {
+    return work.getFuture();
+  } catch (const std::exception&) { // torch has no other way to ask
+    return nullptr;
+  }
+}
+
+} // namespace
+
+void CollectiveEnd::end(std::exception_ptr error) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (ended_) {
+    return;
+  }
+  ended_ = true;
+  error_ = std::move(error);
+  changed_.notify_all();
+  if (future_) {
+    completeLocked();
+  }
+}
+
+bool CollectiveEnd::ended() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return ended_;
+}
+
+std::exception_ptr CollectiveEnd::error() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return error_;
+}
+
+bool CollectiveEnd::await(TimePoint until) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_until(lock, until, [this] { return ended_; });
+}
+
+// What hangs on it may take the GIL, and its time.
+void CollectiveEnd::completeLocked() {
+  CallbackThread::instance().post(
+      [future = future_, inner = inner_, error = error_] {
+        complete(*future, inner, error);
+      });
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CollectiveEnd::future(
+    const c10::intrusive_ptr<c10::ivalue::Future>& inner) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (!future_) {
+    inner_ = inner;
+    future_ = c10::make_intrusive<c10::ivalue::Future>(
+        inner ? inner->elementType()
+              : c10::ListType::create(c10::TensorType::get()));
+    if (ended_) { // nothing hangs on it yet
+      complete(*future_, inner, error_);
+    }
+  }
+  return future_;
+}
+
+void LiveCollectives::add(std::weak_ptr<CollectiveEnd> end) {
+  count_.fetch_add(1);
+  const std::lock_guard<std::mutex> guard(mutex_);
+  std::erase_if(ends_, [](const auto& entry) {
+    const auto known = entry.lock();
+    return !known || known->ended();
+  });
+  ends_.push_back(std::move(end));
+}
+
+void LiveCollectives::endAll(const Status& why) {
+  std::vector<std::weak_ptr<CollectiveEnd>> ends;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    ends = std::exchange(ends_, {});
+  }
+  for (const auto& entry : ends) {
+    if (const auto end = entry.lock()) {
+      end->end(makeException(why));
+    }
+  }
+}
+
+CollectiveWork::CollectiveWork(
+    std::shared_ptr<GroupHandle> handle,
+    const std::shared_ptr<LiveCollectives>& live,
+    c10::intrusive_ptr<c10d::Work> inner,
+    c10d::OpType type)
+    : Work(handle->group->rank(), type),
+      handle_(std::move(handle)),
+      inner_(std::move(inner)) {
+  live->add(end_);
+  innerFuture_ = futureOf(*inner_);
+  if (!innerFuture_) {
+    awaitInner(live);
+    return;
+  }
+  innerFuture_->addCallback([end = end_, live](c10::ivalue::Future& future) {
+    end->end(future.hasError() ? future.exception_ptr() : nullptr);
+    live->over();
+  });
+}
+
+// One that is made of others, and done by whoever waits for it: Gloo's
+// reduce_scatter of whole tensors.
+void CollectiveWork::awaitInner(
+    const std::shared_ptr<LiveCollectives>& live) const {
+  std::thread([end = end_, live, inner = inner_]() mutable {
+    std::exception_ptr error;
+    try {
+      inner->wait();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    dropOrLeak(inner);
+    end->end(error);
+    live->over();
+  }).detach();
+}
+
+std::string CollectiveWork::describe() const {
+  auto name = c10d::opTypeToString(opType_);
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  return name + " in group \"" + handle_->group->options().name + "\"";
+}
+
+// Ours as they are; Gloo's with what is known of the ranks.
+std::exception_ptr CollectiveWork::exception() const {
+  const auto error = end_->error();
+  if (!error) {
+    return nullptr;
+  }
+  const auto text = textOf(error);
+  if (text.rfind("dlslime: ", 0) == 0) {
+    return error;
+  }
+  const auto gone = failures();
+  return makeException(Status(
+      ErrorCode::kTransportFailed,
+      describe() + " failed: " + withoutPlace(text) +
+          (gone.empty() ? "" : " (" + gone + ")")));
+}
+
+// A death shows at Gloo's sockets and at ours, and perhaps there first.
+std::string CollectiveWork::failures() const {
+  auto& engine = *handle_->engine;
+  const auto deadline = deadlineAfter(kLag);
+  for (;;) {
+    auto found = engine.describeFailures(*handle_->group);
+    if (!found.empty() || Clock::now() >= deadline) {
+      return found;
+    }
+    engine.poke();
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+void CollectiveWork::await(TimePoint deadline) const {
+  auto giveUp = never();
+  while (!end_->await(std::min(deadline, deadlineAfter(kSignalsEvery)))) {
+    const auto now = Clock::now();
+    if (now >= deadline) {
+      return;
+    }
+    heedSignals();
+    if (giveUp == never() && handle_->engine->hasAbortedPeer(*handle_->group)) {
+      giveUp = now + kGrace;
+    }
+    if (now >= giveUp) { // a rank that has aborted keeps Gloo's sockets open
+      end_->end(std::make_exception_ptr(
+          std::runtime_error("it can't come to its end")));
+    }
+  }
+}
+
+bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
+  const StaysWhenPythonEnds stays;
+  const bool own = timeout == kNoTimeout;
+  await(own ? never() : deadlineAfter(checkedTimeout("a wait's", timeout)));
+  TORCH_CHECK_WITH(
+      DistBackendError,
+      end_->ended(),
+      "dlslime: ",
+      describe(),
+      " has not ended within ",
+      timeout.count(),
+      " ms: Timed out; it goes on");
+  if (c10d::allow_inflight_collective_as_graph_input()) {
+    c10d::unregister_work(
+        c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));
+  }
+  if (const auto error = exception()) {
+    std::rethrow_exception(error);
+  }
+  return true;
+}
+
+void CollectiveWork::abort() {
+  end_->end(makeException(Status(
+      ErrorCode::kCancelled, describe() + " was aborted by its caller")));
+}
+
+} // namespace dlslime

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "torch_ext/waiting.h"
+
+namespace dlslime {
+
+// How one collective ends for the caller: with Gloo's end, or before it.
+class CollectiveEnd {
+ public:
+  // The first one counts. Null: well.
+  void end(std::exception_ptr error);
+  bool ended() const;
+  // Null: well, or not yet.
+  std::exception_ptr error() const;
+  // False: not by then.
+  bool await(TimePoint until);
+  // Completed on the thread of callbacks, with the value of `inner`; null: with
+  // an empty list.
+  c10::intrusive_ptr<c10::ivalue::Future> future(
+      const c10::intrusive_ptr<c10::ivalue::Future>& inner);
+
+ private:
+  void completeLocked();
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  bool ended_ = false;
+  std::exception_ptr error_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_, inner_;
+};
+
+// A group's collectives that Gloo has not ended. Any thread.
+class LiveCollectives {
+ public:
+  void add(std::weak_ptr<CollectiveEnd> end);
+  // Gloo has ended one.
+  void over() {
+    count_.fetch_sub(1);
+  }
+  bool busy() const {
+    return count_.load() != 0;
+  }
+  // All end with this, for their callers.
+  void endAll(const Status& why);
+
+ private:
+  std::atomic<int> count_{0};
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<CollectiveEnd>> ends_; // guarded by mutex_
+};
+
+// A collective of CPU tensors, which promises what sends and receives do: a
+// waiting main thread runs the handlers of signals, an abort ends it at once,
+// and time-outs and texts are ours. Gloo's own work knows none of that.
+class CollectiveWork final : public c10d::Work {
+ public:
+  CollectiveWork(
+      std::shared_ptr<GroupHandle> handle,
+      const std::shared_ptr<LiveCollectives>& live,
+      c10::intrusive_ptr<c10d::Work> inner,
+      c10d::OpType type);
+
+  bool isCompleted() override {
+    return end_->ended();
+  }
+  bool isSuccess() const override {
+    return end_->ended() && !end_->error();
+  }
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override {
+    return inner_->result();
+  }
+  void synchronize() override {}
+  void blockCurrentStream() override {
+    wait(kNoTimeout);
+  }
+  // kNoTimeout: until Gloo's own, which is that of the collective. One that is
+  // late goes on, and may be waited for again.
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    return end_->future(innerFuture_);
+  }
+  uint64_t getSequencenumber() const override {
+    return inner_->getSequencenumber();
+  }
+
+ private:
+  void awaitInner(const std::shared_ptr<LiveCollectives>& live) const;
+  std::string describe() const;
+  std::string failures() const;
+  void await(TimePoint deadline) const;
+
+  const std::shared_ptr<GroupHandle> handle_;
+  const c10::intrusive_ptr<c10d::Work> inner_;
+  c10::intrusive_ptr<c10::ivalue::Future> innerFuture_; // null: it has none
+  const std::shared_ptr<CollectiveEnd> end_ = std::make_shared<CollectiveEnd>();
+};
+
+} // namespace dlslime
