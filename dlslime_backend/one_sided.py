@@ -215,8 +215,7 @@ class Hub:
         and what it sends waits. One that has left is returned, too, while there is something of it
         to receive: see `DLSLIME_UNEXPECTED_LIMIT`, half of which may be left so by all of them.
         """
-        guests = [Guest(link) for link in self._core.accept()]
-        return guests
+        return [Guest(link) for link in self._core.accept()]
 
     def close(self) -> None:
         """Let nobody come any more; guests that are held stay. Does nothing the second time."""

@@ -29,7 +29,7 @@ def why_not() -> str:
     """Why this machine makes no namespaces for us; empty: it does."""
     if os.geteuid() != 0:
         return "not root"
-    if not shutil.which("ip"):
+    if not shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"):
         return "iproute2 is not installed"
     probe = [
         "unshare",
