@@ -241,6 +241,12 @@ class Connection {
     return true;
   }
 
+  // Nothing that was sent would be lost with this process; asked again and
+  // again, and poll() in between.
+  virtual bool allSent() {
+    return true;
+  }
+
   // --- Being replaced by another one: optional ---------------------------
   enum class Replaceable : uint8_t {
     kNever,

@@ -154,6 +154,7 @@ class Engine final : public ProgressSource {
 
  private:
   bool isClosed(Group& group);
+  bool allSent();
   void linger(Group& group, TimePoint deadline);
   void
   cancelLocked(Group& group, const OperationPtr& operation, const Status& why);

@@ -1,4 +1,5 @@
 // The engine's part that is about whole groups: leaving, aborting, reporting.
+#include <algorithm>
 #include <thread>
 
 #include "core/fork_guard.h"
@@ -8,8 +9,8 @@
 namespace dlslime {
 
 namespace {
-// Between looks of explain() at a connection that is coming up.
-constexpr microseconds kExplainPause{200};
+// Between looks at a connection that is coming up, or at what is to be sent.
+constexpr microseconds kLookPause{200};
 } // namespace
 
 void Engine::cancelLocked(
@@ -86,6 +87,19 @@ void Engine::lingerAll() {
     linger(*group, deadline);
     group->addresses().close();
   }
+  while (!allSent() && Clock::now() < deadline) {
+    step();
+    std::this_thread::sleep_for(kLookPause);
+  }
+}
+
+bool Engine::allSent() {
+  const Section section(state_);
+  const auto open = state_.channels.those(
+      [](const PeerChannel& channel) { return channel.open(); });
+  return std::all_of(open.begin(), open.end(), [](const auto& member) {
+    return member.channel->allSent();
+  });
 }
 
 void Engine::leave(Group& group) {
@@ -218,7 +232,7 @@ PeerReport Engine::explain(
         throw Error(link.failure);
       }
     }
-    std::this_thread::sleep_for(kExplainPause);
+    std::this_thread::sleep_for(kLookPause);
   }
   throw Error(
       ErrorCode::kTimeout,

@@ -111,6 +111,9 @@ class PeerChannel final : public ConnectionEvents,
   bool endsSoon() const {
     return connection_ && connection_->endsSoon();
   }
+  bool allSent() {
+    return !connection_ || connection_->allSent();
+  }
   bool claimCopy(CopyJob& job);
   void finishCopy(const CopyJob& job);
 

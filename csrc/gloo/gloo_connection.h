@@ -56,6 +56,9 @@ class GlooConnection final : public Connection {
     pump_->peerClosed();
   }
   bool drained() const override;
+  bool allSent() override {
+    return pump_->allSent();
+  }
   // In the making it can't be: nothing can be told the other end yet.
   Replaceable replaceable() const override {
     return pump_->made() ? Replaceable::kWhole : Replaceable::kNever;

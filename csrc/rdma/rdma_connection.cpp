@@ -325,16 +325,32 @@ void RdmaConnection::endPulls() {
   bulk_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
 }
 
+// A request behind all others, whose completion is theirs.
+bool RdmaConnection::postFlush() {
+  auto& queue = first().queue;
+  int error = 0;
+  ibv_send_wr last{};
+  last.opcode = IBV_WR_RDMA_WRITE;
+  return broken_.ok() && peerReady_ && queue.room() &&
+      queue.post(last, RequestKind::kFlush, 0, error);
+}
+
+bool RdmaConnection::allSent() {
+  const auto& queue = first().queue;
+  if (!broken_.ok() || !peerReady_ || queue.idle()) {
+    flushAsked_ = false;
+    return true;
+  }
+  flushAsked_ = flushAsked_ || postFlush();
+  return false;
+}
+
 void RdmaConnection::close(const PeerGone& peerGone) {
   // What was posted still goes out; its memory is ours until then. A peer that
   // leaves at the same time answers no more: its NIC says nothing of that.
   const auto deadline = deadlineAfter(kDrainTime);
   auto& rail = first();
-  int error = 0;
-  ibv_send_wr last{};
-  last.opcode = IBV_WR_RDMA_WRITE;
-  if (!broken_.ok() || !peerReady_ || !rail.queue.room() ||
-      !rail.queue.post(last, RequestKind::kFlush, 0, error)) {
+  if (!postFlush()) {
     return;
   }
   ibv_wc completion{};

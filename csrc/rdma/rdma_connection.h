@@ -102,10 +102,12 @@ class RdmaConnection final : public Connection {
   size_t merit() const override;
   void sever() override;
   bool drained() const override;
+  bool allSent() override;
   std::vector<SentMessage> unconfirmed() const override;
   void close(const PeerGone& peerGone) override;
 
  private:
+  bool postFlush();
   // Messages go by this one, so that their immediates come in order.
   Rail& first() {
     return *rails_.front();
@@ -156,6 +158,7 @@ class RdmaConnection final : public Connection {
   TimePoint verifyBy_ = never(); // after the first rail has shown that it works
   bool reached_ = false; // the peer may transfer from and to our memory
   bool peerReady_ = false; // it has said something
+  bool flushAsked_ = false; // by allSent()
   bool flushed_ = false; // nothing comes any more: broken, and all was seen
   bool givenUp_ = false; // what has failed may be reported
   Status broken_;
