@@ -155,13 +155,14 @@ def make_group(
         TypeError: `chosen` has what `dlslime_backend.Options` does not.
         ValueError: or another value than it has.
     """
+    own = extension().Options(timeout=timeout, **chosen)
     name = f"dist2/{next(_made)}"
     options = _options_of_torch()
     options.store = dist.PrefixStore(name, store)
     options.group_rank, options.group_size = rank, size
     options.timeout = timeout
     options.group_id = name
-    backend = create(options, extension().Options(timeout=timeout, **chosen))
+    backend = create(options, own)
     group: Any = dist.ProcessGroup(store, rank, size)
     custom = dist.ProcessGroup.BackendType.CUSTOM
     group._set_default_backend(custom)

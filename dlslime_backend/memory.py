@@ -105,7 +105,8 @@ def _buffer_of(memory: Any) -> memoryview:
         if not memory.flags.c_contiguous:
             raise ValueError("dlslime: the numpy array is not C-contiguous: register a copy of it")
         # Not all dtypes are known to buffers, and what is empty has no strides.
-        memory = memory.reshape(-1).view(numpy.uint8) if memory.size else b""
+        empty = bytearray() if memory.flags.writeable else b""
+        memory = memory.reshape(-1).view(numpy.uint8) if memory.size else empty
     try:
         view = memoryview(memory)
     except (TypeError, BufferError):
@@ -115,7 +116,9 @@ def _buffer_of(memory: Any) -> memoryview:
         ) from None
     if not view.c_contiguous:
         raise ValueError("dlslime: the buffer is not C-contiguous: register a copy of it")
-    return view.cast("B") if view.nbytes else memoryview(b"")
+    if view.nbytes == 0:
+        return memoryview(b"" if view.readonly else bytearray())
+    return view.cast("B")
 
 
 class _Memory:
@@ -156,6 +159,8 @@ class Region(_Memory):
 
     def bytes_at(self, offset: int, nbytes: int) -> torch.Tensor:
         """Return a part of it as a uint8 tensor [nbytes], which is good until `deregister`.
+
+        Of read-only memory it must not be written.
 
         Raises:
             ValueError: that is not inside of it.

@@ -172,10 +172,12 @@ class Transfer:
                 await _LoopEnds.of(loop).future(self._core, loop)
             except asyncio.CancelledError:
                 self._core.cancel()
-                await asyncio.wait(
-                    [_LoopEnds.of(loop).future(self._core, loop)], timeout=_CANCEL_GRACE
-                )
-                if self._give_back is not None:
-                    self._give_back(self._core)
+                try:
+                    await asyncio.wait(
+                        [_LoopEnds.of(loop).future(self._core, loop)], timeout=_CANCEL_GRACE
+                    )
+                finally:
+                    if self._give_back is not None:
+                        self._give_back(self._core)
                 raise
         return self.wait(0)

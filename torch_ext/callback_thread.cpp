@@ -14,6 +14,8 @@ namespace {
 
 // A future is fulfilled in microseconds, but for what hangs on it.
 constexpr milliseconds kPatience{200};
+// All of which may be held up by callbacks that wait for later ones.
+constexpr int kMostThreads = 16;
 
 void call(const std::function<void()>& callback) {
   try {
@@ -28,15 +30,21 @@ void call(const std::function<void()>& callback) {
 } // namespace
 
 CallbackThread& CallbackThread::instance() {
-  static auto* const all = new CallbackThread; // runs until the end
-  return *all;
+  static auto* const one = new CallbackThread(1); // runs until the end
+  return *one;
+}
+
+CallbackThread& CallbackThread::concurrent() {
+  static auto* const several = new CallbackThread(kMostThreads);
+  return *several;
 }
 
 uint64_t CallbackThread::post(std::function<void()> callback) {
   const std::lock_guard<std::mutex> guard(mutex_);
   waiting_.push_back(std::move(callback));
-  if (!started_) {
-    started_ = true;
+  const auto free = static_cast<size_t>(threads_ - running_);
+  if (free < waiting_.size() && threads_ < mostThreads_) {
+    ++threads_;
     std::thread([this] { run(); }).detach();
   }
   changed_.notify_all();
@@ -46,7 +54,7 @@ uint64_t CallbackThread::post(std::function<void()> callback) {
 bool CallbackThread::awaitTurn(uint64_t ticket) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (begun_ < ticket) {
-    if (running_ && Clock::now() - since_ > kPatience) {
+    if (running_ == threads_ && Clock::now() - since_ > kPatience) {
       return false;
     }
     changed_.wait_for(lock, kPatience);
@@ -57,7 +65,7 @@ bool CallbackThread::awaitTurn(uint64_t ticket) {
 void CallbackThread::drain(milliseconds most) {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait_for(
-      lock, most, [this] { return waiting_.empty() && !running_; });
+      lock, most, [this] { return waiting_.empty() && running_ == 0; });
 }
 
 void CallbackThread::run() {
@@ -66,7 +74,7 @@ void CallbackThread::run() {
     changed_.wait(lock, [this] { return !waiting_.empty(); });
     auto callback = std::move(waiting_.front());
     waiting_.pop_front();
-    running_ = true;
+    ++running_;
     since_ = Clock::now();
     ++begun_;
     changed_.notify_all();
@@ -78,7 +86,7 @@ void CallbackThread::run() {
       new std::function<void()>(std::move(callback));
     }
     lock.lock();
-    running_ = false;
+    --running_;
     changed_.notify_all();
   }
 }

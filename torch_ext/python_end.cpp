@@ -90,6 +90,7 @@ void beginPythonEnd() {
     engine->lingerAll();
   }
   CallbackThread::instance().drain(kPatience);
+  CallbackThread::concurrent().drain(kPatience);
   ends.store(true, std::memory_order_seq_cst);
   const auto deadline = deadlineAfter(kMostPatience);
   while (inside.load(std::memory_order_seq_cst) != 0 &&
@@ -101,6 +102,7 @@ void beginPythonEnd() {
 
 StaysWhenPythonEnds::~StaysWhenPythonEnds() {
   if (pythonEnds() && !onMainThread() && !mayHaveGil()) {
+    inside.fetch_sub(depth, std::memory_order_seq_cst);
     stayHere();
   }
 }

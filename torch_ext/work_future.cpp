@@ -4,6 +4,7 @@
 
 #include "core/fork_guard.h"
 #include "torch_ext/callback_thread.h"
+#include "torch_ext/python_end.h"
 
 namespace dlslime {
 
@@ -59,7 +60,8 @@ void WorkFuture::await(Operation& operation) {
       !CallbackThread::instance().awaitTurn(post(operation))) {
     return;
   }
-  while (!future_->completed()) { // it comes before what hangs on it
+  // It comes before what hangs on it.
+  while (!future_->completed() && !pythonEnds()) {
     std::this_thread::yield();
   }
 }

@@ -106,8 +106,8 @@ void Engine::leave(Group& group) {
   if (inForkedChild()) {
     return;
   }
-  const bool aborted = isClosed(group);
   linger(group, deadlineAfter(state_.config.linger));
+  const bool aborted = isClosed(group);
   abort(
       group,
       Status(
@@ -156,6 +156,7 @@ void Engine::pair(
               record.identity.host);
     }
   }
+  group.expect(record.identity.instance, record.group);
   state_.membership.setTaken(spare);
 }
 

@@ -23,6 +23,7 @@ EngineState::EngineState(const Config& settings)
       transports(config),
       regions(self, [this] { enroller.wake(); }),
       nudge(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  membership.leaveStraysTo(strays);
   setLogLevel(config.logLevel); // before anybody has something to say
   if (!nudge) {
     throwErrno("cannot create an eventfd", errno);

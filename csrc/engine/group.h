@@ -3,7 +3,9 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/clock.h"
@@ -100,6 +102,14 @@ class Group {
   }
   const Status& closeReason() const {
     return closeReason_;
+  }
+  // The one process and group that may join, of an endpoint that knows its
+  // peer.
+  void expect(Bytes instance, uint32_t group) {
+    expected_ = {std::move(instance), group};
+  }
+  bool expects(const Bytes& instance, uint32_t group) const {
+    return !expected_ || *expected_ == std::pair(instance, group);
   }
   // Nobody can join any more, since another group of this endpoint has its
   // peer.
@@ -211,6 +221,7 @@ class Group {
   std::atomic<Clock::rep> awaitedUntil_{0};
   bool closed_ = false;
   bool taken_ = false;
+  std::optional<std::pair<Bytes, uint32_t>> expected_;
   Status closeReason_;
 };
 

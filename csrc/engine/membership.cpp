@@ -155,9 +155,10 @@ void Membership::onJoin(
   }
   // A process may have several groups that take themselves for this rank.
   const auto& link = group->link(source);
-  const bool another = link.state == State::kReady &&
-      (link.channel != channel ||
-       link.remoteGroup != static_cast<uint32_t>(join.id));
+  const auto id = static_cast<uint32_t>(join.id);
+  const bool another = !group->expects(channel->peer().instance, id) ||
+      (link.state == State::kReady &&
+       (link.channel != channel || link.remoteGroup != id));
   if (another && group->options().oneLife) {
     refuse(channel, join, MessageType::kRefused, {RefusalReason::kTaken, 0});
   } else if (another || link.state == State::kFailed) {
@@ -228,6 +229,9 @@ void Membership::forgetIfGone(const std::shared_ptr<Group>& guest) {
     return;
   }
   guest->close(guest->link(1).failure);
+  if (strays_ != nullptr) {
+    guest->leaveHeldTo(*strays_);
+  }
   lastGroup_ = nullptr;
   groups_.erase(guest->id());
 }

@@ -35,6 +35,10 @@ class Membership final : public ChannelOwner {
   // An endpoint has its peer, in another group than this one: nobody is in this
   // one, or can join it.
   void setTaken(Group& group);
+  // What groups that it forgets leave behind goes here; set once.
+  void leaveStraysTo(Held& strays) {
+    strays_ = &strays;
+  }
   // Forgets a guest that has gone and that nobody will ask for.
   void forgetIfGone(const std::shared_ptr<Group>& guest);
 
@@ -99,6 +103,7 @@ class Membership final : public ChannelOwner {
 
   Completions& completions_;
   const std::function<void()> wake_;
+  Held* strays_ = nullptr;
   std::vector<Waiting> waiting_;
   std::map<uint32_t, std::shared_ptr<Group>> groups_;
   // The group of the last message: most often the next one's, too.

@@ -53,6 +53,10 @@ class Outbound {
   void cancel(const OperationPtr& operation, const Status& why);
   // Moves what had to wait for room. True if anything moved.
   bool flush();
+  // All is with the route.
+  bool handedOver() const {
+    return outbox_.empty() && unconfirmed_.empty();
+  }
   bool idle() const {
     return outbox_.empty() && exposures_.size() == 0 && pushes_.size() == 0 &&
         failedSends_.empty();

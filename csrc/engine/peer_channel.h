@@ -112,7 +112,7 @@ class PeerChannel final : public ConnectionEvents,
     return connection_ && connection_->endsSoon();
   }
   bool allSent() {
-    return !connection_ || connection_->allSent();
+    return !connection_ || (out_->handedOver() && connection_->allSent());
   }
   bool claimCopy(CopyJob& job);
   void finishCopy(const CopyJob& job);

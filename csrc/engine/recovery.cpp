@@ -56,15 +56,17 @@ void Recovery::advance() {
       if (known != searches_.end()) { // found, and lost again
         found_[entry.key] = {now, known->second.pause};
       }
-      auto pause = kFirstPause;
-      const auto first = firstTry(entry.key, now, pause);
+      // One that was left for a better one is replaced at once.
+      const auto wait = entry.channel->leftWhole()
+          ? milliseconds(0)
+          : std::min(waitFor(entry.key, now), time / kPatienceParts);
       search = {
           generation,
           deadlineAfter(time),
           deadlineAfter(
               std::min(state_.config.patience, time / kPatienceParts)),
-          first,
-          pause,
+          now + wait,
+          std::max(wait, kFirstPause),
           "there was no time to try"};
     }
     if (now >= search.next && !handshakes_.busy(entry.key)) {
@@ -87,18 +89,12 @@ void Recovery::noteFound(const std::map<ChannelKey, Search>& searches) {
   }
 }
 
-// At once, unless connections of this pair are lost as soon as they are made.
-TimePoint Recovery::firstTry(
-    const ChannelKey& key,
-    TimePoint now,
-    milliseconds& pause) const {
+// None, unless connections of this pair are lost as soon as they are made.
+milliseconds Recovery::waitFor(const ChannelKey& key, TimePoint now) const {
   const auto found = found_.find(key);
-  if (found == found_.end() || now - found->second.when > kSteadyTime) {
-    return now;
-  }
-  const auto wait = found->second.pause;
-  pause = std::min(wait * 2, kLongestPause);
-  return now + wait;
+  return found == found_.end() || now - found->second.when > kSteadyTime
+      ? milliseconds(0)
+      : found->second.pause;
 }
 
 TimePoint Recovery::next() const {
@@ -112,6 +108,7 @@ TimePoint Recovery::next() const {
 }
 
 void Recovery::onDeviceUp() {
+  found_.clear();
   for (auto& [key, search] : searches_) {
     search.next = TimePoint{};
   }

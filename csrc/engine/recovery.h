@@ -33,8 +33,7 @@ class Recovery {
   };
   void drain();
   void noteFound(const std::map<ChannelKey, Search>& searches);
-  TimePoint firstTry(const ChannelKey& key, TimePoint now, milliseconds& pause)
-      const;
+  milliseconds waitFor(const ChannelKey& key, TimePoint now) const;
   void look(const ChannelTable::Member& lost, Search& search);
   bool hopeless(const ChannelTable::Member& lost, Search& search) const;
   std::shared_ptr<Group> groupOf(const PeerChannel& channel, int& rank) const;

@@ -53,16 +53,10 @@ std::string cannotRegister(const Context& context, size_t size, int error) {
       context.name() + ": " + errnoText(error);
 }
 
-// Read-only pages can't be registered for writing, and are sent all the same.
 ibv_mr* registerMemory(ProtectionDomain& domain, const MemoryView& view) {
   const auto& context = *domain.context();
-  const auto tryWith = [&](int access) {
-    return context.verbs().regMr(domain.get(), view.data, view.size, access);
-  };
-  auto* region = tryWith(view.readOnly ? kReading : kAccess);
-  if (region == nullptr && (errno == EFAULT || errno == EACCES)) {
-    region = tryWith(kReading);
-  }
+  auto* const region = context.verbs().regMr(
+      domain.get(), view.data, view.size, view.readOnly ? kReading : kAccess);
   if (region == nullptr) {
     const int error = errno;
     throw Error(

@@ -195,6 +195,8 @@ void RdmaConnection::onCompletion(
     bulk_.completed(rail, status);
   } else if (id.kind == RequestKind::kPush) {
     onPushed(id.number, status, events);
+  } else if (id.kind == RequestKind::kFlush) {
+    flushAsked_ = false;
   }
 }
 

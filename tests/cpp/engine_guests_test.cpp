@@ -115,5 +115,43 @@ TEST_F(EngineGuests, WhoComesToAnEndpointThatHasItsPeerIsToldSo) {
   }
 }
 
+// Who an endpoint's peer is was said before: nobody else is quicker.
+TEST_F(EngineGuests, WhoComesBeforeThePeerIsNotTakenForIt) {
+  for (const bool sameProcess : {true, false}) {
+    const auto third = sameProcess ? other : engine();
+    for (int round = 0; round < 12 && !HasFailure(); ++round) {
+      const auto one = endpointOf(here, "one"), peer = endpointOf(other);
+      one->connect(peer->address());
+      const auto stray = endpointOf(third, "stray");
+      stray->connect(one->address());
+      EXPECT_FALSE(tell(*third, *stray, 9).ok()) << "it was taken for the peer";
+      peer->connect(one->address());
+      ASSERT_TRUE(tell(*other, *peer, 1).ok());
+      const auto received = makeReceive(one->peer(), kTag, 100);
+      here->receive(*one->group(), received);
+      ASSERT_TRUE(here->wait(*received, deadlineAfter(milliseconds(10000))));
+      EXPECT_TRUE(sameBytes(received->buffer(), pattern(100, 1)));
+    }
+  }
+}
+
+// One that has come first, and is another one than what connect() is told.
+TEST_F(EngineGuests, EndpointThatAnotherOneHasTakenSaysSo) {
+  for (int round = 0; round < 8; ++round) {
+    const auto one = endpointOf(here, "one"), peer = endpointOf(other);
+    const auto stray = endpointOf(other, "stray");
+    stray->connect(one->address());
+    ASSERT_TRUE(tell(*other, *stray, 9).ok());
+    try { // whichever of the two ranks the stray has taken itself for
+      one->connect(peer->address());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status().code(), ErrorCode::kInvalidArgument);
+    }
+    const auto again = send(*other, *stray, 8);
+    here->leave(*one->group());
+    other->wait(*again, deadlineAfter(milliseconds(10000)));
+  }
+}
+
 } // namespace
 } // namespace dlslime::testing

@@ -326,3 +326,49 @@ def _callback_of_a_collective(rank: int, size: int) -> None:
 
 def test_callbacks_of_collectives_may_block_and_destroy_the_group() -> None:
     run_world(_callback_of_a_collective, 2, fresh=True, group_timeout=NEVER, timeout=NEVER)
+
+
+def _callback_that_waits(rank: int, size: int) -> None:
+    """As PowerSGD's hook: what hangs on one collective begins another, and waits for its future."""
+    _add_up()
+    if rank == 1:
+        await_key("hung on")
+
+    def again(future: Any) -> torch.Tensor:
+        total: torch.Tensor = future.value()[0]
+        other: Any = dist.all_reduce(total, async_op=True)
+        result: torch.Tensor = other.get_future().wait()[0]
+        return result
+
+    first: Any = dist.all_reduce(torch.ones(3), async_op=True)
+    last = first.get_future().then(again).then(again)
+    tell("hung on")
+    assert last.wait().tolist() == [size**3] * 3
+
+
+def test_callback_may_wait_for_the_future_of_another_collective() -> None:
+    run_world(_callback_that_waits, 2, fresh=True, group_timeout=NEVER)
+
+
+def _future_after_wait(rank: int, size: int) -> None:
+    for _ in range(50):
+        work: Any = dist.all_reduce(torch.ones(3), async_op=True)
+        future = work.get_future()
+        work.wait()
+        assert future.done()
+        assert future.value()[0].tolist() == [size] * 3
+
+
+def test_future_is_done_when_the_wait_is_over() -> None:
+    run_world(_future_after_wait, 2)
+
+
+def _without_autograd(rank: int, size: int) -> None:
+    with torch.inference_mode():
+        received = torch.zeros(2)
+        dist.reduce_scatter_tensor(received, torch.ones(2 * size))
+        assert received.tolist() == [size] * 2
+
+
+def test_reduce_scatter_of_tensors_of_inference_mode() -> None:
+    run_world(_without_autograd, 2)

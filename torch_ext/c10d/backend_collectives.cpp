@@ -60,6 +60,9 @@ WorkPtr DlslimeBackend::runOn(
   if (device == c10::DeviceType::CPU) {
     work = c10::make_intrusive<CollectiveWork>(
         handle_, liveCollectives_, std::move(work), type);
+    if (aborted_.load()) { // while this one was begun
+      work->abort();
+    }
   }
   return work;
 }

@@ -1,9 +1,11 @@
 #include "torch_ext/c10d/collective_work.h"
 
+#include <ATen/ThreadLocalState.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
 #include <cctype>
+#include <system_error>
 #include <thread>
 
 #include "torch_ext/callback_thread.h"
@@ -80,6 +82,24 @@ std::exception_ptr CollectiveEnd::error() const {
   return error_;
 }
 
+// As WorkFuture::await().
+void CollectiveEnd::awaitFuture() {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  uint64_t ticket = 0;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    future = future_;
+    ticket = ticket_;
+  }
+  if (!future || ticket == 0 || future->completed() ||
+      !CallbackThread::concurrent().awaitTurn(ticket)) {
+    return;
+  }
+  while (!future->completed() && !pythonEnds()) {
+    std::this_thread::yield();
+  }
+}
+
 bool CollectiveEnd::await(TimePoint until) {
   std::unique_lock<std::mutex> lock(mutex_);
   return changed_.wait_until(lock, until, [this] { return ended_; });
@@ -87,7 +107,7 @@ bool CollectiveEnd::await(TimePoint until) {
 
 // What hangs on it may take the GIL, and its time.
 void CollectiveEnd::completeLocked() {
-  CallbackThread::instance().post(
+  ticket_ = CallbackThread::concurrent().post(
       [future = future_, inner = inner_, error = error_] {
         complete(*future, inner, error);
       });
@@ -155,9 +175,13 @@ CollectiveWork::CollectiveWork(
 // reduce_scatter of whole tensors.
 void CollectiveWork::awaitInner(
     const std::shared_ptr<LiveCollectives>& live) const {
-  std::thread([end = end_, live, inner = inner_]() mutable {
+  const auto finish = [end = end_,
+                       live,
+                       inner = inner_,
+                       state = at::ThreadLocalState()]() mutable {
     std::exception_ptr error;
     try {
+      const at::ThreadLocalStateGuard asCaller(state);
       inner->wait();
     } catch (...) {
       error = std::current_exception();
@@ -165,7 +189,13 @@ void CollectiveWork::awaitInner(
     dropOrLeak(inner);
     end->end(error);
     live->over();
-  }).detach();
+  };
+  try {
+    std::thread(finish).detach();
+  } catch (const std::system_error&) { // there can be no more threads
+    auto here = finish;
+    here();
+  }
 }
 
 std::string CollectiveWork::describe() const {
@@ -237,6 +267,7 @@ bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
       " has not ended within ",
       timeout.count(),
       " ms: Timed out; it goes on");
+  end_->awaitFuture();
   if (c10d::allow_inflight_collective_as_graph_input()) {
     c10d::unregister_work(
         c10::intrusive_ptr<c10d::Work>::unsafe_reclaim_from_nonowning(this));

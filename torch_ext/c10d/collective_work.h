@@ -21,7 +21,9 @@ class CollectiveEnd {
   std::exception_ptr error() const;
   // False: not by then.
   bool await(TimePoint until);
-  // Completed on the thread of callbacks, with the value of `inner`; null: with
+  // After the end: whoever asks the future now finds it done.
+  void awaitFuture();
+  // Completed on a thread of callbacks, with the value of `inner`; null: with
   // an empty list.
   c10::intrusive_ptr<c10::ivalue::Future> future(
       const c10::intrusive_ptr<c10::ivalue::Future>& inner);
@@ -34,6 +36,7 @@ class CollectiveEnd {
   // Guarded by mutex_:
   bool ended_ = false;
   std::exception_ptr error_;
+  uint64_t ticket_ = 0; // 0: nothing was posted
   c10::intrusive_ptr<c10::ivalue::Future> future_, inner_;
 };
 

@@ -66,7 +66,7 @@ c10::intrusive_ptr<c10d::Backend> Splits::makeOnce(
     }
     // Those who merge may have been merged before, or not: theirs is a store of
     // its own.
-    number = ranks == kOfSeveralParents ? 0 : counts_[ranks];
+    number = ranks == kOfSeveralParents ? 0 : counts_[ranks]++;
   }
   std::string prefix = "dlslime/split/" + std::to_string(number);
   for (const int entry : ranks) {
@@ -74,7 +74,6 @@ c10::intrusive_ptr<c10d::Backend> Splits::makeOnce(
   }
   auto made = make_(store, prefix, rank, size, options);
   const std::lock_guard<std::mutex> guard(mutex_);
-  ++counts_[ranks]; // only now: a refused time-out is no group at any rank
   lastStore_ = store;
   last_ = c10::weak_intrusive_ptr<c10d::Backend>(made);
   return made;
