@@ -59,7 +59,7 @@ bool onMainThread();
 // Runs Python's handlers of signals that have come, where the caller is on the
 // main thread, and throws what one raises. Takes the GIL.
 void heedSignals();
-// The same from time to time, for whoever looks more often.
+// The same from time to time, for a caller that looks more often.
 std::function<void()> heedingSignals();
 
 // Whether the operation is done; false: not within `limit`. Heeds signals.

@@ -13,7 +13,7 @@ namespace dlslime {
 
 class Group;
 
-// The groups of those who have come to a hub and that its owner does not hold:
+// The groups of a hub's guests that its owner does not hold:
 // it has not accepted them yet, or has dropped them again. Any thread.
 class Guests {
  public:
@@ -45,7 +45,7 @@ class Guests {
     bool accepted = false;
     uint64_t unreadBytes = 0; // once it has left
   };
-  // All who know the address may come as often as they like.
+  // A process that knows the address may come as often as it likes.
   static constexpr size_t kMostWaiting = 4096;
 
   const uint64_t mostUnread_;

@@ -140,7 +140,7 @@ TEST_F(EngineUnread, GuestsThatHaveLeftNothingAreForgotten) {
   }));
 }
 
-// Whoever comes when too much is kept is told so, and nothing that was
+// A guest that comes when too much is kept is told so, and nothing that was
 // acknowledged is dropped for it.
 TEST_F(EngineUnread, IsBoundedInBytesAndTheNextOneIsTold) {
   constexpr size_t kEach = 60'000;
@@ -188,8 +188,8 @@ TEST_F(EngineUnread, ReturnsItsRoomToTheSender) {
   }
 }
 
-// A transfer that is over tells that its note has gone out: who sees it done
-// and leaves has told the peer.
+// A transfer that is over tells that its note has gone out: a process that sees
+// it done and leaves has told the peer.
 TEST(TransferNote, TransferIsNotOverBeforeItsNoteIsWithThePeer) {
   constexpr size_t kBytes = 4096;
   Pair pair({}, {1000, 300}); // two notes may wait at the peer

@@ -23,7 +23,7 @@ extern "C" int sched_yield() noexcept {
 namespace dlslime::testing {
 namespace {
 
-// As those who wait: on a core that is shared it is what lets the peer run.
+// As threads that wait: on a core that is shared it is what lets the peer run.
 TEST(EnginePolled, WhoAsksInVainGivesOthersTheCore) {
   constexpr int kLooks = 2000, kFewest = 20;
   World world(2);

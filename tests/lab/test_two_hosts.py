@@ -213,8 +213,8 @@ def _by_nics(rank: int, size: int) -> tuple[str, str, dict[str, int]]:
 def test_large_messages_go_by_both_nics() -> None:
     for route, devices, packets in run_world(_by_nics, 2, fresh=True):
         assert (route, devices) == ("rdma", "rxe0:1, rxe1:1")
-        # 4 KiB each, and more than a sixth of 24 MiB: which NIC gets the next piece is decided by
-        # who is ready for one, on a busy machine not half the time each
+        # 4 KiB each, and more than a sixth of 24 MiB: the next piece goes to the NIC that is ready
+        # for one, on a busy machine not half the time each
         assert min(packets["rxe0"], packets["rxe1"]) > 1 << 10
 
 

@@ -27,12 +27,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import worker
 
 # What a process ends with whose function returns: its own status, which no fault has.
 OWN_STATUS = 40
 _PR_SET_PDEATHSIG = 1
+# What only a fault reaches: the time-outs of groups in tests of what must not wait for them.
+NEVER = 200.0
+# What takes milliseconds, on a machine that may be busy.
+SOON = 60.0
 
 
 @dataclasses.dataclass
@@ -94,6 +99,13 @@ def expect_own_statuses(ends: Sequence[End], statuses: Sequence[int] = ()) -> No
     expected = list(statuses) or [OWN_STATUS + rank for rank in range(len(ends))]
     story = "".join(f"\n--- rank {r}: {e.status}\n{e.output}" for r, e in enumerate(ends))
     assert [end.status for end in ends] == expected, story
+
+
+def add_up(group: dist.ProcessGroup | None = None) -> None:
+    """Sums up ones over the group."""
+    total = torch.ones(3)
+    dist.all_reduce(total, group=group)
+    assert total.tolist() == [dist.get_world_size(group)] * 3
 
 
 def record(call: Callable[[], Any], what: str, into: dict[str, tuple[float, str]]) -> None:

@@ -16,7 +16,7 @@ def _whole(nbytes: int) -> int:
 
 
 class Pages:
-    """Memory of whole pages in a file without a name, shared by whoever maps the file."""
+    """Memory of whole pages in a file without a name, shared by all processes that map the file."""
 
     def __init__(self, nbytes: int, path: str = "") -> None:
         self._nbytes = nbytes

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import dlslime_backend
-from ending import record
+from ending import NEVER, SOON, add_up, record
 from harness import (
     await_death,
     await_key,
@@ -32,16 +32,6 @@ from test_signals import handling
 pytestmark = dlslime_only
 
 CPU = torch.device("cpu")
-# What only a fault reaches: the time-outs of groups in tests of what must not wait for them.
-NEVER = 200.0
-# What takes milliseconds, on a machine that may be busy.
-SOON = 60.0
-
-
-def _add_up(group: dist.ProcessGroup | None = None) -> None:
-    total = torch.ones(3)
-    dist.all_reduce(total, group=group)
-    assert total.tolist() == [dist.get_world_size(group)] * 3
 
 
 def _collectives(size: int, group: Callable[[], dist.ProcessGroup]) -> dict[str, Callable[[], Any]]:
@@ -69,7 +59,7 @@ def _collectives(size: int, group: Callable[[], dist.ProcessGroup]) -> dict[str,
 def _prepared() -> dist.ProcessGroup:
     """A group whose collectives have been set up."""
     group = dist.new_group()
-    _add_up(group)
+    add_up(group)
     return group
 
 
@@ -142,7 +132,7 @@ def _aborted_works(rank: int, size: int) -> None:
     else:
         await_key("over", 2 * SOON)
     exchange(None)
-    _add_up()
+    add_up()
 
 
 def test_works_and_futures_of_collectives_say_that_they_were_aborted() -> None:
@@ -200,7 +190,7 @@ def test_ctrl_c_ends_the_wait_in_a_first_collective() -> None:
 def _goes_on(rank: int, size: int) -> None:
     """What was waited for goes on after Ctrl-C, and other handlers run during the wait."""
     total = torch.ones(3)
-    _add_up()
+    add_up()
     if rank == 1:
         await_key("interrupted", SOON)
         dist.all_reduce(total)
@@ -252,7 +242,7 @@ def test_who_explains_is_woken(how: str) -> None:
 def _mate_dies(rank: int, size: int) -> None:
     exchange(None)
     group = _prepared()
-    _add_up()
+    add_up()
     sync("ready")
     if rank == 1:
         await_key("waiting")
@@ -279,8 +269,8 @@ def test_death_in_a_collective_is_told_as_any_other() -> None:
 
 def _late_mate(rank: int, size: int) -> None:
     group, other = dist.new_group(timeout=datetime.timedelta(seconds=1)), dist.new_group()
-    _add_up(group)
-    _add_up(other)
+    add_up(group)
+    add_up(other)
     if rank == 1:
         await_key("over", SOON)
         return
@@ -298,7 +288,7 @@ def test_time_out_of_a_collective_is_told_as_any_other() -> None:
 
 def _callback_of_a_collective(rank: int, size: int) -> None:
     """It may block, and destroy the group, as one of a message may."""
-    _add_up()
+    add_up()
     over, held = threading.Event(), threading.Event()
 
     def block(_: Any) -> None:
@@ -330,7 +320,7 @@ def test_callbacks_of_collectives_may_block_and_destroy_the_group() -> None:
 
 def _callback_that_waits(rank: int, size: int) -> None:
     """As PowerSGD's hook: what hangs on one collective begins another, and waits for its future."""
-    _add_up()
+    add_up()
     if rank == 1:
         await_key("hung on")
 

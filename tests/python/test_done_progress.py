@@ -1,4 +1,4 @@
-"""Who asks whether something is done, awaits it, or is called back is served as who waits for it.
+"""A caller that asks for an end, awaits it, or is called back is served as one that waits for it.
 
 Asking in vain must let the peer run, where it shares a core with it: it may not take much longer
 than where the one who asks lets others run.
@@ -44,7 +44,7 @@ def _asked_for(done: Callable[[], bool], lets: bool) -> float:
 
 
 def _medians_of(begin: Callable[[int], Callable[[], bool]]) -> tuple[float, float]:
-    """Of who just asks, and of who lets others run in between, in turns."""
+    """Of a caller that just asks, and of one that lets others run in between, in turns."""
     times: list[list[float]] = [[], []]
     for number in range(2 * ROUNDS):
         times[number % 2].append(_asked_for(begin(number), lets=number % 2 == 1))

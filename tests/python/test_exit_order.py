@@ -19,7 +19,10 @@ import torch.multiprocessing as mp
 import dlslime_backend
 import pool
 from ending import (
+    NEVER,
     OWN_STATUS,
+    SOON,
+    add_up,
     at_the_interpreters_end,
     expect_own_statuses,
     record,
@@ -40,21 +43,11 @@ from test_one_sided import swap
 pytestmark = dlslime_only
 
 CPU = torch.device("cpu")
-# What only a fault reaches: the time-outs of groups in tests of what must not wait for them.
-NEVER = 200.0
-# What takes milliseconds, on a machine that may be busy.
-SOON = 60.0
-
-
-def _add_up(group: dist.ProcessGroup | None = None) -> None:
-    total = torch.ones(3)
-    dist.all_reduce(total, group=group)
-    assert total.tolist() == [dist.get_world_size(group)] * 3
 
 
 def _say_goodbye(rank: int, size: int) -> None:
     exchange(None, 3, 100_000)
-    _add_up()
+    add_up()
     dist.barrier()
     gathered: list[Any] | None = [None] * size if rank == 0 else None
     dist.gather_object(("from", rank), gathered)
@@ -87,7 +80,7 @@ def _live_in_a_hook(rank: int, size: int) -> None:
     """Begins when hooks run already, and ends without destroy."""
     init_group()
     exchange(None)
-    _add_up()
+    add_up()
     print("said goodbye")
 
 
@@ -175,7 +168,7 @@ def _culprit(rank: int, size: int) -> None:
     exchange(None)
     groups = [dist.new_group() for _ in range(3)]
     for group in groups:
-        _add_up(group)
+        add_up(group)
     memory = blank(100)
     region = dlslime_backend.register(memory)
     endpoints = [dlslime_backend.Endpoint(f"end {i}") for i in range(2)]

@@ -17,6 +17,9 @@ import torch.distributed as dist
 
 import dlslime_backend
 from ending import (
+    NEVER,
+    SOON,
+    add_up,
     at_the_interpreters_end,
     await_end_of,
     expect_own_statuses,
@@ -37,16 +40,6 @@ from test_one_sided import swap
 pytestmark = dlslime_only
 
 CPU = torch.device("cpu")
-# What only a fault reaches: the time-outs of groups in tests of what must not wait for them.
-NEVER = 200.0
-# What takes milliseconds, on a machine that may be busy.
-SOON = 60.0
-
-
-def _add_up(group: dist.ProcessGroup | None = None) -> None:
-    total = torch.ones(3)
-    dist.all_reduce(total, group=group)
-    assert total.tolist() == [dist.get_world_size(group)] * 3
 
 
 def _use_everything(rank: int, size: int) -> None:
@@ -54,8 +47,8 @@ def _use_everything(rank: int, size: int) -> None:
     exchange(None, 1, 100_000)
     group = dist.new_group()
     exchange(group)
-    _add_up()
-    _add_up(group)
+    add_up()
+    add_up(group)
     dist.barrier()
     gathered: list[Any] = [None] * size
     dist.all_gather_object(gathered, {"rank": rank})
@@ -121,7 +114,7 @@ def _forever(call: Callable[[], Any]) -> None:
 def _daemons(rank: int, size: int) -> None:
     exchange(None)
     group = dist.new_group()
-    _add_up(group)
+    add_up(group)
     peer = dlslime_backend.peer(1 - rank)
     _forever(lambda: dist.recv(blank(10), 1 - rank, tag=5))
     _forever(lambda: dist.recv(blank(10), tag=6))
@@ -141,7 +134,7 @@ def _one_waiter(rank: int, size: int, operation: str) -> None:
     """A daemon thread waits, and what it waits for comes when the interpreter ends already."""
     exchange(None)
     group = dist.new_group()
-    _add_up(group)
+    add_up(group)
     if rank == 1:
         await_key("ending")
         with contextlib.suppress(RuntimeError):  # rank 0 may be as good as gone
@@ -173,7 +166,7 @@ def test_what_a_daemon_thread_waits_for_may_come_amid_the_end(operation: str) ->
 
 def _nobody_waits(rank: int, size: int) -> None:
     """The memory of a collective, to free which takes the GIL, goes with its end."""
-    _add_up()
+    add_up()
     if rank == 0:
         for _ in range(4):  # one for each thread that may be there
             dist.all_reduce(torch.from_numpy(np.ones(1000)), async_op=True)
@@ -191,7 +184,7 @@ def test_a_collective_may_end_amid_the_end() -> None:
 
 
 def _left_behind(rank: int, size: int, aborts: bool) -> None:
-    _add_up()
+    add_up()
     if rank == 1:
         await_end_of(int(await_key("pid")), SOON)
         return
@@ -316,7 +309,7 @@ def test_a_gloo_pair_may_be_in_the_making_when_the_program_ends() -> None:
 
 def _peer_goes_first(rank: int, size: int) -> None:
     exchange(None, 1, 100_000)
-    _add_up()
+    add_up()
     if rank == 1:
         await_key("ending")
         tell("pid", str(os.getpid()))

@@ -68,7 +68,7 @@ def _dropped(rank: int, size: int, accepted: bool) -> None:
     endpoint.write(mine, theirs, [(0, 0, 100)]).wait()
     expect_pattern(memory[300:400], 0)
     tell("written")
-    # The hub is closed, and with it those whom nobody holds.
+    # The hub is closed, and with it the guests that nobody holds.
     with pytest.raises(dist.DistBackendError, match="has been closed"):
         endpoint.recv(blank(1)).wait(20)
     tell("told")
@@ -83,7 +83,7 @@ def test_guest_whom_nobody_holds_stays_until_the_hub_is_closed(
 
 
 def _held(rank: int, size: int) -> None:
-    """Who is held stays when the hub is closed, until it is closed itself."""
+    """A guest that is held stays when the hub is closed, until it is closed itself."""
     if rank == 0:
         hub = dlslime_backend.Hub()
         tell("hub", hub.address.hex())
@@ -142,7 +142,7 @@ def test_dropped_guests_are_forgotten_when_they_leave() -> None:
     run_world(_many_dropped, 2, 100, env=env, init=False, fresh=True)
 
 
-# --- Who can't come is told why ---
+# --- A guest that can't come is told why ---
 
 
 def test_guest_that_is_one_too_many_is_told_so_and_may_come_later() -> None:

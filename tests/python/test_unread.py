@@ -1,4 +1,4 @@
-"""What was acknowledged is there, whoever has left since and whoever has come."""
+"""What was acknowledged is there, whichever guests have left or come since."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_numbers_of_one_that_comes_again_and_again_are_all_there(env: dict[str, 
 
 
 def _before_connect(rank: int, size: int) -> None:
-    """Rank 1 tells a number and leaves before rank 0 has said who its peer is."""
+    """Rank 1 tells a number and leaves before rank 0 has named its peer."""
     endpoint = dlslime_backend.Endpoint(f"endpoint {rank}")
     tell(f"address {rank}", endpoint.address.hex())
     peer = bytes.fromhex(await_key(f"address {1 - rank}"))

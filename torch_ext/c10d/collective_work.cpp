@@ -171,7 +171,7 @@ CollectiveWork::CollectiveWork(
   });
 }
 
-// One that is made of others, and done by whoever waits for it: Gloo's
+// One that is made of others, and done by the thread that waits for it: Gloo's
 // reduce_scatter of whole tensors.
 void CollectiveWork::awaitInner(
     const std::shared_ptr<LiveCollectives>& live) const {

@@ -21,7 +21,7 @@ class CollectiveEnd {
   std::exception_ptr error() const;
   // False: not by then.
   bool await(TimePoint until);
-  // After the end: whoever asks the future now finds it done.
+  // After the end: the future is done when this returns.
   void awaitFuture();
   // Completed on a thread of callbacks, with the value of `inner`; null: with
   // an empty list.

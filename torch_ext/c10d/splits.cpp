@@ -64,8 +64,8 @@ c10::intrusive_ptr<c10d::Backend> Splits::makeOnce(
         return known;
       }
     }
-    // Those who merge may have been merged before, or not: theirs is a store of
-    // its own.
+    // Ranks that merge may have been merged before, or not: theirs is a store
+    // of its own.
     number = ranks == kOfSeveralParents ? 0 : counts_[ranks]++;
   }
   std::string prefix = "dlslime/split/" + std::to_string(number);
