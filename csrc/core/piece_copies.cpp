@@ -17,7 +17,7 @@ Status failed(const CopyJob& job) {
     return {ErrorCode::kPeerFailed, "the peer has ended (" + process + ")"};
   }
   return {
-      ErrorCode::kTransportFailed,
+      isRefusal(job.error) ? ErrorCode::kDenied : ErrorCode::kTransportFailed,
       "cannot get at the memory of " + process + ": " + errnoText(job.error) +
           (job.error == EFAULT ? ". It was registered, and then unmapped"
                                : "")};

@@ -29,12 +29,16 @@ std::string problemOf(uint32_t pid, const std::string& why) {
       ErrorCode::kUnavailable, problemOf(pid, "it has been closed meanwhile"));
 }
 
+// Zero: there is none any more. Throws Error: it can't be read.
 uint64_t wordOf(uint32_t pid, uint64_t address) {
   uint64_t word = 0;
   const iovec here{&word, sizeof(word)};
   const iovec there{reinterpret_cast<void*>(address), sizeof(word)};
   const auto got =
       process_vm_readv(static_cast<pid_t>(pid), &here, 1, &there, 1, 0);
+  if (got < 0 && isRefusal(errno)) {
+    cannotFetch(pid, "process_vm_readv: " + errnoText(errno));
+  }
   return got == sizeof(word) ? word : 0;
 }
 

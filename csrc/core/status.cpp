@@ -30,6 +30,8 @@ std::string_view errorCodeName(ErrorCode code) {
       return "unavailable";
     case ErrorCode::kExhausted:
       return "exhausted";
+    case ErrorCode::kDenied:
+      return "denied";
   }
   return "unknown";
 }
@@ -51,6 +53,10 @@ const std::string& Status::message() const noexcept {
 
 std::string errnoText(int error) {
   return "errno " + std::to_string(error) + " (" + std::strerror(error) + ")";
+}
+
+bool isRefusal(int error) {
+  return error == EPERM || error == EACCES || error == ENOSYS;
 }
 
 void throwErrno(std::string_view what, int error) {

@@ -19,6 +19,7 @@ enum class ErrorCode : uint8_t {
   kCancelled, // abort() or shutdown() on this side
   kUnavailable, // something this machine does not have
   kExhausted, // this process has no free descriptor: perhaps it will again
+  kDenied, // the kernel permits it no longer; never told to users
 };
 
 std::string_view errorCodeName(ErrorCode code);
@@ -66,6 +67,10 @@ class Error : public std::runtime_error {
 
 // "errno 13 (Permission denied)"
 std::string errnoText(int error);
+
+// What a system call says that a sandbox, a setting or a change of user has
+// taken away: it is of no use to try again, and another way may be left.
+bool isRefusal(int error);
 
 // "pid 7 may have 1024 descriptors: raise the limit (ulimit -n)"
 std::string descriptorLimitText();

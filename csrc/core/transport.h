@@ -30,9 +30,11 @@ class ConnectionEvents {
   // `payload` is valid during the call only, and may be shared with the peer:
   // read each byte once. `header` is a private copy.
   virtual void onMessage(const MessageHeader& header, ByteSpan payload) = 0;
-  // A pull has ended: nothing will touch its memory any more.
+  // A pull has ended: nothing will touch its memory any more. kDenied: it
+  // can't be had this way any more, and may be asked for again.
   virtual void onPulled(uint64_t pullId, const Status& status) = 0;
-  // A transfer has ended: nothing will touch its local memory any more.
+  // A transfer has ended: nothing will touch its local memory any more. kDenied
+  // as with onPulled().
   virtual void onTransferred(uint64_t /*id*/, const Status& /*status*/) {}
   // A pull ends badly, as onPulled() is about to tell; but so many bytes from
   // its beginning are there.
@@ -122,7 +124,7 @@ class Connection {
     return false;
   }
   // That process, in our namespace of pids, if we may read its memory, which
-  // has been tried; else 0.
+  // has been tried; else 0. May become 0 later.
   virtual uint32_t peerPid() const {
     return 0;
   }

@@ -257,6 +257,7 @@ void Inbound::startPull(
 
 void Inbound::fetch(uint64_t pullId, RemoteBuffer source) {
   auto& pull = *pulls_.find(pullId);
+  pull.remote = source;
   auto destination = pull.receive->view();
   destination.data += pull.arrived; // by a connection before
   destination.size = static_cast<size_t>(pull.length - pull.arrived);
@@ -323,8 +324,11 @@ void Inbound::onPulled(uint64_t pullId, const Status& status) {
   if (pull == nullptr) {
     return;
   }
-  if (severed_ && !status.ok() && pull->receive->cancelStatus.ok()) {
+  const bool wanted = !status.ok() && pull->receive->cancelStatus.ok();
+  if (severed_ && wanted) {
     pull->waiting = true;
+  } else if (status.code() == ErrorCode::kDenied && wanted) {
+    fetch(pullId, pull->remote);
   } else {
     endPull(pullId, status);
   }

@@ -89,6 +89,7 @@ class Inbound {
     uint64_t senderId = 0;
     int source = 0;
     uint64_t length = 0;
+    RemoteBuffer remote{}; // where the sender has it
     uint64_t arrived = 0; // bytes that are there, from the beginning
     bool framed = false;
     bool waiting = false; // for kMoved

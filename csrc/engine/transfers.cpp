@@ -253,6 +253,12 @@ void Transfers::onTransferred(uint64_t id, const Status& status) {
   if (!status.ok() && severed_ && transfer.cancelStatus.ok() &&
       transfer.problem.ok()) {
     restart(*active);
+  } else if (
+      status.code() == ErrorCode::kDenied && transfer.cancelStatus.ok() &&
+      transfer.problem.ok()) {
+    const auto region = partOf(*active).remote->id;
+    startFrames(id); // slower, and needs no permission
+    release(region); // only now: its owner may want it back
   } else {
     end(id, status);
   }

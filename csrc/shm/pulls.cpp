@@ -15,7 +15,7 @@ Status readError(const CopyJob& job) {
     return {ErrorCode::kPeerFailed, "the sender has ended (" + process + ")"};
   }
   return {
-      ErrorCode::kTransportFailed,
+      isRefusal(job.error) ? ErrorCode::kDenied : ErrorCode::kTransportFailed,
       "cannot read the sender's memory (" + process +
           "): " + errnoText(job.error)};
 }
@@ -43,7 +43,7 @@ void Pulls::start(
 
 void Pulls::openDesks() {
   for (auto& pull : pulls_) {
-    if (pull.desk >= 0) {
+    if (pull.desk >= 0 || pull.abandoned) {
       continue;
     }
     const auto* const freeDesk =
@@ -74,13 +74,16 @@ Pulls::Pull* Pulls::find(uint64_t pullId) {
 
 void Pulls::abandon(uint64_t pullId) {
   Pull* const pull = find(pullId);
-  if (pull == nullptr) {
-    return;
+  if (pull != nullptr) {
+    giveUp(*pull, Status(ErrorCode::kCancelled, "the transfer was given up"));
   }
-  pull->abandoned = true;
-  pull->status = Status(ErrorCode::kCancelled, "the transfer was given up");
-  if (pull->desk >= 0) {
-    closeDesk(desks_[pull->desk]);
+}
+
+void Pulls::giveUp(Pull& pull, Status why) {
+  pull.abandoned = true;
+  pull.status = std::move(why);
+  if (pull.desk >= 0) {
+    closeDesk(desks_[pull.desk]);
   }
 }
 
@@ -88,6 +91,14 @@ void Pulls::endAll() {
   ended_ = true;
   for (auto& pull : pulls_) {
     abandon(pull.pullId);
+  }
+}
+
+void Pulls::denyAll() {
+  for (auto& pull : pulls_) {
+    if (pull.status.ok()) {
+      giveUp(pull, Status(ErrorCode::kDenied, "neither end may copy"));
+    }
   }
 }
 
@@ -113,9 +124,11 @@ bool Pulls::poll(ConnectionEvents& events) {
     pulls_.erase(pulls_.begin() + static_cast<ptrdiff_t>(i));
     if (pull.desk >= 0) {
       const auto error = desks_[pull.desk].error.load();
+      const bool denied = isRefusal(static_cast<int>(error));
+      senderDenied_ |= denied;
       if (error != 0 && pull.status.ok()) {
         pull.status = Status(
-            ErrorCode::kTransportFailed,
+            denied ? ErrorCode::kDenied : ErrorCode::kTransportFailed,
             "the sender could not write into this process: " +
                 errnoText(static_cast<int>(error)));
       }
@@ -129,7 +142,7 @@ bool Pulls::poll(ConnectionEvents& events) {
 }
 
 bool Pulls::claim(CopyJob& job) {
-  if (!peer_.readable || ended_ || corrupted_) {
+  if (ended_ || corrupted_) {
     return false;
   }
   for (auto& pull : pulls_) {
@@ -151,7 +164,7 @@ bool Pulls::claim(CopyJob& job) {
     job.local = pull.destination.data + offset;
     job.remote = pull.source + offset;
     job.size = std::min(pull.piece, pull.destination.size - offset);
-    job.pid = static_cast<int>(peer_.pid);
+    job.pid = static_cast<int>(pid_);
     job.token = pull.pullId;
     ++pull.running;
     return true;

@@ -11,12 +11,7 @@ namespace dlslime::shm {
 // Under the engine's lock.
 class Pulls {
  public:
-  struct Peer {
-    uint32_t pid;
-    bool readable; // we may read its memory
-  };
-
-  Pulls(CopyDesk* desks, Peer peer) : desks_(desks), peer_(peer) {}
+  Pulls(CopyDesk* desks, uint32_t peerPid) : desks_(desks), pid_(peerPid) {}
 
   void start(
       uint64_t pullId,
@@ -25,13 +20,20 @@ class Pulls {
       MemoryView destination);
   void abandon(uint64_t pullId);
   void endAll();
+  // Neither end may copy any more: what is not copied yet ends as kDenied.
+  void denyAll();
   // Reports what has ended. True if something has.
   bool poll(ConnectionEvents& events);
+  // Only where we may read the peer's memory.
   bool claim(CopyJob& job);
   void finish(const CopyJob& job);
   // A desk holds what no peer of ours would write.
   bool corrupted() const {
     return corrupted_;
+  }
+  // The sender may write into this process no longer: it has said so.
+  bool senderDenied() const {
+    return senderDenied_;
   }
 
  private:
@@ -48,12 +50,14 @@ class Pulls {
     bool abandoned = false;
   };
   Pull* find(uint64_t pullId);
+  void giveUp(Pull& pull, Status why);
   void openDesks();
   bool ended(const Pull& pull) const;
 
   CopyDesk* const desks_;
-  const Peer peer_;
+  const uint32_t pid_;
   bool ended_ = false;
+  bool senderDenied_ = false;
   bool corrupted_ = false;
   bool deskUsed_[kDesks] = {};
   std::deque<Pull> pulls_;

@@ -1,5 +1,6 @@
 #include "shm/shm_connection.h"
 
+#include "core/log.h"
 #include "shm/cma.h"
 
 namespace dlslime::shm {
@@ -13,26 +14,46 @@ constexpr uint64_t kTransferBit = 1ULL << 62;
 constexpr size_t kMostStreamedBytes = 2 * 1024 * 1024;
 } // namespace
 
-ShmConnection::ShmConnection(Ends ends, Access ownAccess)
+ShmConnection::ShmConnection(Ends ends, bool granted)
     : segment_(std::move(ends.segment)),
       doorbell_(std::move(ends.doorbell)),
       ringBytes_(ends.ringBytes),
       peerPid_(ends.peerPid),
       side_(ends.side),
-      ownAccess_(ownAccess),
+      granted_(granted),
       out_(layout().ring[side_], ringData(side_), ringBytes_),
       in_(layout().ring[1 - side_], ringData(1 - side_), ringBytes_),
       assists_(layout().desk[side_], peerPid_),
       transfers_({readFromPeer, writeToPeer, static_cast<int>(peerPid_)}) {
-  layout().access[side_].store(ownAccess, std::memory_order_release);
+  layout().access[side_].store(
+      granted ? Access::kGranted : Access::kDenied, std::memory_order_release);
 }
 
-Access ShmConnection::peerAccess() const {
-  return layout().access[1 - side_].load(std::memory_order_acquire);
+// A peer that has been refused is not asked again, whatever its word says.
+bool ShmConnection::peerGranted() const {
+  return !(pulls_ && pulls_->senderDenied()) &&
+      layout().access[1 - side_].load(std::memory_order_acquire) ==
+      Access::kGranted;
 }
 
 bool ShmConnection::memoryReadable() const {
-  return ownAccess_ == Access::kGranted || peerAccess() == Access::kGranted;
+  return granted_ || peerGranted();
+}
+
+// A permission that was there when the two met has gone: one of them has
+// changed its user, or a setting of the host was changed. What has begun is
+// done again in another way.
+void ShmConnection::lose(int error) {
+  if (!granted_) {
+    return;
+  }
+  granted_ = false;
+  layout().access[side_].store(Access::kDenied, std::memory_order_release);
+  logInfo(
+      "copying from and to the memory of process " + std::to_string(peerPid_) +
+      " is permitted no longer: " + errnoText(error) +
+      "; large messages are streamed through shared memory");
+  doorbell_.ring();
 }
 
 bool ShmConnection::send(const MessageHeader& header, ByteSpan payload) {
@@ -54,9 +75,7 @@ void ShmConnection::unexpose(uint64_t id) {
 
 Pulls& ShmConnection::pulls() {
   if (!pulls_) {
-    pulls_ = std::make_unique<Pulls>(
-        layout().desk[1 - side_],
-        Pulls::Peer{peerPid_, ownAccess_ == Access::kGranted});
+    pulls_ = std::make_unique<Pulls>(layout().desk[1 - side_], peerPid_);
   }
   return *pulls_;
 }
@@ -73,7 +92,7 @@ bool ShmConnection::pull(
     return false;
   }
   pulls().start(pullId, peerId, source, destination);
-  if (ownAccess_ != Access::kGranted) {
+  if (!granted_) {
     doorbell_.ring(); // the sender copies alone, so it must be awake
   }
   return true;
@@ -84,6 +103,9 @@ void ShmConnection::abandon(uint64_t pullId) {
 }
 
 bool ShmConnection::poll(ConnectionEvents& events, Status& broken, int most) {
+  if (pulls_ && !memoryReadable()) {
+    pulls_->denyAll();
+  }
   bool any = pulls_ && pulls_->poll(events);
   any |= !transfers_.empty() && transfers_.report(events);
   if (pulls_ && pulls_->corrupted()) {
@@ -118,10 +140,10 @@ bool ShmConnection::poll(ConnectionEvents& events, Status& broken, int most) {
 }
 
 bool ShmConnection::claimCopy(CopyJob& job) {
-  if (pulls_ && pulls_->claim(job)) {
+  if (granted_ && pulls_ && pulls_->claim(job)) {
     return true;
   }
-  if (ownAccess_ == Access::kGranted && !ended_ && assists_.claim(job)) {
+  if (granted_ && !ended_ && assists_.claim(job)) {
     job.token |= kAssistBit;
     return true;
   }
@@ -133,6 +155,9 @@ bool ShmConnection::claimCopy(CopyJob& job) {
 }
 
 void ShmConnection::finishCopy(const CopyJob& job) {
+  if (isRefusal(job.error)) {
+    lose(job.error); // first: no way that is told as closed is taken again
+  }
   CopyJob own = job;
   own.token &= ~(kAssistBit | kTransferBit);
   if ((job.token & kTransferBit) != 0) {

@@ -27,13 +27,14 @@ class ShmConnection final : public Connection {
     int side; // 0 initiated the connection
   };
   // Both ends have written their access word before any of them sends.
-  ShmConnection(Ends ends, Access ownAccess);
+  // `granted`: we may get at the peer's memory, which has been tried.
+  ShmConnection(Ends ends, bool granted);
 
   bool onThisHost() const override {
     return true;
   }
   uint32_t peerPid() const override {
-    return ownAccess_ == Access::kGranted ? peerPid_ : 0;
+    return granted_ ? peerPid_ : 0;
   }
   std::string_view route() const override {
     return "shm";
@@ -55,7 +56,7 @@ class ShmConnection final : public Connection {
   void abandon(uint64_t pullId) override;
   bool direct(const RemoteBuffer& /*there*/, const void* /*enrolled*/)
       const override {
-    return ownAccess_ == Access::kGranted;
+    return granted_;
   }
   void start(const TransferWork& work) override {
     transfers_.start(work);
@@ -83,8 +84,9 @@ class ShmConnection final : public Connection {
     return segment_.data() + kLayoutBytes +
         static_cast<size_t>(side) * ringBytes_;
   }
-  Access peerAccess() const;
+  bool peerGranted() const;
   bool memoryReadable() const;
+  void lose(int error);
   Pulls& pulls();
 
   Segment segment_;
@@ -92,7 +94,7 @@ class ShmConnection final : public Connection {
   const size_t ringBytes_;
   const uint32_t peerPid_;
   const int side_;
-  const Access ownAccess_;
+  bool granted_; // we may get at the peer's memory, until it is refused
   RingProducer out_;
   RingConsumer in_;
   Assists assists_;

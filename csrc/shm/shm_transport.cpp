@@ -102,8 +102,7 @@ ShmTransport::connect(PeerHalf peer, Segment segment, int side) const {
       ringBytes,
       peer.pid,
       side};
-  return std::make_unique<ShmConnection>(
-      std::move(ends), denied == 0 ? Access::kGranted : Access::kDenied);
+  return std::make_unique<ShmConnection>(std::move(ends), denied == 0);
 }
 
 Offer ShmTransport::offer(const Context& context) {

@@ -51,7 +51,7 @@ class PullsTest : public ::testing::Test {
   }
 
   CopyDesk desks[kDesks] = {};
-  Pulls pulls{desks, {static_cast<uint32_t>(getpid()), true}};
+  Pulls pulls{desks, static_cast<uint32_t>(getpid())};
   Assists assists{desks, static_cast<uint32_t>(getpid())};
   Recorder events;
 };
@@ -172,7 +172,7 @@ TEST_F(PullsTest, SenderThatHasEndedIsAFailedPeer) {
     _exit(0);
   }
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  Pulls of{desks, {static_cast<uint32_t>(child), true}};
+  Pulls of{desks, static_cast<uint32_t>(child)};
   Bytes destination(1 << 20);
   of.start(1, 11, {16, 0}, {destination.data(), destination.size()});
   CopyJob job;
@@ -183,6 +183,63 @@ TEST_F(PullsTest, SenderThatHasEndedIsAFailedPeer) {
   EXPECT_TRUE(of.poll(events));
   ASSERT_EQ(events.ended.size(), 1U);
   EXPECT_EQ(events.ended[0].second.code(), ErrorCode::kPeerFailed);
+}
+
+// Permission to read is lost while two pieces are being copied.
+TEST_F(PullsTest, RefusedReaderEndsAsDeniedOnceItsPiecesAreQuiet) {
+  const Bytes source = pattern(4 << 20);
+  Bytes destination(source.size());
+  start(1, 11, source, destination);
+  CopyJob first;
+  CopyJob second;
+  ASSERT_TRUE(pulls.claim(first));
+  ASSERT_TRUE(pulls.claim(second));
+  first.error = EPERM;
+  pulls.finish(first);
+  EXPECT_FALSE(pulls.poll(events));
+  run(second);
+  pulls.finish(second);
+  EXPECT_TRUE(pulls.poll(events));
+  ASSERT_EQ(events.ended.size(), 1U);
+  EXPECT_EQ(events.ended[0].second.code(), ErrorCode::kDenied);
+  EXPECT_FALSE(pulls.senderDenied());
+}
+
+TEST_F(PullsTest, RefusedWriterIsNotAskedAgain) {
+  const Bytes source = pattern(4 << 20);
+  Bytes destination(source.size());
+  start(1, 11, source, destination);
+  CopyJob job;
+  ASSERT_TRUE(assists.claim(job));
+  job.error = EACCES;
+  assists.finish(job);
+  pullAlone();
+  EXPECT_TRUE(pulls.poll(events));
+  ASSERT_EQ(events.ended.size(), 1U);
+  EXPECT_EQ(events.ended[0].second.code(), ErrorCode::kDenied);
+  EXPECT_TRUE(pulls.senderDenied());
+}
+
+// The sender was to copy alone, and says that it may not any more: also what
+// waits for a desk ends, and no piece is waited for but those under way.
+TEST_F(PullsTest, WhenNeitherEndMayCopyAllPullsEndAsDenied) {
+  const Bytes source = pattern(4 << 20);
+  std::vector<Bytes> destinations(kDesks + 2, Bytes(source.size()));
+  for (uint64_t i = 0; i < destinations.size(); ++i) {
+    start(1 + i, 11 + i, source, destinations[i]);
+  }
+  CopyJob job;
+  ASSERT_TRUE(assists.claim(job));
+  pulls.denyAll();
+  EXPECT_TRUE(pulls.poll(events));
+  EXPECT_EQ(events.ended.size(), destinations.size() - 1);
+  job.error = EPERM;
+  assists.finish(job);
+  EXPECT_TRUE(pulls.poll(events));
+  ASSERT_EQ(events.ended.size(), destinations.size());
+  for (const auto& [id, status] : events.ended) {
+    EXPECT_EQ(status.code(), ErrorCode::kDenied);
+  }
 }
 
 TEST_F(PullsTest, DeskForAnUnknownMessageIsRefusedByTheSender) {
@@ -206,7 +263,7 @@ TEST_F(PullsTest, CorruptedDeskNeverMakesTheReceiverWriteOutside) {
   const Bytes source = pattern(1 << 20);
   for (uint64_t front = 0; front < 0xffff; front += 97) {
     Bytes destination(source.size());
-    Pulls victim{desks, {static_cast<uint32_t>(getpid()), true}};
+    Pulls victim{desks, static_cast<uint32_t>(getpid())};
     victim.start(
         1,
         11,
