@@ -55,6 +55,12 @@ void tellAndDelete(void* memory) {
 
 } // namespace
 
+bool isOfAllocator(const c10::Storage& storage) {
+  const auto deleter = storage.data_ptr().get_deleter();
+  return deleter != nullptr &&
+      (deleter == defaultDeleter() || deleter == &tellAndDelete);
+}
+
 bool watchEnd(const c10::Storage& storage, std::function<void()> ended) {
   auto& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   const auto usual = defaultDeleter();

@@ -12,4 +12,8 @@ namespace dlslime {
 // time. Any thread; holds for the memory, not for the storage.
 bool watchEnd(const c10::Storage& storage, std::function<void()> ended);
 
+// The memory is of torch's default CPU allocator: it stays mapped and writable
+// for as long as the storage has it.
+bool isOfAllocator(const c10::Storage& storage);
+
 } // namespace dlslime

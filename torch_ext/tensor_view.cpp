@@ -101,11 +101,13 @@ MemoryView bytesOf(const at::Tensor& tensor, MemoryOwner* owner) {
   const auto offset =
       static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
   const bool onGpu = tensor.is_cuda() && tensor.nbytes() != 0;
-  return {
+  MemoryView view{
       base + offset,
       tensor.nbytes(),
       owner,
       onGpu ? tensor.device().index() : MemoryView::kProcessor};
+  view.mayFault = !onGpu && !isOfAllocator(tensor.storage());
+  return view;
 }
 
 MemoryView TensorOperation::allocation() const {

@@ -43,6 +43,9 @@ struct MemoryView {
   Accelerator* accelerator = nullptr;
   // Nobody may write it, and perhaps nobody can.
   bool readOnly = false;
+  // It may be read-only or gone when it is touched (mapped files, memory that
+  // others protect): threads of ours copy it by guarded_copy.h alone.
+  bool mayFault = false;
 
   bool onDevice() const {
     return device != kProcessor;

@@ -44,7 +44,7 @@ enum class MessageType : uint8_t {
   kChunk, // id; offset; the payload continues what was fetched
   kPut, // group, source, id, offset = of memory, length = pieces, slot = 1 in
         // the last one; the payload: FramePieces, and then their bytes
-  kSettled, // id, status: what was put, or could not be fetched
+  kSettled, // id, status, slot: what was put, or could not be fetched
   kShare, // id; the payload tells how to map an allocation of a GPU's memory
   kUnshare, // id: that allocation is not shared any more
   kReshare, // id: what kShare told of your allocation has had its time
@@ -71,8 +71,9 @@ enum class FinishStatus : uint8_t {
   kUnknownMemory, // never registered, not any more, or with another secret
   kOutOfRange,
   kForReading, // registered so, and not to be written
-  kUnreadable, // a processor that touched it would get a signal; offset = errno
-  kUnwritable, // the same
+  kUnreadable, // the memory read from can't be touched; kSettled: slot = a
+               // Fault
+  kUnwritable, // the same of the memory written to
 };
 
 // One cache line, the same on every host (all are little-endian; the

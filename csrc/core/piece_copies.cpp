@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/fault.h"
+
 namespace dlslime {
 
 namespace {
@@ -11,16 +13,17 @@ namespace {
 constexpr size_t kJobBytes = 512 * 1024;
 constexpr size_t kJobPieces = 256;
 
-Status failed(const CopyJob& job) {
+Status failed(const CopyJob& job, bool write) {
+  if (const auto fault = copyFaultOf(job.error); fault.fault != Fault::kNone) {
+    return statusOf(fault, write);
+  }
   const auto process = "process " + std::to_string(job.pid);
   if (job.error == ESRCH) { // before its socket tells us
     return {ErrorCode::kPeerFailed, "the peer has ended (" + process + ")"};
   }
   return {
       isRefusal(job.error) ? ErrorCode::kDenied : ErrorCode::kTransportFailed,
-      "cannot get at the memory of " + process + ": " + errnoText(job.error) +
-          (job.error == EFAULT ? ". It was registered, and then unmapped"
-                               : "")};
+      "cannot get at the memory of " + process + ": " + errnoText(job.error)};
 }
 } // namespace
 
@@ -96,7 +99,7 @@ void PieceCopies::finish(const CopyJob& job) {
     if (transfer.number == job.token) {
       --transfer.running;
       if (job.error != 0 && transfer.status.ok()) {
-        transfer.status = failed(job);
+        transfer.status = failed(job, transfer.work.write);
       }
     }
   }

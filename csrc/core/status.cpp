@@ -32,6 +32,10 @@ std::string_view errorCodeName(ErrorCode code) {
       return "exhausted";
     case ErrorCode::kDenied:
       return "denied";
+    case ErrorCode::kOwnFault:
+      return "own fault";
+    case ErrorCode::kPeerFault:
+      return "peer fault";
   }
   return "unknown";
 }

@@ -19,7 +19,10 @@ enum class ErrorCode : uint8_t {
   kCancelled, // abort() or shutdown() on this side
   kUnavailable, // something this machine does not have
   kExhausted, // this process has no free descriptor: perhaps it will again
-  kDenied, // the kernel permits it no longer; never told to users
+  // Never told to users as such:
+  kDenied, // the kernel permits it no longer
+  kOwnFault, // memory of ours can't be touched: see fault.h
+  kPeerFault, // the same of the peer's
 };
 
 std::string_view errorCodeName(ErrorCode code);

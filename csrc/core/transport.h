@@ -31,10 +31,11 @@ class ConnectionEvents {
   // read each byte once. `header` is a private copy.
   virtual void onMessage(const MessageHeader& header, ByteSpan payload) = 0;
   // A pull has ended: nothing will touch its memory any more. kDenied: it
-  // can't be had this way any more, and may be asked for again.
+  // can't be had this way any more, and may be asked for again. kOwnFault,
+  // kPeerFault: the memory of one end can't be touched.
   virtual void onPulled(uint64_t pullId, const Status& status) = 0;
-  // A transfer has ended: nothing will touch its local memory any more. kDenied
-  // as with onPulled().
+  // A transfer has ended: nothing will touch its local memory any more. The
+  // same codes as with onPulled().
   virtual void onTransferred(uint64_t /*id*/, const Status& /*status*/) {}
   // A pull ends badly, as onPulled() is about to tell; but so many bytes from
   // its beginning are there.
@@ -63,7 +64,8 @@ struct TransferWork {
 // back under the engine's lock and run outside of it, so that posting threads
 // never wait for memory.
 struct CopyJob {
-  int (*run)(const CopyJob& job) = nullptr; // returns an errno, 0 for success
+  // Returns 0 for success, an errno, or a CopyFault's code.
+  int (*run)(const CopyJob& job) = nullptr;
   std::span<const Piece> pieces; // not empty: in place of the next three
   std::byte* local = nullptr;
   uint64_t remote = 0;

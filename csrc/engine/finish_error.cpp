@@ -1,3 +1,4 @@
+#include "core/fault.h"
 #include "engine/outbound.h"
 
 namespace dlslime {
@@ -28,11 +29,17 @@ Status finishError(const Operation& send, const MessageHeader& finish) {
       return {
           ErrorCode::kTransportFailed,
           what + rank + " could not fetch it; its receive says why"};
+    case FinishStatus::kUnreadable:
+      return {
+          ErrorCode::kTransportFailed,
+          what + "its memory " + faultText(Fault::kGone, false)};
+    case FinishStatus::kUnwritable:
+      return {
+          ErrorCode::kTransportFailed,
+          what + rank + " can't write its own memory; its receive says why"};
     case FinishStatus::kUnknownMemory: // of one-sided transfers
     case FinishStatus::kOutOfRange:
     case FinishStatus::kForReading:
-    case FinishStatus::kUnreadable:
-    case FinishStatus::kUnwritable:
       break;
   }
   return {ErrorCode::kTransportFailed, what + "unknown status"};

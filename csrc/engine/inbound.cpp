@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/guarded_copy.h"
 #include "core/memory.h"
 #include "engine/group.h"
 
@@ -13,6 +14,7 @@ namespace {
 // seldom lacks it, and at most this, to be told in time.
 constexpr uint64_t kMostCreditLumpBytes = 1024 * 1024;
 constexpr uint64_t kCreditLumpParts = 4;
+
 Status truncated(const Operation& receive, int source, uint64_t length) {
   return {
       ErrorCode::kTruncated,
@@ -98,9 +100,9 @@ void Inbound::onEager(
     refuseTooLong(group, std::move(receive), arrival);
     return;
   }
-  copyIn(receive, 0, payload);
+  auto status = whyFailed(*receive, source, copyIn(receive, 0, payload));
   receive->setResult(source, payload.size());
-  completions_.finish(std::move(receive), {});
+  completions_.finish(std::move(receive), std::move(status));
   group.makeReady(source, header.tag);
 }
 
@@ -147,9 +149,12 @@ bool Inbound::onPush(Group& group, const MessageHeader& header) {
     arrival.id = header.sequence;
     arrival.channel = this;
     arrival.data = std::make_unique_for_overwrite<std::byte[]>(header.length);
-    const auto view = landed.receive->view();
-    copyBytes(arrival.data.get(), view.data, header.length);
+    const auto there = readView(landed.receive->view(), 0, header.length);
+    copyBytes(arrival.data.get(), there.bytes.data(), there.bytes.size());
     completions_.finish(std::move(landed.receive), {});
+    if (there.fault != Fault::kNone) {
+      return false;
+    }
     match(group, std::move(arrival));
     return true;
   }
@@ -204,9 +209,12 @@ void Inbound::deliver(Group& group, OperationPtr receive, Arrival arrival) {
     refuseTooLong(group, std::move(receive), arrival);
     return;
   }
-  copyWhole(receive, {arrival.data.get(), arrival.length});
+  auto status = whyFailed(
+      *receive,
+      arrival.source,
+      copyWhole(receive, {arrival.data.get(), arrival.length}));
   receive->setResult(arrival.source, arrival.length);
-  completions_.finish(std::move(receive), {});
+  completions_.finish(std::move(receive), std::move(status));
 }
 
 // Both ends are told both sizes: the sender of an announced message by its
@@ -312,7 +320,11 @@ void Inbound::onData(const MessageHeader& header, ByteSpan payload) {
                 std::to_string(pull->arrived)));
     return;
   }
-  copyIn(pull->receive, pull->arrived, payload);
+  if (const auto status = copyIn(pull->receive, pull->arrived, payload);
+      !status.ok()) {
+    endPull(header.id, status);
+    return;
+  }
   pull->arrived += payload.size();
   if (pull->arrived == pull->length) {
     endPull(header.id, {});
@@ -332,66 +344,6 @@ void Inbound::onPulled(uint64_t pullId, const Status& status) {
   } else {
     endPull(pullId, status);
   }
-}
-
-void Inbound::endPull(uint64_t pullId, Status status) {
-  Pull pull = pulls_.take(pullId);
-  auto& receive = pull.receive;
-  if (status.ok()) {
-    receive->setResult(pull.source, pull.length);
-    sendFinish(pull.senderId, FinishStatus::kOk);
-  } else if (!receive->cancelStatus.ok()) {
-    status = receive->cancelStatus;
-    sendFinish(pull.senderId, FinishStatus::kCancelled);
-  } else {
-    status = Status(
-        status.code(), receive->describe() + " failed: " + status.message());
-    sendFinish(pull.senderId, FinishStatus::kFailed);
-  }
-  completions_.finish(std::move(receive), std::move(status));
-}
-
-void Inbound::cancel(const OperationPtr& receive, const Status& why) {
-  Pull* const pull = pulls_.find(receive->transferId);
-  if (pull == nullptr || pull->receive != receive ||
-      !receive->cancelStatus.ok()) {
-    return;
-  }
-  receive->cancelStatus = why;
-  if (pull->framed || pull->waiting) {
-    endPull(receive->transferId, why);
-  } else if (connection_ != nullptr && !pull->byGpu) {
-    connection_->abandon(receive->transferId);
-  }
-}
-
-void Inbound::fail(const Status& why) {
-  if (connection_ != nullptr) {
-    connection_->endPulls();
-  }
-  ready_.fail();
-  for (const auto id : pulls_.ids()) {
-    Pull* const pull = pulls_.find(id);
-    if (pull->receive->cancelStatus.ok()) {
-      pull->receive->cancelStatus = Status(
-          why.code(), pull->receive->describe() + " failed: " + why.message());
-    }
-    if (pull->framed || pull->waiting) {
-      endPull(id, why);
-    }
-  }
-}
-
-std::vector<OperationPtr> Inbound::pending(uint64_t groupKey) const {
-  std::vector<OperationPtr> found;
-  auto& pulls = const_cast<Slab<Pull>&>(pulls_);
-  for (const auto id : pulls.ids()) {
-    const auto& receive = pulls.find(id)->receive;
-    if (receive->groupKey == groupKey) {
-      found.push_back(receive);
-    }
-  }
-  return found;
 }
 
 } // namespace dlslime

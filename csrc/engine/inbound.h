@@ -105,8 +105,11 @@ class Inbound {
   void
   refuseTooLong(Group& group, OperationPtr receive, const Arrival& arrival);
   void returnCredit(uint64_t cost);
-  void copyIn(const OperationPtr& receive, uint64_t offset, ByteSpan payload);
-  void copyWhole(const OperationPtr& receive, ByteSpan message);
+  // Not ok: the memory can't be touched.
+  Status copyIn(const OperationPtr& receive, uint64_t offset, ByteSpan payload);
+  Status copyWhole(const OperationPtr& receive, ByteSpan message);
+  static Status
+  whyFailed(const Operation& receive, int source, const Status& status);
   void upload(const OperationPtr& receive, uint64_t offset, ByteSpan payload);
   void sendFinish(uint64_t id, FinishStatus status, uint64_t capacity = 0);
 

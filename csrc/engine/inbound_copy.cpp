@@ -1,3 +1,4 @@
+#include "core/guarded_copy.h"
 #include "core/stream_copy.h"
 #include "engine/group.h"
 #include "engine/inbound.h"
@@ -14,19 +15,28 @@ namespace {
 constexpr uint64_t kMostCachedBytes = 1024 * 1024;
 constexpr size_t kLeastStreamed = 32 * 1024;
 
+Status copyGuarded(std::byte* to, ByteSpan bytes) {
+  const auto fault = writeGuarded(to, bytes);
+  return fault == Fault::kNone ? Status() : statusOf({true, fault}, false);
+}
+
 } // namespace
 
 // Into a tensor. When the caller collects thousands of messages before it
 // looks at one, they leave the cache anyway.
-void Inbound::copyIn(
+Status Inbound::copyIn(
     const OperationPtr& receive,
     uint64_t offset,
     ByteSpan payload) {
   if (receive->ofDevice()) {
     upload(receive, offset, payload);
-    return;
+    return {};
   }
-  auto* const destination = receive->view().data + offset;
+  const auto view = receive->view();
+  auto* const destination = view.data + offset;
+  if (view.mayFault) {
+    return copyGuarded(destination, payload);
+  }
   if (payload.size() >= kLeastStreamed &&
       completions_.unfetchedBytes() > kMostCachedBytes) {
     streamCopy(destination, payload.data(), payload.size());
@@ -35,6 +45,7 @@ void Inbound::copyIn(
     copyBytes(destination, payload.data(), payload.size());
   }
   completions_.noteDelivered(payload.size());
+  return {};
 }
 
 // The receive ends when the bytes have arrived.
@@ -53,12 +64,16 @@ void Inbound::upload(
 }
 
 // The same of what was kept aside, and is in no cache.
-void Inbound::copyWhole(const OperationPtr& receive, ByteSpan message) {
-  if (receive->ofDevice()) {
+Status Inbound::copyWhole(const OperationPtr& receive, ByteSpan message) {
+  const auto view = receive->view();
+  if (view.onDevice()) {
     upload(receive, 0, message);
+  } else if (view.mayFault) {
+    return copyGuarded(view.data, message);
   } else {
-    copyBytes(receive->view().data, message.data(), message.size());
+    copyBytes(view.data, message.data(), message.size());
   }
+  return {};
 }
 
 // From the peer's GPU to ours, past all processors. False: it can't be.

@@ -86,8 +86,13 @@ void Lender::onEnrolled(const RegionPtr& region, const Status& /*status*/) {
   }
 }
 
-void Lender::answer(MessageType type, uint64_t id, FinishStatus status) {
+void Lender::answer(
+    MessageType type,
+    uint64_t id,
+    FinishStatus status,
+    Fault fault) {
   MessageHeader answer;
+  answer.slot = static_cast<uint16_t>(fault);
   answer.type = type;
   answer.id = id;
   answer.status = status;

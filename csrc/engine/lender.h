@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "core/fault.h"
 #include "core/transport.h"
 #include "engine/outbound.h"
 #include "engine/region.h"
@@ -58,11 +59,13 @@ class Lender {
       return pieces.empty() && (!staged || staged->empty());
     }
   };
-  // What the peer writes to a GPU, and what is not there yet of it. Shared with
-  // the copies, which may end later.
+  // What the peer writes to a GPU, and what is not there yet of it; shared with
+  // the copies, which may end later. Or what can't be written to memory of
+  // processors, of which more is still to come.
   struct Arriving {
     size_t copies = 0;
     bool failed = false;
+    Fault fault = Fault::kNone; // why, if processors are to write
     bool last = false; // all of it has come
   };
   RegionPtr lent(uint64_t id) const;
@@ -70,7 +73,11 @@ class Lender {
   bool lendWaiting();
   void lendOrRefuse(const RegionPtr& region);
   bool reach(const Region& region, RemoteBuffer& memory);
-  void answer(MessageType type, uint64_t id, FinishStatus status);
+  void answer(
+      MessageType type,
+      uint64_t id,
+      FinishStatus status,
+      Fault fault = Fault::kNone);
 
   // lender_frames.cpp
   static Stream begin(const MessageHeader& header, const RegionPtr& region);
@@ -80,7 +87,12 @@ class Lender {
       ByteSpan bytes,
       const std::vector<std::span<std::byte>>& places);
   bool answerArrived();
+  void putPlainly(
+      const MessageHeader& header,
+      ByteSpan bytes,
+      const std::vector<std::span<std::byte>>& places);
   static ByteSpan take(Stream& stream, size_t most);
+  Fault fillFrame(Stream& stream, size_t most);
   static bool hasBytes(Stream& stream);
   bool sendChunk(Stream& stream);
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/guarded_copy.h"
 #include "core/log.h"
 #include "engine/lender.h"
 
@@ -122,13 +123,7 @@ void Lender::put(
     ByteSpan bytes,
     const std::vector<std::span<std::byte>>& places) {
   if (region->accelerator() == nullptr) {
-    for (const auto& place : places) {
-      copyBytes(place.data(), bytes.data(), place.size());
-      bytes = bytes.subspan(place.size());
-    }
-    if (header.slot != 0) {
-      answer(MessageType::kSettled, header.id, FinishStatus::kOk);
-    }
+    putPlainly(header, bytes, places);
     return;
   }
   auto& arriving = arriving_[header.id];
@@ -146,6 +141,30 @@ void Lender::put(
         --arriving->copies;
         arriving->failed |= !good;
       }));
+}
+
+void Lender::putPlainly(
+    const MessageHeader& header,
+    ByteSpan bytes,
+    const std::vector<std::span<std::byte>>& places) {
+  const auto failed = arriving_.find(header.id);
+  auto fault = failed == arriving_.end() ? scatterGuarded(bytes, places)
+                                         : failed->second->fault;
+  if (fault != Fault::kNone && failed == arriving_.end()) {
+    auto& arriving = arriving_[header.id] = std::make_shared<Arriving>();
+    arriving->failed = true;
+    arriving->fault = fault;
+  }
+  if (header.slot == 0) {
+    return;
+  }
+  arriving_.erase(header.id);
+  const bool good = fault == Fault::kNone;
+  answer(
+      MessageType::kSettled,
+      header.id,
+      good ? FinishStatus::kOk : FinishStatus::kUnwritable,
+      fault);
 }
 
 // Says what has arrived. True if anything has.
@@ -217,11 +236,26 @@ bool Lender::hasBytes(Stream& stream) {
   return !stream.staged->front(1).empty();
 }
 
+// The bytes of the next frame, if processors have them.
+Fault Lender::fillFrame(Stream& stream, size_t most) {
+  while (!stream.staged && !stream.pieces.empty() && frame_.size() < most) {
+    const auto place = take(stream, most - frame_.size());
+    const auto there = readGuarded(place.data(), place.size());
+    if (there.fault != Fault::kNone) {
+      return there.fault;
+    }
+    frame_.insert(frame_.end(), there.bytes.begin(), there.bytes.end());
+  }
+  return Fault::kNone;
+}
+
 bool Lender::sendChunk(Stream& stream) {
   const size_t most = std::min(kMostPieceBytes, connection_->maxPayload());
-  while (!stream.staged && !stream.pieces.empty() && frame_.size() < most) {
-    const auto bytes = take(stream, most - frame_.size());
-    frame_.insert(frame_.end(), bytes.begin(), bytes.end());
+  if (const auto fault = fillFrame(stream, most); fault != Fault::kNone) {
+    answer(MessageType::kSettled, stream.id, FinishStatus::kUnreadable, fault);
+    stream.pieces.clear();
+    frame_.clear();
+    return true;
   }
   const auto payload =
       stream.staged ? stream.staged->front(most) : ByteSpan(frame_);

@@ -135,13 +135,17 @@ bool Outbound::trySend(Queued& entry) {
       }
     }
   }
-  MessageHeader header = entry.header;
-  header.sequence = nextSequence_;
   ByteSpan payload;
   if (entry.eager) {
     const auto view = entry.eager->view();
-    payload = {view.data, view.size};
+    const auto there = readView(view, 0, view.size);
+    payload = there.bytes;
+    if (there.fault != Fault::kNone) {
+      announceFailed(entry, there.fault);
+    }
   }
+  MessageHeader header = entry.header;
+  header.sequence = nextSequence_;
   if (!connection_->send(header, payload)) {
     return false;
   }
@@ -209,12 +213,22 @@ bool Outbound::streamPiece(Stream& stream) {
        connection_->maxPayload(),
        view.size - static_cast<size_t>(stream.offset)});
   auto* const staged = exposure.staged.get();
-  const ByteSpan piece = staged != nullptr
-      ? fromGpu(exposure, most)
-      : ByteSpan{view.data + stream.offset, most};
-  const bool failed = staged != nullptr && staged->failed();
-  if (piece.empty() && !failed) {
-    return false; // it is not in pinned memory yet
+  ByteSpan piece;
+  bool failed = exposure.failed;
+  if (staged != nullptr) {
+    piece = fromGpu(exposure, most);
+    failed = staged->failed();
+    if (piece.empty() && !failed) {
+      return false; // it is not in pinned memory yet
+    }
+  } else if (!failed) {
+    const auto there = readView(view, stream.offset, most);
+    piece = there.bytes;
+    failed = there.fault != Fault::kNone;
+    if (failed && exposure.operation->cancelStatus.ok()) {
+      exposure.operation->cancelStatus =
+          unreadable(*exposure.operation, there.fault);
+    }
   }
   MessageHeader header;
   header.type = MessageType::kData;

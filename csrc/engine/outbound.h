@@ -3,6 +3,7 @@
 #include <deque>
 #include <set>
 
+#include "core/guarded_copy.h"
 #include "core/slab.h"
 #include "core/transport.h"
 #include "engine/completions.h"
@@ -105,6 +106,7 @@ class Outbound {
     MessageHeader announce;
     bool streaming = false; // the receiver has asked for it in pieces
     bool moved = false; // since the receiver was told where it is
+    bool failed = false; // its memory can't be read
     std::unique_ptr<StagedSource> staged = nullptr; // streaming, from a GPU,
     uint64_t fetched = 0; // up to there
   };
@@ -132,6 +134,8 @@ class Outbound {
   void post(Queued entry);
   bool hasCredit(uint64_t length) const;
   bool announce(Queued& entry);
+  void announceFailed(Queued& entry, Fault fault);
+  static Status unreadable(const Operation& operation, Fault fault);
   OperationPtr forget(uint64_t id);
   bool flushStreams();
   bool streamPiece(Stream& stream);

@@ -31,6 +31,29 @@ void Outbound::cancel(const OperationPtr& operation, const Status& why) {
   }
 }
 
+Status Outbound::unreadable(const Operation& operation, Fault fault) {
+  return {
+      ErrorCode::kTransportFailed,
+      operation.describe() + " failed: its memory " + faultText(fault, false)};
+}
+
+// A message that can't be read is over at its sender; the receiver is told when
+// a receive of its meets it.
+void Outbound::announceFailed(Queued& entry, Fault fault) {
+  const auto operation = std::move(entry.eager);
+  auto& header = entry.header;
+  header.type = MessageType::kAnnounce;
+  header.id = exposures_.insert({});
+  setRemote(header, {0, {}, RemoteBuffer::kUnreachable});
+  auto& exposure = *exposures_.find(header.id);
+  exposure.operation = operation;
+  exposure.announce = header;
+  exposure.failed = true;
+  operation->transferId = header.id;
+  operation->stage = Operation::Stage::kAnnounced;
+  completions_.finishEarly(operation, unreadable(*operation, fault));
+}
+
 void Outbound::releaseFailed() {
   for (auto& operation : failedSends_) {
     completions_.finish(std::move(operation), {});

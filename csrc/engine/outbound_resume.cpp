@@ -82,7 +82,9 @@ void Outbound::exposeAgain() {
   shown_.clear();
   for (const auto id : exposures_.ids()) {
     auto& exposure = *exposures_.find(id);
-    setRemote(exposure.announce, expose(id, *exposure.operation));
+    if (!exposure.failed) {
+      setRemote(exposure.announce, expose(id, *exposure.operation));
+    }
     exposure.moved = true;
   }
   for (auto& message : unconfirmed_) {

@@ -71,6 +71,7 @@ RegionPtr RegionTable::add(
   handle.readOnly = view.readOnly;
   handle.name = std::move(name);
   const auto id = handle.id;
+  view.mayFault = true; // whatever becomes of it while peers have its handle
   return regions_[id] = std::make_shared<Region>(
              std::move(handle), view, std::move(keeper));
 }

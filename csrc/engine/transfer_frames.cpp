@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/guarded_copy.h"
 #include "engine/transfers.h"
 
 // Transfers in messages, where the route can't move them.
@@ -8,7 +9,16 @@
 namespace dlslime {
 
 namespace {
-Status refused(FinishStatus status) {
+// What its owner says of the memory.
+Status refused(FinishStatus status, uint16_t fault) {
+  const bool unwritable = status == FinishStatus::kUnwritable;
+  if (unwritable || status == FinishStatus::kUnreadable) {
+    const auto told = copyFaultOf(codeOf({false, static_cast<Fault>(fault)}));
+    return statusOf(told, unwritable);
+  }
+  if (status == FinishStatus::kForReading) {
+    return {ErrorCode::kPeerFailed, "the peer says that it is for reading"};
+  }
   return {
       ErrorCode::kPeerFailed,
       status == FinishStatus::kFailed
@@ -34,7 +44,8 @@ bool Transfers::flush() {
     }
     any = true;
     std::erase(sending_, id);
-    if (!allSent(*active_.find(id))) {
+    const auto* const active = active_.find(id);
+    if (active != nullptr && !allSent(*active)) {
       sending_.push_back(id);
     }
   }
@@ -56,7 +67,12 @@ bool Transfers::sendFrame(uint64_t id) {
     header_.source = active.target.source;
     header_.id = id;
     header_.offset = part.remote->id;
-    active.state == State::kFetching ? fillFetch(active) : fillPut(active);
+    const bool fetching = active.state == State::kFetching;
+    const auto fault = fetching ? fillFetch(active) : fillPut(active);
+    if (fault != Fault::kNone) {
+      end(id, faulty(active, statusOf({true, fault}, true)));
+      return true;
+    }
     framed_ = id;
   }
   if (!out_.sendNow(header_, frame_)) {
@@ -66,7 +82,7 @@ bool Transfers::sendFrame(uint64_t id) {
   return true;
 }
 
-void Transfers::fillFetch(Active& active) {
+Fault Transfers::fillFetch(Active& active) {
   const auto& part = partOf(active);
   const size_t most =
       std::min(kMostPieceBytes, connection_->maxPayload()) / sizeof(FramePiece);
@@ -83,6 +99,7 @@ void Transfers::fillFetch(Active& active) {
   active.asked += count;
   active.askedBytes += bytes;
   header_.type = MessageType::kFetch;
+  return Fault::kNone;
 }
 
 // What there is in pinned memory of a write from a GPU.
@@ -144,28 +161,26 @@ Transfers::Cut Transfers::cut(Active& active, size_t most, size_t ready) {
   return cut;
 }
 
-void Transfers::fillPut(Active& active) {
+Fault Transfers::fillPut(Active& active) {
   const size_t most = std::min(kMostPieceBytes, connection_->maxPayload());
   auto staged = active.staged ? fromGpu(active, most) : ByteSpan{};
-  auto frame = cut(active, most, active.staged ? staged.size() : most);
-  if (active.staged) {
-    frame.sources = {staged.first(frame.bytes)};
-  }
+  const auto frame = cut(active, most, active.staged ? staged.size() : most);
   frame_.resize(frame.frameBytes());
   auto* at = frame_.data();
   const auto entries = std::as_bytes(std::span(frame.entries));
   copyBytes(at, entries.data(), entries.size());
   at += entries.size();
-  for (const auto& source : frame.sources) {
-    copyBytes(at, source.data(), source.size());
-    at += source.size();
-  }
   if (active.staged) {
+    copyBytes(at, staged.data(), frame.bytes);
     active.staged->pop(frame.bytes);
+  } else if (const auto fault = gatherGuarded(frame.sources, at);
+             fault != Fault::kNone) {
+    return fault;
   }
   header_.type = MessageType::kPut;
   header_.length = frame.entries.size();
   header_.slot = active.piece == partOf(active).pieces.size() ? 1 : 0;
+  return Fault::kNone;
 }
 
 // Where the next so many bytes of a read belong. False: not so many were asked
@@ -215,11 +230,10 @@ void Transfers::onChunk(const MessageHeader& header, ByteSpan payload) {
         payload,
         places,
         completions_.userOf(active->transfer));
-  } else {
-    for (const auto& place : places) {
-      copyBytes(place.data(), payload.data(), place.size());
-      payload = payload.subspan(place.size());
-    }
+  } else if (const auto fault = scatterGuarded(payload, places);
+             fault != Fault::kNone) {
+    end(header.id, faulty(*active, statusOf({true, fault}, false)));
+    return;
   }
   if (active->piece == partOf(*active).pieces.size()) {
     end(header.id, {});
@@ -235,7 +249,24 @@ void Transfers::onSettled(const MessageHeader& header) {
   }
   const bool good = header.status == FinishStatus::kOk &&
       active->state == State::kPutting && allSent(*active);
-  end(header.id, good ? Status() : refused(header.status));
+  end(header.id,
+      good ? Status() : faulty(*active, refused(header.status, header.slot)));
+}
+
+Status Transfers::faulty(const Active& active, const Status& fault) {
+  const auto& part = partOf(active);
+  switch (fault.code()) {
+    case ErrorCode::kOwnFault:
+      return {
+          ErrorCode::kTransportFailed,
+          "the local " + part.local->describe() + " " + fault.message()};
+    case ErrorCode::kPeerFault:
+      return {
+          ErrorCode::kTransportFailed,
+          part.remote->describe() + " " + fault.message()};
+    default:
+      return fault;
+  }
 }
 
 } // namespace dlslime

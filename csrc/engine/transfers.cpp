@@ -260,7 +260,7 @@ void Transfers::onTransferred(uint64_t id, const Status& status) {
     startFrames(id); // slower, and needs no permission
     release(region); // only now: its owner may want it back
   } else {
-    end(id, status);
+    end(id, faulty(*active, status));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "core/fault.h"
 #include "core/slab.h"
 #include "core/transport.h"
 #include "engine/completions.h"
@@ -119,6 +120,8 @@ class Transfers {
   void startFrames(uint64_t id);
   void restart(Active& active);
   void end(uint64_t id, const Status& status);
+  // Memory of this end, or of the owner, can't be touched.
+  static Status faulty(const Active& active, const Status& fault);
   void finish(const TransferPtr& transfer);
   void stop(const TransferPtr& transfer, const Status& why);
   void release(uint64_t regionId);
@@ -126,14 +129,15 @@ class Transfers {
 
   // transfer_frames.cpp
   bool sendFrame(uint64_t id);
-  void fillFetch(Active& active);
-  void fillPut(Active& active);
+  Fault fillFetch(Active& active);
+  // What is to be sent can't be read, if so.
+  Fault fillPut(Active& active);
   ByteSpan fromGpu(Active& active, size_t most);
   bool hasBytes(uint64_t id);
   // What one kPut says and carries.
   struct Cut {
     std::vector<FramePiece> entries;
-    std::vector<ByteSpan> sources; // of as many bytes in all:
+    std::vector<ByteSpan> sources; // of as many bytes in all
     size_t bytes = 0;
     size_t frameBytes() const {
       return entries.size() * sizeof(FramePiece) + bytes;

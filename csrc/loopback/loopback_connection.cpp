@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/guarded_copy.h"
+
 namespace dlslime::loopback {
 
 namespace {
@@ -18,25 +20,35 @@ int copyInside(const CopyJob& job) {
   return 0;
 }
 
+// `write`: from the local memory. Registered memory may always fault.
+int moveInside(const Piece& piece, bool write) {
+  auto* const remote = reinterpret_cast<std::byte*>(piece.remote);
+  const auto moved = write ? moveGuarded(remote, piece.local, piece.size)
+                           : moveGuarded(piece.local, remote, piece.size);
+  if (moved.ofSource != Fault::kNone) {
+    return codeOf({write, moved.ofSource});
+  }
+  return moved.ofDestination == Fault::kNone
+      ? 0
+      : codeOf({!write, moved.ofDestination});
+}
+
+int moveAllInside(const CopyJob& job, bool write) {
+  const Piece whole{job.local, job.remote, job.size};
+  int error = 0;
+  for (const auto& piece :
+       job.pieces.empty() ? std::span(&whole, 1) : job.pieces) {
+    error = error == 0 ? moveInside(piece, write) : error;
+  }
+  return error;
+}
+
 int readInside(const CopyJob& job) {
-  if (job.pieces.empty()) {
-    return copyInside(job);
-  }
-  for (const auto& piece : job.pieces) {
-    std::memmove(
-        piece.local, reinterpret_cast<const void*>(piece.remote), piece.size);
-  }
-  return 0;
+  return moveAllInside(job, false);
 }
 
 int writeInside(const CopyJob& job) {
-  const Piece whole{job.local, job.remote, job.size};
-  const auto pieces = job.pieces.empty() ? std::span(&whole, 1) : job.pieces;
-  for (const auto& piece : pieces) {
-    std::memmove(
-        reinterpret_cast<void*>(piece.remote), piece.local, piece.size);
-  }
-  return 0;
+  return moveAllInside(job, true);
 }
 
 Status givenUp() {
@@ -186,20 +198,22 @@ void LoopbackConnection::unexpose(uint64_t id) {
   wire_->exposed[end_].erase(id);
 }
 
-// Null if the peer does not expose all of it (any more).
-const std::byte* LoopbackConnection::sourceOf(const Pull& pull) {
+// Empty if the peer does not expose all of it (any more).
+MemoryView LoopbackConnection::sourceOf(const Pull& pull) {
   const std::lock_guard<std::mutex> guard(wire_->mutex);
   const auto& regions = wire_->exposed[peerEnd_];
   const auto found = regions.find(pull.peerId);
   if (found == regions.end()) {
-    return nullptr;
+    return {};
   }
-  const auto& view = found->second;
+  auto view = found->second;
   const auto skipped =
       pull.source - reinterpret_cast<uint64_t>(view.data); // arrived before
-  return skipped > view.size || view.size - skipped < pull.destination.size
-      ? nullptr
-      : view.data + skipped;
+  if (skipped > view.size || view.size - skipped < pull.destination.size) {
+    return {};
+  }
+  view.data += skipped;
+  return view;
 }
 
 bool LoopbackConnection::pull(
@@ -330,13 +344,15 @@ bool LoopbackConnection::claimCopy(CopyJob& job) {
     if (!pull.stopped.ok() || left == 0) {
       continue;
     }
-    const auto* const source = sourceOf(pull);
+    const auto exposed = sourceOf(pull);
+    const auto* const source = exposed.data;
     if (source == nullptr) {
       pull.stopped = Status(
           ErrorCode::kTransportFailed, "the sender has withdrawn its memory");
       continue;
     }
-    job.run = copyInside;
+    job.run =
+        exposed.mayFault || pull.destination.mayFault ? readInside : copyInside;
     job.local = pull.destination.data + pull.claimed;
     job.remote = reinterpret_cast<uint64_t>(source + pull.claimed);
     // Pieces that meet can't be copied in any order, by several threads.
@@ -362,8 +378,12 @@ void LoopbackConnection::finishCopy(const CopyJob& job) {
     return;
   }
   for (auto& pull : pulls_) {
-    if (pull.id == job.token) {
-      --pull.running;
+    if (pull.id != job.token) {
+      continue;
+    }
+    --pull.running;
+    if (job.error != 0 && pull.stopped.ok()) {
+      pull.stopped = statusOf(copyFaultOf(job.error), false);
     }
   }
 }

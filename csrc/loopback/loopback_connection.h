@@ -129,7 +129,7 @@ class LoopbackConnection final : public Connection {
   bool severed(int end) const;
   void put(Wire::Packet packet);
   bool nextPacket(Wire::Packet& packet);
-  const std::byte* sourceOf(const Pull& pull);
+  MemoryView sourceOf(const Pull& pull);
   bool pollPulls(ConnectionEvents& events);
 
   const std::shared_ptr<Wire> wire_;

@@ -8,7 +8,7 @@
 // system call and no shared segment.
 namespace dlslime::shm {
 
-// CopyJob::run functions; return an errno, 0 for success.
+// CopyJob::run functions.
 int readFromPeer(const CopyJob& job);
 int writeToPeer(const CopyJob& job);
 

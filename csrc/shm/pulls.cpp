@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/fault.h"
 #include "shm/cma.h"
 
 namespace dlslime::shm {
@@ -10,6 +11,9 @@ namespace dlslime::shm {
 namespace {
 
 Status readError(const CopyJob& job) {
+  if (const auto fault = copyFaultOf(job.error); fault.fault != Fault::kNone) {
+    return statusOf(fault, false);
+  }
   const auto process = "process " + std::to_string(job.pid);
   if (job.error == ESRCH) { // before its socket tells us
     return {ErrorCode::kPeerFailed, "the sender has ended (" + process + ")"};
@@ -18,6 +22,17 @@ Status readError(const CopyJob& job) {
       isRefusal(job.error) ? ErrorCode::kDenied : ErrorCode::kTransportFailed,
       "cannot read the sender's memory (" + process +
           "): " + errnoText(job.error)};
+}
+
+// Of what the sender has left at a desk.
+Status writeError(int error) {
+  if (auto fault = copyFaultOf(error); fault.fault != Fault::kNone) {
+    fault.local = !fault.local; // as it is from here
+    return statusOf(fault, false);
+  }
+  return {
+      isRefusal(error) ? ErrorCode::kDenied : ErrorCode::kTransportFailed,
+      "the sender could not write into this process: " + errnoText(error)};
 }
 
 } // namespace
@@ -123,14 +138,10 @@ bool Pulls::poll(ConnectionEvents& events) {
     Pull pull = std::move(pulls_[i]);
     pulls_.erase(pulls_.begin() + static_cast<ptrdiff_t>(i));
     if (pull.desk >= 0) {
-      const auto error = desks_[pull.desk].error.load();
-      const bool denied = isRefusal(static_cast<int>(error));
-      senderDenied_ |= denied;
+      const auto error = static_cast<int>(desks_[pull.desk].error.load());
+      senderDenied_ |= isRefusal(error);
       if (error != 0 && pull.status.ok()) {
-        pull.status = Status(
-            denied ? ErrorCode::kDenied : ErrorCode::kTransportFailed,
-            "the sender could not write into this process: " +
-                errnoText(static_cast<int>(error)));
+        pull.status = writeError(error);
       }
       deskUsed_[pull.desk] = false;
       openDesks();

@@ -159,9 +159,9 @@ TEST_F(PullsTest, UnreadableSenderFailsTheMessageWithTheReason) {
   pullAlone();
   EXPECT_TRUE(pulls.poll(events));
   ASSERT_EQ(events.ended.size(), 1U);
-  EXPECT_EQ(events.ended[0].second.code(), ErrorCode::kTransportFailed);
+  EXPECT_EQ(events.ended[0].second.code(), ErrorCode::kPeerFault);
   EXPECT_NE(
-      events.ended[0].second.message().find("errno 14"), std::string::npos)
+      events.ended[0].second.message().find("can't be read"), std::string::npos)
       << events.ended[0].second.message();
 }
 

@@ -1,22 +1,36 @@
-"""Memory whose pages are the tests' own: in a file that others can map, too."""
+"""Memory whose pages are the tests' own: it can be protected, cut short, and mapped twice."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 PAGE = mmap.PAGESIZE
+_READ = 1
+_NOTHING = 0
+_ALL = 3
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _whole(nbytes: int) -> int:
     return (nbytes + PAGE - 1) // PAGE * PAGE
 
 
+def _protect(memory: torch.Tensor, protection: int) -> None:
+    assert memory.data_ptr() % PAGE == 0
+    address, extent = ctypes.c_void_p(memory.data_ptr()), ctypes.c_size_t(_whole(memory.numel()))
+    done = _libc.mprotect(address, extent, ctypes.c_int(protection))
+    assert done == 0, os.strerror(ctypes.get_errno())
+
+
 class Pages:
-    """Memory of whole pages in a file without a name, shared by all processes that map the file."""
+    """Memory of whole pages in a file without a name, shared by all that map the file."""
 
     def __init__(self, nbytes: int, path: str = "") -> None:
         self._nbytes = nbytes
@@ -35,6 +49,34 @@ class Pages:
         """The same pages at another address: uint8 [nbytes]."""
         mapping = mmap.mmap(self._file, _whole(self._nbytes))
         return torch.frombuffer(mapping, dtype=torch.uint8)[: self._nbytes]
+
+    def cut(self, nbytes: int = 0) -> None:
+        """Takes the file's end away: to touch the memory beyond `nbytes` is a SIGBUS then."""
+        os.ftruncate(self._file, nbytes)
+
+    def mend(self) -> None:
+        """Takes the cut back: what was cut off is there again, as zeros."""
+        os.ftruncate(self._file, _whole(self._nbytes))
+
+
+@contextlib.contextmanager
+def read_only(memory: torch.Tensor) -> Iterator[None]:
+    """While this goes on, to write there is a SIGSEGV; `memory` begins at a page."""
+    _protect(memory, _READ)
+    try:
+        yield
+    finally:
+        _protect(memory, _ALL)
+
+
+@contextlib.contextmanager
+def out_of_reach(memory: torch.Tensor) -> Iterator[None]:
+    """While this goes on, to touch it at all is a SIGSEGV; `memory` begins at a page."""
+    _protect(memory, _NOTHING)
+    try:
+        yield
+    finally:
+        _protect(memory, _ALL)
 
 
 def mapped_at(address: int) -> bool:
