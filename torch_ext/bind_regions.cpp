@@ -72,7 +72,8 @@ PyRegion registerRaw(
     refuse("no process has memory there");
   }
   auto* const data = reinterpret_cast<std::byte*>(begin);
-  const MemoryView view{data, bytes, nullptr, deviceOf(data)};
+  MemoryView view{data, bytes, nullptr, deviceOf(data)};
+  view.mayFault = !view.onDevice();
   if (!view.onDevice() && !isMapped(begin, bytes)) {
     refuse("nothing, or not all of it, is mapped in this process");
   }
@@ -96,8 +97,10 @@ class HeldBuffer {
   HeldBuffer& operator=(const HeldBuffer&) = delete;
 
   MemoryView view() const {
-    return {
+    MemoryView view{
         static_cast<std::byte*>(buffer_.buf), static_cast<size_t>(buffer_.len)};
+    view.mayFault = true;
+    return view;
   }
 
  private:

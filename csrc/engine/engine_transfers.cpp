@@ -3,6 +3,7 @@
 
 #include "core/fork_guard.h"
 #include "core/keep.h"
+#include "core/shared_pages.h"
 #include "engine/engine.h"
 #include "engine/section.h"
 
@@ -28,8 +29,13 @@ RegionPtr Engine::registerMemory(
     view.accelerator = &state_.needAccelerator();
     view.accelerator->meet(view.device);
   }
+  SharedPages pages;
+  if (view.mayFault && !view.onDevice()) {
+    pages = sharedPagesOf(view.data, view.size);
+  }
   const Section section(state_);
-  return state_.regions.add(view, std::move(name), std::move(keeper));
+  return state_.regions.add(
+      view, std::move(name), std::move(keeper), std::move(pages));
 }
 
 // Under the lock: nobody gets it from now on, and who has it is asked for it.
@@ -72,7 +78,7 @@ void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
         region->gone = true;
         state_.regions.remove(*region);
         remains = region->takeRemains();
-        return;
+        break;
       }
       if (Clock::now() >= deadline) {
         region->closing = false;
@@ -85,6 +91,9 @@ void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
       }
     }
     std::this_thread::sleep_for(kRecallPause);
+  }
+  if (region->view().mayFault) {
+    forgetMappings();
   }
 }
 

@@ -1,6 +1,8 @@
 // Pieces that meet other pieces: what would be there in the end is not known.
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <string_view>
 
 #include "engine/transfer.h"
 
@@ -39,6 +41,113 @@ bool meet(const std::vector<Span>& targets, const std::vector<Span>& sources) {
     }
   }
   return false;
+}
+
+// Where addresses can be compared: a file that may be mapped anywhere, or the
+// memory of a process.
+struct Space {
+  std::string_view name; // empty: none
+  uint64_t shift; // added to an address
+};
+using SpaceOf = Space (*)(const RegionHandle& region);
+
+Space fileOf(const RegionHandle& region) {
+  return {region.pages.file, region.pages.offset - region.address};
+}
+
+Space processOf(const RegionHandle& region) {
+  const auto* const name = region.instance.data();
+  return {{reinterpret_cast<const char*>(name), region.instance.size()}, 0};
+}
+
+struct Ends {
+  const RegionHandle* from;
+  const RegionHandle* to;
+};
+
+Ends endsOf(const Transfer::Part& part, bool write) {
+  const auto* const local = &part.local->handle();
+  return write ? Ends{local, part.remote.get()}
+               : Ends{part.remote.get(), local};
+}
+
+// What is read and what is written in one space.
+struct Meeting {
+  bool read = false, written = false;
+  std::vector<Span> sources, targets;
+
+  bool overlaps() {
+    const auto to = hullOf(targets), from = hullOf(sources);
+    if (to.begin >= from.end || from.begin >= to.end) {
+      return false; // most often
+    }
+    sort(targets);
+    sort(sources);
+    return meet(targets, sources);
+  }
+};
+
+void addSpans(
+    const Transfer::Part& part,
+    bool write,
+    SpaceOf spaceOf,
+    std::map<std::string_view, Meeting>& meetings) {
+  const auto [from, to] = endsOf(part, write);
+  const auto source = spaceOf(*from), target = spaceOf(*to);
+  const auto read = meetings.find(source.name);
+  const auto written = meetings.find(target.name);
+  for (const auto& piece : part.pieces) {
+    const auto local = reinterpret_cast<uint64_t>(piece.local);
+    const uint64_t begin = (write ? local : piece.remote) + source.shift;
+    const uint64_t there = (write ? piece.remote : local) + target.shift;
+    if (read == written && begin == there) {
+      continue; // it stays as it is
+    }
+    if (read != meetings.end()) {
+      read->second.sources.push_back({begin, begin + piece.size});
+    }
+    if (written != meetings.end()) {
+      written->second.targets.push_back({there, there + piece.size});
+    }
+  }
+}
+
+[[noreturn]] void refuseMeeting(
+    const std::vector<Transfer::Part>& parts,
+    bool write) {
+  const auto& part = parts.front();
+  const bool within = part.remote->instance == part.local->handle().instance;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      std::string("the pieces of a ") + (write ? "write" : "read") +
+          (within ? " within this process"
+                  : ", between processes that have mapped the same file,") +
+          " overlap what they are copied from, in " + part.local->describe() +
+          ": copy by way of other memory, or in several transfers");
+}
+
+bool sourcesOverlap(
+    const std::vector<Transfer::Part>& parts,
+    bool write,
+    SpaceOf spaceOf) {
+  std::map<std::string_view, Meeting> meetings;
+  for (const auto& part : parts) {
+    const auto& [from, to] = endsOf(part, write);
+    meetings[spaceOf(*from).name].read = true;
+    meetings[spaceOf(*to).name].written = true;
+  }
+  std::erase_if(meetings, [](const auto& entry) {
+    return entry.first.empty() || !entry.second.read || !entry.second.written;
+  });
+  if (meetings.empty()) {
+    return false; // most often: between processes that share no memory
+  }
+  for (const auto& part : parts) {
+    addSpans(part, write, spaceOf, meetings);
+  }
+  return std::any_of(meetings.begin(), meetings.end(), [](auto& entry) {
+    return entry.second.overlaps();
+  });
 }
 
 } // namespace
@@ -96,34 +205,9 @@ void refuseOverlap(const std::vector<Transfer::Part>& parts, bool write) {
 void refuseOverlapWithSources(
     const std::vector<Transfer::Part>& parts,
     bool write) {
-  std::vector<Span> targets, sources;
-  for (const auto& part : parts) {
-    if (part.remote->instance != part.local->handle().instance) {
-      return; // of two processes
-    }
-    for (const auto& piece : part.pieces) {
-      const auto local = reinterpret_cast<uint64_t>(piece.local);
-      if (local != piece.remote) { // else it stays as it is
-        const Span here{local, local + piece.size};
-        const Span there{piece.remote, piece.remote + piece.size};
-        targets.push_back(write ? there : here);
-        sources.push_back(write ? here : there);
-      }
-    }
-  }
-  const auto to = hullOf(targets), from = hullOf(sources);
-  if (to.begin >= from.end || from.begin >= to.end) {
-    return; // most often
-  }
-  sort(targets);
-  sort(sources);
-  if (meet(targets, sources)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        std::string("the pieces of a ") + (write ? "write" : "read") +
-            " within this process overlap what they are copied from, in " +
-            parts.front().local->describe() +
-            ": copy by way of other memory, or in several transfers");
+  if (sourcesOverlap(parts, write, processOf) ||
+      sourcesOverlap(parts, write, fileOf)) {
+    refuseMeeting(parts, write);
   }
 }
 

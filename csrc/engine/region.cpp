@@ -21,6 +21,8 @@ Bytes encode(const RegionHandle& handle) {
   writer.number(handle.size);
   writer.number(static_cast<uint8_t>(handle.readOnly));
   writer.text(handle.name);
+  writer.text(handle.pages.file);
+  writer.number(handle.pages.offset);
   return writer.take();
 }
 
@@ -39,7 +41,10 @@ RegionHandle decodeRegion(ByteSpan bytes) {
   handle.size = reader.number<uint64_t>();
   handle.readOnly = reader.number<uint8_t>() != 0;
   handle.name = reader.text();
-  const bool wraps = handle.address + handle.size < handle.address;
+  handle.pages.file = reader.text();
+  handle.pages.offset = reader.number<uint64_t>();
+  const bool wraps = handle.address + handle.size < handle.address ||
+      handle.pages.offset + handle.size < handle.pages.offset;
   requireWhole(
       reader, !wraps && handle.instance.size() == kInstanceBytes, kWhat);
   return handle;
@@ -56,7 +61,8 @@ std::string Region::describe() const {
 RegionPtr RegionTable::add(
     MemoryView view,
     std::string name,
-    std::shared_ptr<void> keeper) {
+    std::shared_ptr<void> keeper,
+    SharedPages pages) {
   RegionHandle handle;
   handle.instance = self_.instance;
   handle.pid = self_.pid;
@@ -70,6 +76,7 @@ RegionPtr RegionTable::add(
   handle.size = view.size;
   handle.readOnly = view.readOnly;
   handle.name = std::move(name);
+  handle.pages = std::move(pages);
   const auto id = handle.id;
   view.mayFault = true; // whatever becomes of it while peers have its handle
   return regions_[id] = std::make_shared<Region>(

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/accelerator.h"
+#include "core/shared_pages.h"
 #include "core/transport.h"
 
 namespace dlslime {
@@ -25,6 +26,7 @@ struct RegionHandle {
   uint64_t size = 0; // bytes
   bool readOnly = false; // registered for reading
   std::string name;
+  SharedPages pages; // where others, too, may have it mapped
 
   // "region "kv"", or with its number if it has no name.
   std::string title() const;
@@ -112,8 +114,11 @@ class RegionTable {
   RegionTable(const PeerIdentity& self, std::function<void()> wake)
       : self_(self), wake_(std::move(wake)) {}
 
-  RegionPtr
-  add(MemoryView view, std::string name, std::shared_ptr<void> keeper);
+  RegionPtr add(
+      MemoryView view,
+      std::string name,
+      std::shared_ptr<void> keeper,
+      SharedPages pages = {});
   void remove(const Region& region) {
     regions_.erase(region.handle().id);
   }

@@ -18,7 +18,7 @@ import dlslime_backend
 from harness import all_routes, await_key, dlslime_only, run_world, sync, tell
 from pages import PAGE, Pages
 from patterns import blank, expect, pattern
-from test_one_sided import Triples
+from test_one_sided import Triples, swap
 
 pytestmark = dlslime_only
 
@@ -208,6 +208,66 @@ def _endpoints_of_one_process(rank: int, size: int) -> None:
 
 def test_endpoints_of_one_process_shift_its_memory() -> None:
     run_world(_endpoints_of_one_process, 1, init=False)
+
+
+def _mapped_twice(rank: int, size: int, write: bool) -> None:
+    """One file at two addresses of a process: they differ, and the pages are the same."""
+    nbytes = 3 << 20
+    pages = Pages(nbytes)
+    again = pages.mapped_again()
+    assert again.data_ptr() != pages.memory.data_ptr()
+    region = dlslime_backend.register(pages.memory, "here")
+    remote = dlslime_backend.import_region(dlslime_backend.register(again, "there").export())
+    begin = _begins(dlslime_backend.peer(rank), write, [region], [remote])
+    for by in SHIFTS:
+        pages.memory.copy_(pattern(nbytes))
+        right_or_refused(pages.memory, _shift(nbytes, by), begin, f"by {by} bytes")
+    pages.memory.copy_(pattern(nbytes))
+    assert right_or_refused(pages.memory, [(2 << 20, 0, 1 << 20)], begin, "apart")
+
+
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+def test_file_that_is_mapped_twice_is_shifted(write: bool) -> None:
+    run_world(_mapped_twice, 1, write)
+
+
+def _two_processes(rank: int, size: int, write: bool) -> None:
+    """Both ranks have mapped the same file; rank 1's part of it begins a page later."""
+    nbytes = 8 << 20
+    if rank == 0:
+        pages = Pages(nbytes)
+        tell("file", pages.path)
+    else:
+        pages = Pages(nbytes, await_key("file"))
+    part = pages.memory[rank * PAGE :]
+    region = dlslime_backend.register(part, name=f"pages of {rank}")
+    remote = dlslime_backend.import_region(swap("pages", region.export(), 1 - rank))
+    peer = dlslime_backend.peer(1 - rank)
+
+    def begin(triples: Triples) -> Any:
+        # Offsets in the file are told by offsets in the part that each has registered.
+        if write:
+            pieces = [(at, to - PAGE, size) for to, at, size in triples]
+            return peer.write(region, remote, pieces)
+        return peer.read(region, remote, [(to, at - PAGE, size) for to, at, size in triples])
+
+    for by in SHIFTS if rank == 0 else ():
+        pages.memory.copy_(pattern(nbytes))
+        lead, length = 2 * PAGE + 700_000, nbytes - 4 * PAGE - 1_400_000
+        right_or_refused(pages.memory, [(lead + by, lead, length)], begin, f"by {by} bytes")
+    if rank == 0:
+        pages.memory.copy_(pattern(nbytes))
+        apart = [(5 << 20, 1 << 20, 2 << 20), (PAGE, 4 << 20, 100)]
+        assert right_or_refused(pages.memory, apart, begin, "apart")
+        ring = [(PAGE, 4 << 20, 100), (4 << 20, PAGE, 100)]
+        right_or_refused(pages.memory, ring, begin, "swapped")
+    sync("over")
+
+
+@all_routes
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+def test_pages_that_two_processes_map_are_shifted(env: dict[str, str], write: bool) -> None:
+    run_world(_two_processes, 2, write, env=env)
 
 
 def _message_within_shared_pages(rank: int, size: int, nbytes: int) -> None:
