@@ -1,7 +1,10 @@
-"""Ends the workers with the test session, and lets no test wait for a resolver."""
+"""Ends the workers with the test session, and lets no test wait for a resolver or a compiler."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,3 +19,10 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 def _workers() -> Iterator[None]:
     yield
     pool.close()
+
+
+@pytest.fixture(scope="session")
+def _fake_gpus() -> None:
+    """What the GPUs that are none consist of is compiled: a minute, which is no test's time."""
+    command = [sys.executable, "-c", "import fake_gpu; fake_gpu.use()"]
+    subprocess.run(command, cwd=Path(__file__).parent, check=True)

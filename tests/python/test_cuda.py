@@ -1,7 +1,5 @@
 """CUDA tensors between processes, on GPUs that are none (fake_gpu)."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +7,9 @@ import pytest
 from harness import dlslime_only
 from programs.torchrun import torchrun
 
-HERE = Path(__file__).parent
-PROGRAMS = HERE / "programs"
+PROGRAMS = Path(__file__).parent / "programs"
 
-pytestmark = dlslime_only
+pytestmark = [dlslime_only, pytest.mark.usefixtures("_fake_gpus")]
 
 # How the ranks reach each other, how torch makes memory, and what the driver can do. Those of
 # HOST_WAITS can't let streams wait for processors.
@@ -28,12 +25,6 @@ WAYS = {
     "forbidden": {"DLSLIME_STREAM_WAITS": "off"},
 }
 HOST_WAITS = ("old driver", "one queue", "late loading", "forbidden")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    """The first use of all compiles for a minute, which is no launch's time."""
-    subprocess.run([sys.executable, "-c", "import fake_gpu; fake_gpu.use()"], cwd=HERE, check=True)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -4,14 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from harness import dlslime_only
 
 PROGRAM = Path(__file__).parent / "programs" / "fake_gpu_tensors.py"
 
 
 @dlslime_only
+@pytest.mark.usefixtures("_fake_gpus")
 def test_tensors_on_a_gpu_that_is_none() -> None:
-    # In a process of its own: it changes torch. The first time compiles for a minute.
+    # In a process of its own: it changes torch.
     done = subprocess.run(
         [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=500
     )

@@ -48,6 +48,7 @@ def test_pipeline_trains_as_one_process(tmp_path: Path, schedule: str) -> None:
 
 
 @dlslime_only
+@pytest.mark.usefixtures("_fake_gpus")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_transfer_reads_and_writes_in_every_way(device: str) -> None:
     target_at = f"localhost:{free_port()}"

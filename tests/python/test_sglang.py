@@ -136,6 +136,7 @@ def _move(rank: int, size: int, port: int, device: str) -> None:
     sync("moved")
 
 
+@pytest.mark.usefixtures("_fake_gpus")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_pages_states_and_aux_data_of_many_rooms_arrive(device: str) -> None:
     """16 tensors of pages, 4 of states, and SGLang's metadata; ten requests at a time."""

@@ -118,6 +118,7 @@ def test_blocks_of_all_layers_go_to_other_places(
     run_world(_moved, 2, ["cpu", "cpu"], options, init=False, env=OWN)
 
 
+@pytest.mark.usefixtures("_fake_gpus")
 @pytest.mark.parametrize("devices", [["cuda", "cuda"], ["cuda", "cpu"], ["cpu", "cuda"]])
 def test_blocks_go_from_gpu_to_gpu_and_to_cpus_and_back(devices: list[str]) -> None:
     run_world(_moved, 2, devices, {"layout": "BLNHC", "ranks": 2}, init=False, env=OWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import subprocess
 import sys
@@ -18,13 +19,15 @@ FOLDER = Path(__file__).parents[2] / "build" / "wheels"
 def made(name: str, make: Callable[[Path], None]) -> Path:
     """Return the folder `name` of build/wheels, which `make` fills the first time."""
     folder = FOLDER / name
-    if not folder.is_dir():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=FOLDER) as scratch:
-            fresh = Path(scratch) / "fresh"
-            fresh.mkdir()
-            make(fresh)
-            fresh.rename(folder)  # all of it, or nothing
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / f"{name}.lock").open("w") as lock:  # one process makes it, the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=FOLDER) as scratch:
+                fresh = Path(scratch) / "fresh"
+                fresh.mkdir()
+                make(fresh)
+                fresh.rename(folder)  # all of it, or nothing
     return folder
 
 

@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -33,11 +34,14 @@ def driver() -> Path:
     headers = [*folder.glob("*.h"), _ROOT / "csrc" / "cuda" / "cuda_api.h"]
     newest = max(path.stat().st_mtime for path in [*sources, *headers])
     if not library.exists() or library.stat().st_mtime < newest:
-        made = library.with_suffix(".new")
-        command = ["c++", "-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-pthread"]
-        command += [f"-I{_ROOT / 'csrc'}", f"-I{folder.parent}", "-o", str(made)]
-        subprocess.run([*command, *map(str, sources)], check=True)
-        made.rename(library)
+        _BUILD.mkdir(parents=True, exist_ok=True)
+        # A folder of its own: another process may be compiling it, too.
+        with tempfile.TemporaryDirectory(dir=_BUILD) as scratch:
+            made = Path(scratch) / library.name
+            command = ["c++", "-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-pthread"]
+            command += [f"-I{_ROOT / 'csrc'}", f"-I{folder.parent}", "-o", str(made)]
+            subprocess.run([*command, *map(str, sources)], check=True)
+            made.replace(library)
     return library
 
 
