@@ -143,6 +143,8 @@ def main() -> int:
     name = f"gpu{'-' * bool(options.out)}{options.out}"
     results = Results(folders, name, options.budget, " ".join(sys.argv))
     runner = Runner(results, options.budget, environment(options), ROOT)
+    if options.fake:
+        runner.patience = 4.0  # the limits are for a machine that does nothing else
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     try:

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from harness import dlslime_only
 
 ROOT = Path(__file__).parents[2]
@@ -162,12 +164,17 @@ def test_ranks_end_when_one_fails(tmp_path: Path) -> None:
 # --- all of it ------------------------------------------------------------------------------------
 
 
+def command_of(tmp_path: Path) -> list[str]:
+    """The command, which leaves nothing where another test's looks for it."""
+    places = ["--results", str(tmp_path), "--built", str(tmp_path / "built")]
+    return [sys.executable, str(BENCHMARKS / "gpu_check.py"), *places]
+
+
 def check(
     tmp_path: Path, *options: str, timeout: float = 550, **variables: str
 ) -> tuple[int, dict, str]:
-    command = [sys.executable, str(BENCHMARKS / "gpu_check.py"), "--results", str(tmp_path)]
     done = subprocess.run(
-        [*command, *options],
+        [*command_of(tmp_path), *options],
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -179,6 +186,7 @@ def check(
 
 
 @dlslime_only
+@pytest.mark.usefixtures("_fake_gpus")
 def test_every_step_passes_without_a_gpu(tmp_path: Path) -> None:
     out = tmp_path / "out"
     status, found, output = check(tmp_path, "--fake", OUT=str(out))
@@ -215,6 +223,7 @@ def test_every_step_passes_without_a_gpu(tmp_path: Path) -> None:
 
 
 @dlslime_only
+@pytest.mark.usefixtures("_fake_gpus")
 def test_an_exception_in_a_figure_loses_nothing_else(tmp_path: Path) -> None:
     only = ["--only", "driver probe", "--only", "figures: latency", "--only", "cuda_transfers"]
     status, found, output = check(tmp_path, "--fake", *only, DLSLIME_EAGER_LIMIT="no number")
@@ -238,6 +247,7 @@ int gethostname(char *name, unsigned long size) {
 
 
 @dlslime_only
+@pytest.mark.usefixtures("_fake_gpus")
 def test_the_hostname_need_not_resolve(tmp_path: Path) -> None:
     source, library = tmp_path / "nameless.c", tmp_path / "nameless.so"
     source.write_text(NAMELESS)
@@ -256,7 +266,6 @@ def test_where_there_is_no_gpu_it_says_so(tmp_path: Path) -> None:
     (built / "dlslime_backend").symlink_to(ROOT / "dlslime_backend")
     status, found, output = check(
         tmp_path,
-        *("--built", str(built)),
         DLSLIME_CUDA_LIBRARY="/no/such/libcuda.so",
         PATH="/usr/local/bin:/usr/bin:/bin",
     )
@@ -273,9 +282,10 @@ def test_where_there_is_no_gpu_it_says_so(tmp_path: Path) -> None:
 
 
 @dlslime_only
+@pytest.mark.usefixtures("_fake_gpus")
 def test_what_is_found_is_saved_when_it_is_told_to_end(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "gpu_check.py"), "--results", str(tmp_path)]
-    process = subprocess.Popen([*command, "--fake"], stdout=subprocess.PIPE, text=True)
+    command = [*command_of(tmp_path), "--fake"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("== lock matrix"):
@@ -313,14 +323,15 @@ sys.exit(lock_matrix.program())
 
 
 @dlslime_only
+@pytest.mark.usefixtures("_fake_gpus")
 def test_rows_of_the_lock_matrix_that_hang_or_die_lose_no_other(tmp_path: Path) -> None:
     import fake_gpu
 
     program = tmp_path / "rows.py"
     program.write_text(ROWS.format(benchmarks=str(BENCHMARKS)))
-    runner = runner_of(tmp_path)
+    runner = runner_of(tmp_path, budget_s=400)
     runner.environ["DLSLIME_CUDA_LIBRARY"] = str(fake_gpu.driver())
-    assert runner.run(Step("rows", [sys.executable, str(program)], 90))
+    assert runner.run(Step("rows", [sys.executable, str(program)], 300))
     answers = {
         key.removeprefix("lock.EAGER.8."): row for key, row in saved(tmp_path)["answers"].items()
     }

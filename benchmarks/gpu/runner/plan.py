@@ -33,12 +33,12 @@ def ranks(program: str, *arguments: str) -> list[str]:
 
 def preparation(built: Path, *, make: bool, fake: bool) -> Iterator[Step]:
     """The steps that say what there is, and make what the others need."""
-    yield Step("machine", python("runner/describe"), 120, (), LAZY)
-    if fake:
+    if fake:  # before the machine is asked how many GPUs it has
         make_fake = (
             "import sys; sys.path.insert(0, 'tests/python'); import fake_gpu; fake_gpu.use()"
         )
         yield Step("fake driver", [sys.executable, "-c", make_fake], 300)
+    yield Step("machine", python("runner/describe"), 120, (), LAZY)
     if make:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
         target = ["--no-build-isolation", "--upgrade", "--target", str(built), "."]

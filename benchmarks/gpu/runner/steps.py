@@ -93,7 +93,13 @@ def show_stacks(mark: str, process: subprocess.Popen[bytes]) -> None:
 
 
 class Runner:
-    """Runs steps within a budget, and keeps what became of them in a `Results`."""
+    """Runs steps within a budget, and keeps what became of them in a `Results`.
+
+    Attributes:
+        patience: how many times as long as its limit a step may take.
+    """
+
+    patience = 1.0
 
     def __init__(self, results: Any, budget_s: float, environ: dict[str, str], root: Path) -> None:
         self.results = results
@@ -153,7 +159,7 @@ class Runner:
         findings = self.results.scratch / f"{self._number}.json"
         output = self.results.scratch / f"{self._number}.log"
         variables = {**self.environ, **step.environ, MARK: mark, FINDINGS: str(findings)}
-        limit_s = min(step.limit_s, self.left_s())
+        limit_s = min(step.limit_s * self.patience, self.left_s())
         start = time.monotonic()
         left: list[int] = []
         try:
