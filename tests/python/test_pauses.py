@@ -105,7 +105,7 @@ def _unreachable(rank: int, size: int) -> tuple[str, float]:
     share = 0.0
     # What is refused at once has failed by then.
     with contextlib.suppress(AssertionError):
-        eventually(send.done, seconds=2)
+        eventually(send.done, seconds=10)
     failed = send.done()
     if not failed:
         share = cpu_share(WATCHED)

@@ -50,7 +50,7 @@ CRASH = 'assert rank != 1 or os.environ["TORCHELASTIC_RESTART_COUNT"] != "0", "c
 
 
 def torchrun(
-    script: Path, size: int, *options: str, timeout: float = 110
+    script: Path, size: int, *options: str, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Runs `script` in `size` ranks on this host."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

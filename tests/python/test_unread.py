@@ -40,7 +40,7 @@ def _guests(hub: dlslime_backend.Hub, count: int) -> list[dlslime_backend.Guest]
     """Accepts so many guests; what comes later than after some seconds does not come."""
     found = hub.accept()
     with contextlib.suppress(AssertionError):
-        eventually(lambda: bool(found.extend(hub.accept()) or len(found) >= count), seconds=3)
+        eventually(lambda: bool(found.extend(hub.accept()) or len(found) >= count))
     return found
 
 
@@ -256,7 +256,7 @@ def test_number_that_comes_while_its_await_is_cancelled_is_the_next_ones() -> No
 def _notes(agent: nixl_agent, count: int) -> dict[str, list[bytes]]:
     """What others have told; what comes later than after some seconds does not come."""
     with contextlib.suppress(AssertionError):
-        eventually(lambda: sum(map(len, agent.update_notifs().values())) >= count, seconds=3)
+        eventually(lambda: sum(map(len, agent.update_notifs().values())) >= count)
     return agent.notifs
 
 

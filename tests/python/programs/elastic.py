@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 # A life takes seconds: one that hangs says where, and ends, before its launch is killed.
-STACKS_SECONDS = 45
+STACKS_SECONDS = 200
 
 
 def traffic(life: int) -> None:

@@ -20,7 +20,7 @@ def torchrun(
     *,
     options: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
-    deadline: float = 100 * nodes.PATIENCE,
+    deadline: float = 300,
 ) -> tuple[int | None, str]:
     """Runs a script on this host, or on both of a lab, and waits for it.
 
