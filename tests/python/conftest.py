@@ -10,6 +10,9 @@ import pytest
 
 import pool
 
+# What takes longest: pytest-xdist begins with it, so that it isn't left over for one process.
+_LONGEST = ("test_cuda.py", "test_gpu_check.py", "test_torch_suite.py")
+
 # torch looks up the name of each address that connects to a store: seconds each time, where nobody
 # answers. The C library reads this when a process first looks up a name.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
@@ -19,6 +22,12 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 def _workers() -> Iterator[None]:
     yield
     pool.close()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the longest files first, in a process of pytest-xdist."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.path.name not in _LONGEST)
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from harness import await_key, dlslime_only, run_world, sync, tell
 from patterns import blank, expect_pattern, pattern
 from test_one_sided import Side, side_of, swap
 
-pytestmark = dlslime_only
+pytestmark = [dlslime_only, pytest.mark.alone]
 
 ROUNDS = 60
 STAGED = {"DLSLIME_CMA": "off"}  # what is read comes in messages: the peer has to send it

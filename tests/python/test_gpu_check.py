@@ -187,6 +187,7 @@ def check(
 
 @dlslime_only
 @pytest.mark.usefixtures("_fake_gpus")
+@pytest.mark.alone  # steps have seconds, and tell calls that are held up from others by them
 def test_every_step_passes_without_a_gpu(tmp_path: Path) -> None:
     out = tmp_path / "out"
     status, found, output = check(tmp_path, "--fake", OUT=str(out))
