@@ -59,13 +59,14 @@ class Rank:
         """Meets the other ranks at the store: no backend takes part, nothing spins."""
         key = self._key()
         if self.store.add(f"{key}/count", 1) == self.world:
-            self.store.set(f"{key}/open", b"1")
+            self.store.set(f"{key}/open", "1")
         self.store.wait([f"{key}/open"], OPERATION_TIMEOUT)
 
     def share(self, value: Any) -> list[Any]:
         """Returns every rank's value, by rank."""
         key = self._key()
-        self.store.set(f"{key}/{self.rank}", pickle.dumps(value))
+        written: Any = pickle.dumps(value)  # torch declares text only, and takes bytes, too
+        self.store.set(f"{key}/{self.rank}", written)
         return [pickle.loads(self.store.get(f"{key}/{i}")) for i in range(self.world)]
 
     def open_groups(self, backends: dict[str, str]) -> None:
@@ -80,6 +81,7 @@ class Rank:
                     world_size=self.world,
                     timeout=OPERATION_TIMEOUT,
                 )
+                assert dist.group.WORLD is not None
                 self.groups[slot] = dist.group.WORLD
             else:
                 self.groups[slot] = dist.new_group(backend=backend, timeout=OPERATION_TIMEOUT)
@@ -91,7 +93,7 @@ def _rank_main(
     port: int,
     backends: dict[str, str],
     work: Callable[..., Any],
-    args: tuple,
+    args: tuple[Any, ...],
     results: Any,
     pin: bool,
 ) -> None:
@@ -119,7 +121,7 @@ def _rank_main(
 
 def run_job(
     work: Callable[..., Any],
-    args: tuple = (),
+    args: tuple[Any, ...] = (),
     *,
     backends: dict[str, str],
     world: int = 2,
@@ -159,15 +161,25 @@ def run_job(
             process.start()
     finally:
         os.sched_setaffinity(0, before)
+    return gather(ranks, results, deadline)
+
+
+def gather(ranks: list[Any], results: Any, deadline: float) -> list[Any]:
+    """Returns what each rank's process put into ``results``, by rank, and leaves none running.
+
+    Raises:
+        PayloadError: a rank received wrong data.
+        JobError: a rank failed otherwise, or ``deadline`` seconds have passed.
+    """
     try:
-        values = _collect(ranks, results, deadline)
+        return _collect(ranks, results, deadline)
     finally:
+        end = time.monotonic() + 5
         for process in ranks:
-            process.join(5)
+            process.join(max(0.0, end - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()
-    return values
 
 
 def _collect(ranks: list[Any], results: Any, deadline: float) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The yardstick without torch: builds shm_limit.c and runs it."""
+"""The yardstick without torch: builds shm_limit.c and runs it. Builds resolver.c, too."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("shm_limit.c")
+HERE = Path(__file__).parent
 
 
 def build(folder: Path) -> Path | None:
     """Compiles the program into ``folder``; None, with the compiler's words shown, if it can't."""
-    program = folder / "shm_limit"
+    return _compiled("no limit", HERE / "shm_limit.c", folder / "shm_limit")
+
+
+def build_resolver(folder: Path) -> Path | None:
+    """Compiles the library that counts look-ups; None, and words, as above."""
+    return _compiled("no look-ups", HERE / "resolver.c", folder / "resolver.so", "-shared", "-fPIC")
+
+
+def _compiled(otherwise: str, source: Path, output: Path, *options: str) -> Path | None:
+    command = ["cc", "-O2", "-std=gnu11", *options, str(source), "-o", str(output)]
     try:
-        subprocess.run(
-            ["cc", "-O2", "-std=gnu11", str(SOURCE), "-o", str(program)],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
+        subprocess.run(command, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"no limit: {error} {getattr(error, 'stderr', '') or ''}".rstrip())
+        print(f"{otherwise}: {error} {getattr(error, 'stderr', '') or ''}".rstrip())
         return None
-    return program
+    return output
 
 
 def one_way(
