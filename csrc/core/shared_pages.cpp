@@ -82,10 +82,11 @@ find(const std::vector<Mapping>& all, uint64_t begin, uint64_t end) {
       all.begin(), all.end(), begin, [](uint64_t at, const Mapping& mapping) {
         return at < mapping.begin;
       });
-  if (found == all.begin() || (--found)->end < end) {
+  if (found == all.begin()) {
     return nullptr;
   }
-  return &*found;
+  --found;
+  return found->end < end ? nullptr : &*found;
 }
 
 // What was read last.
