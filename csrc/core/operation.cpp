@@ -121,27 +121,21 @@ OperationPtr OperationQueue::pop() {
   }
   OperationPtr first = std::move(head_);
   head_ = std::move(first->next_);
-  if (!head_) {
-    tail_ = nullptr;
-  }
+  (head_ ? head_->previous_ : tail_) = nullptr;
   return first;
 }
 
-bool OperationQueue::remove(const Operation* operation) {
-  Operation* before = nullptr;
-  for (OperationPtr* link = &head_; *link; link = &(*link)->next_) {
-    if (link->get() != operation) {
-      before = link->get();
-      continue;
-    }
-    if (tail_ == operation) {
-      tail_ = before;
-    }
-    OperationPtr rest = std::move((*link)->next_);
-    *link = std::move(rest);
-    return true;
+bool OperationQueue::remove(Operation* operation) {
+  auto* const before = operation->previous_;
+  if (before == nullptr && head_.get() != operation) {
+    return false;
   }
-  return false;
+  OperationPtr& link = before != nullptr ? before->next_ : head_;
+  const OperationPtr kept = std::move(link);
+  link = std::move(kept->next_);
+  (link ? link->previous_ : tail_) = before;
+  operation->previous_ = nullptr;
+  return true;
 }
 
 } // namespace dlslime

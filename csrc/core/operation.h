@@ -170,6 +170,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   int source_ = kAnySource;
   size_t bytes_ = 0;
   OperationPtr next_; // see OperationQueue
+  Operation* previous_ = nullptr; // null: the first one, or in no queue
 
   std::atomic<Memory> memory_{Memory::kOwn};
 
@@ -206,6 +207,7 @@ class OperationQueue {
   }
   void push(OperationPtr operation) {
     Operation* raw = operation.get();
+    raw->previous_ = tail_;
     (tail_ != nullptr ? tail_->next_ : head_) = std::move(operation);
     tail_ = raw;
   }
@@ -217,8 +219,8 @@ class OperationQueue {
       visit(const_cast<Operation*>(at)->shared_from_this());
     }
   }
-  // Linear; for cancelling. False if it is not here.
-  bool remove(const Operation* operation);
+  // False if it is in no queue; it is in no other one.
+  bool remove(Operation* operation);
 
  private:
   OperationPtr head_;

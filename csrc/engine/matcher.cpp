@@ -153,7 +153,7 @@ void Matcher::addReceive(OperationPtr receive) {
   slot.receives.push(std::move(receive));
 }
 
-bool Matcher::removeReceive(const Operation& receive) {
+bool Matcher::removeReceive(Operation& receive) {
   if (receive.peer() != Operation::kAnySource) {
     Slot* const slot = findSlot(receive.peer(), receive.tag());
     return slot != nullptr && slot->receives.remove(&receive);

@@ -50,7 +50,7 @@ class Matcher {
   // source may get that message or leave it.
   OperationPtr nextReceive(int source, uint32_t tag);
 
-  bool removeReceive(const Operation& receive);
+  bool removeReceive(Operation& receive);
   // The announced message `id` of that channel, if it is still here.
   bool
   removeArrival(int source, uint32_t tag, const void* channel, uint64_t id);

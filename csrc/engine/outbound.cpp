@@ -77,6 +77,10 @@ void Outbound::post(Queued entry) {
   }
   if (!outbox_.empty() || severed_ || !unconfirmed_.empty() ||
       !trySend(entry)) {
+    entry.order = nextOrder_++;
+    if (entry.eager) {
+      entry.eager->transferId = entry.order;
+    }
     outbox_.push_back(std::move(entry));
   }
 }
@@ -174,7 +178,8 @@ bool Outbound::flush() {
     return false;
   }
   bool any = false;
-  while (!outbox_.empty() && trySend(outbox_.front())) {
+  while (!outbox_.empty() &&
+         (outbox_.front().cancelled || trySend(outbox_.front()))) {
     outbox_.pop_front();
     any = true;
   }

@@ -100,6 +100,8 @@ class Outbound {
     MessageHeader header;
     OperationPtr eager; // its view is the payload; null for control messages
     Counters* counters = nullptr; // of the eager operation's group
+    uint64_t order = 0; // ascending
+    bool cancelled = false; // only its place is left
   };
   struct Exposure {
     OperationPtr operation;
@@ -129,6 +131,7 @@ class Outbound {
   };
   static constexpr size_t kRecent = 256;
   bool trySend(Queued& entry);
+  void cancelQueued(const OperationPtr& operation, const Status& why);
   Connection::Push tryPush(Queued& entry);
   void countSent(const Operation& operation);
   void post(Queued entry);
@@ -159,6 +162,7 @@ class Outbound {
   uint64_t outstanding_ = 0; // eager cost that the receiver has not returned
   std::deque<SentMessage> unconfirmed_; // of connections that are gone
   std::deque<Queued> outbox_;
+  uint64_t nextOrder_ = 1;
   Slab<Exposure> exposures_;
   std::deque<Stream> streams_;
   std::set<uint64_t> shown_; // allocations of GPUs that the peer knows of,

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "engine/outbound.h"
 
 // Sends that end before their time.
@@ -22,13 +24,31 @@ void Outbound::cancel(const OperationPtr& operation, const Status& why) {
     sendControl(revoke);
     return;
   }
-  for (auto it = outbox_.begin(); it != outbox_.end(); ++it) {
-    if (it->eager == operation) {
-      outbox_.erase(it);
-      completions_.finish(operation, why);
-      return;
-    }
+  if (operation->stage == Operation::Stage::kQueued) {
+    cancelQueued(operation, why);
   }
+}
+
+// Its place is kept as long as something waits before it and behind it.
+void Outbound::cancelQueued(const OperationPtr& operation, const Status& why) {
+  const auto place = std::lower_bound(
+      outbox_.begin(),
+      outbox_.end(),
+      operation->transferId,
+      [](const Queued& entry, uint64_t order) { return entry.order < order; });
+  if (place == outbox_.end() || place->eager != operation) {
+    return;
+  }
+  place->eager = nullptr;
+  place->header = {};
+  place->cancelled = true;
+  while (!outbox_.empty() && outbox_.front().cancelled) {
+    outbox_.pop_front();
+  }
+  while (!outbox_.empty() && outbox_.back().cancelled) {
+    outbox_.pop_back();
+  }
+  completions_.finish(operation, why);
 }
 
 Status Outbound::unreadable(const Operation& operation, Fault fault) {

@@ -103,11 +103,7 @@ std::vector<RegionPtr> RegionTable::lent() const {
 void RegionTable::enrollLater(
     const RegionPtr& region,
     MemoryRegistrar* registrar) {
-  const bool known =
-      std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& entry) {
-        return entry.region == region && entry.registrar == registrar;
-      });
-  if (!known) {
+  if (known_.emplace(region.get(), registrar).second) {
     ++region->enrolling;
     wanted_.push_back({region, registrar});
     wake_();

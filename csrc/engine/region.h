@@ -134,6 +134,7 @@ class RegionTable {
   };
   void enrollLater(const RegionPtr& region, MemoryRegistrar* registrar);
   std::vector<Wanted> takeWanted() {
+    known_.clear();
     return std::exchange(wanted_, {});
   }
 
@@ -142,6 +143,7 @@ class RegionTable {
   const std::function<void()> wake_;
   std::map<uint64_t, RegionPtr> regions_;
   std::vector<Wanted> wanted_;
+  std::set<std::pair<const Region*, MemoryRegistrar*>> known_; // in wanted_
   uint64_t nextId_ = 1;
 };
 

@@ -1,6 +1,7 @@
 #include "engine/transfers.h"
 
 #include <algorithm>
+#include <set>
 
 namespace dlslime {
 
@@ -49,7 +50,7 @@ void Transfers::start(const TransferPtr& transfer, Target target) {
     finish(transfer);
     return;
   }
-  std::vector<uint64_t> ids;
+  auto& ids = transfer->activeIds;
   for (size_t part = 0; part < transfer->parts().size(); ++part) {
     Active active;
     active.transfer = transfer;
@@ -57,8 +58,8 @@ void Transfers::start(const TransferPtr& transfer, Target target) {
     active.target = target;
     ids.push_back(active_.insert(std::move(active)));
   }
-  for (const auto id : ids) {
-    tryStart(id);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    tryStart(ids[i]);
   }
 }
 
@@ -87,6 +88,7 @@ void Transfers::tryStart(uint64_t id) {
   const auto& part = partOf(*active);
   auto& known = known_[part.remote->id];
   if (!known.resolved) {
+    resolving_[part.remote->id].push_back(id);
     askFor(*active, known);
     return;
   }
@@ -138,6 +140,7 @@ void Transfers::startByRoute(uint64_t id, const RemoteBuffer& memory) {
   const void* const enrolled =
       registrar != nullptr ? part.local->enrolled(registrar) : nullptr;
   if (registrar != nullptr && enrolled == nullptr) {
+    enrolling_[part.local.get()].push_back(id);
     regions_.enrollLater(part.local, registrar);
     return;
   }
@@ -167,19 +170,34 @@ void Transfers::startFrames(uint64_t id) {
 }
 
 void Transfers::onEnrolled(const Region& region, const Status& status) {
-  for (const auto id : active_.ids()) {
-    const auto* const active = active_.find(id);
-    if (active == nullptr || active->state != State::kResolving ||
-        partOf(*active).local.get() != &region) {
-      continue;
-    }
-    const auto known = known_.find(partOf(*active).remote->id);
+  const auto* const local = &region;
+  visit(enrolling_, local, [&](uint64_t id, const Active& active) {
+    const auto known = known_.find(partOf(active).remote->id);
     const bool there = known != known_.end() && known->second.resolved &&
         !known->second.forgetting && !severed_;
     if (!status.ok() && there) {
       startFrames(id); // slower, but it works
     } else {
       tryStart(id); // or asks
+    }
+  });
+}
+
+// What has not begun yet of those that wait for this; they may begin to wait
+// for it again.
+template <typename Key, typename Visit>
+void Transfers::visit(
+    std::map<Key, Waiting>& all,
+    const Key& key,
+    const Visit& visit) {
+  auto waiting = all.extract(key);
+  if (waiting.empty()) {
+    return;
+  }
+  for (const auto id : waiting.mapped()) {
+    const auto* const active = active_.find(id);
+    if (active != nullptr && active->state == State::kResolving) {
+      visit(id, *active);
     }
   }
 }
@@ -200,23 +218,19 @@ void Transfers::onResolved(const MessageHeader& header) {
     }
   }
   const bool groupGone = header.status == FinishStatus::kGroupGone;
-  for (const auto id : active_.ids()) {
-    const auto* const active = active_.find(id);
-    if (active == nullptr || active->state != State::kResolving ||
-        partOf(*active).remote->id != header.id) {
-      continue;
-    }
-    if (good || (groupGone && active->target.group != askedFor)) {
+  visit(resolving_, header.id, [&](uint64_t id, const Active& active) {
+    if (good || (groupGone && active.target.group != askedFor)) {
       tryStart(id);
-    } else {
-      end(id,
-          groupGone ? Status(
-                          ErrorCode::kPeerFailed,
-                          active->transfer->nameOf(active->transfer->peer()) +
-                              " has left the group")
-                    : unknown(*partOf(*active).remote));
+      return;
     }
-  }
+    const auto& transfer = *active.transfer;
+    end(id,
+        groupGone
+            ? Status(
+                  ErrorCode::kPeerFailed,
+                  transfer.nameOf(transfer.peer()) + " has left the group")
+            : unknown(*partOf(active).remote));
+  });
 }
 
 void Transfers::onForget(const MessageHeader& header) {
@@ -292,9 +306,9 @@ void Transfers::end(uint64_t id, const Status& status) {
 
 // What still goes on of it.
 void Transfers::stop(const TransferPtr& transfer, const Status& why) {
-  for (const auto id : active_.ids()) {
+  for (const auto id : transfer->activeIds) {
     const auto* const active = active_.find(id);
-    if (active == nullptr || active->transfer != transfer) {
+    if (active == nullptr) {
       continue;
     }
     if (active->state == State::kByGpu) {
@@ -333,63 +347,15 @@ void Transfers::cancel(const TransferPtr& transfer, const Status& why) {
 
 std::vector<OperationPtr> Transfers::pending(uint64_t groupKey) const {
   std::vector<OperationPtr> found;
+  std::set<const Transfer*> seen;
   auto& all = const_cast<Slab<Active>&>(active_);
   for (const auto id : active_.ids()) {
     const auto& transfer = all.find(id)->transfer;
-    if (transfer->groupKey == groupKey &&
-        std::find(found.begin(), found.end(), transfer) == found.end()) {
+    if (transfer->groupKey == groupKey && seen.insert(transfer.get()).second) {
       found.push_back(transfer);
     }
   }
   return found;
-}
-
-void Transfers::fail(const Status& why) {
-  for (const auto id : active_.ids()) {
-    const auto* const active = active_.find(id);
-    if (active == nullptr) {
-      continue;
-    }
-    const auto transfer = active->transfer;
-    if (transfer->cancelStatus.ok()) {
-      cancel(
-          transfer,
-          Status(
-              why.code(), transfer->describe() + " failed: " + why.message()));
-    }
-  }
-  known_.clear();
-}
-
-void Transfers::sever() {
-  severed_ = true;
-}
-
-void Transfers::quieted() {
-  for (const auto id : active_.ids()) {
-    auto* const active = active_.find(id);
-    if (active == nullptr || active->state != State::kMoving) {
-      continue;
-    }
-    const auto& transfer = *active->transfer;
-    if (transfer.cancelStatus.ok() && transfer.problem.ok()) {
-      restart(*active);
-    } else {
-      end(id, transfer.problem.ok() ? transfer.cancelStatus : transfer.problem);
-    }
-  }
-}
-
-void Transfers::resume(Connection& connection) {
-  connection_ = &connection;
-  severed_ = false;
-  for (auto& [id, known] : known_) {
-    known.asked = false;
-    known.resolved = false;
-  }
-  for (const auto id : active_.ids()) {
-    tryStart(id);
-  }
 }
 
 } // namespace dlslime

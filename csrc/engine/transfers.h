@@ -114,6 +114,10 @@ class Transfers {
   }
   Status refusal(const Transfer::Part& part) const;
   void askFor(const Active& active, Known& known);
+  // Those that wait for something, in the order in which they have begun to.
+  using Waiting = std::vector<uint64_t>;
+  template <typename Key, typename Visit>
+  void visit(std::map<Key, Waiting>& all, const Key& key, const Visit& visit);
   void tryStart(uint64_t id);
   void startByRoute(uint64_t id, const RemoteBuffer& memory);
   bool startByGpu(uint64_t id, const RemoteBuffer& memory);
@@ -158,6 +162,8 @@ class Transfers {
   bool severed_ = false;
   Slab<Active> active_;
   std::map<uint64_t, Known> known_; // by the owner's id
+  std::map<uint64_t, Waiting> resolving_; // for its answer, by the owner's id
+  std::map<const Region*, Waiting> enrolling_; // for a region of ours
   std::deque<uint64_t> sending_; // have frames to send, in turn
   // The frame that waits for room, and whose it is; 0: none.
   uint64_t framed_ = 0;
