@@ -122,8 +122,8 @@ def named(amount: float, step: int, units: list[str]) -> str:
 def print_speeds(rank: int) -> None:
     """Measures between ranks 0 and 1, one line for each size."""
     if rank == 0:
-        columns = [f"{'size':>8}", f"{'one way':>10}", f"{'rate':>12}"]
-        columns += [f"{'batch of':>11}", f"{'messages/s':>13}", f"{'rate':>12}"]
+        columns = [f"{'size':>8}", f"{'one way':>10}", f"{'rate':>14}"]
+        columns += [f"{'batch of':>11}", f"{'messages/s':>13}", f"{'rate':>14}"]
         print("\n" + "".join(columns))
     for size in SIZES:
         count = max(2, min(BATCH, (64 << 20) // size))
@@ -134,8 +134,8 @@ def print_speeds(rank: int) -> None:
         rates = [named(r / 1e6, 1000, ["MB/s", "GB/s"]) for r in (size / alone, size * per_second)]
         print(
             f"{named(size, 1024, ['B', 'KiB', 'MiB']):>8}"
-            f"{named(alone * 1e6, 1000, ['us', 'ms', 's']):>10}{rates[0]:>12}"
-            f"{count:>11}{per_second:>13,.0f}{rates[1]:>12}",
+            f"{named(alone * 1e6, 1000, ['us', 'ms', 's']):>10}{rates[0]:>14}"
+            f"{count:>11}{per_second:>13,.0f}{rates[1]:>14}",
             flush=True,
         )
 
