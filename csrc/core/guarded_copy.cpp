@@ -153,11 +153,11 @@ Fault writeGuarded(std::byte* to, ByteSpan bytes) {
 }
 
 Fault gatherGuarded(std::span<const ByteSpan> pieces, std::byte* to) {
-  const auto* const scratch = Scratch::ofThread(kLeastScratch);
-  if (scratch == nullptr) {
-    return Fault::kNoScratch;
-  }
   while (!pieces.empty()) {
+    const auto* const scratch = Scratch::ofThread(kLeastScratch);
+    if (scratch == nullptr) {
+      return Fault::kNoScratch;
+    }
     const auto some = pieces.first(countTogether(pieces));
     if (together(some, [&](const iovec* from, int count) {
           return pwritev(scratch->fd(), from, count, 0);

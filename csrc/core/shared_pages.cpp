@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fstream>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "core/clock.h"
@@ -28,26 +29,41 @@ std::string firstLine(const char* path) {
   return line;
 }
 
+// Of a device all mappings may have the same place, and different pages.
+bool isDevice(std::string_view path) {
+  constexpr std::string_view kFiles[] = {
+      "/dev/shm/", "/dev/zero", "/dev/hugepages", "/dev/dax"};
+  return path.starts_with("anon_inode:") ||
+      (path.starts_with("/dev/") &&
+       std::none_of(
+           std::begin(kFiles), std::end(kFiles), [&](const auto& prefix) {
+             return path.starts_with(prefix);
+           }));
+}
+
 // One line of /proc/self/maps:
 // 7f1c2a000000-7f1c2a100000 rw-s 00001000 00:01 2057      /memfd:x (deleted)
 bool parse(const std::string& line, const std::string& boot, Mapping& mapping) {
   char access[5] = {};
   char device[24] = {};
   unsigned long long begin = 0, end = 0, offset = 0, inode = 0;
+  int path = 0; // where it begins
   const int fields = std::sscanf(
       line.c_str(),
-      "%llx-%llx %4s %llx %23s %llu",
+      "%llx-%llx %4s %llx %23s %llu %n",
       &begin,
       &end,
       access,
       &offset,
       device,
-      &inode);
+      &inode,
+      &path);
   if (fields != 6) {
     return false;
   }
   mapping = {begin, end, {}, offset};
-  if (access[3] == 's') {
+  const bool shared = access[3] == 's' && inode != 0;
+  if (shared && !isDevice(std::string_view(line).substr(path))) {
     mapping.file = boot + " " + device + " " + std::to_string(inode);
   }
   return true;

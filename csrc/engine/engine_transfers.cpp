@@ -92,9 +92,8 @@ void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
     }
     std::this_thread::sleep_for(kRecallPause);
   }
-  if (region->view().mayFault) {
-    forgetMappings();
-  }
+  remains = {};
+  forgetMappings();
 }
 
 // Before this process's memory goes. Who does not answer may still be copying:

@@ -20,10 +20,11 @@ FinishStatus finishOf(const Status& failure) {
 // How the caller of a receive is told.
 Status
 Inbound::whyFailed(const Operation& receive, int source, const Status& status) {
+  if (status.ok()) {
+    return status; // of most messages: nothing is made for it
+  }
   const auto what = receive.describe() + " failed: ";
   switch (status.code()) {
-    case ErrorCode::kOk:
-      return status;
     case ErrorCode::kOwnFault:
       return {
           ErrorCode::kTransportFailed, what + "its memory " + status.message()};

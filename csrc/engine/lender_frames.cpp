@@ -238,15 +238,15 @@ bool Lender::hasBytes(Stream& stream) {
 
 // The bytes of the next frame, if processors have them.
 Fault Lender::fillFrame(Stream& stream, size_t most) {
-  while (!stream.staged && !stream.pieces.empty() && frame_.size() < most) {
-    const auto place = take(stream, most - frame_.size());
-    const auto there = readGuarded(place.data(), place.size());
-    if (there.fault != Fault::kNone) {
-      return there.fault;
-    }
-    frame_.insert(frame_.end(), there.bytes.begin(), there.bytes.end());
+  std::vector<ByteSpan> places;
+  const size_t before = frame_.size(); // it has waited for room
+  size_t size = before;
+  while (!stream.staged && !stream.pieces.empty() && size < most) {
+    places.push_back(take(stream, most - size));
+    size += places.back().size();
   }
-  return Fault::kNone;
+  frame_.resize(size);
+  return gatherGuarded(places, frame_.data() + before);
 }
 
 bool Lender::sendChunk(Stream& stream) {

@@ -130,6 +130,12 @@ bool sourcesOverlap(
     const std::vector<Transfer::Part>& parts,
     bool write,
     SpaceOf spaceOf) {
+  if (parts.size() == 1) { // most often, and most often this is all
+    const auto [from, to] = endsOf(parts.front(), write);
+    if (spaceOf(*from).name != spaceOf(*to).name) {
+      return false;
+    }
+  }
   std::map<std::string_view, Meeting> meetings;
   for (const auto& part : parts) {
     const auto& [from, to] = endsOf(part, write);

@@ -24,14 +24,16 @@ Status readError(const CopyJob& job) {
           "): " + errnoText(job.error)};
 }
 
-// Of what the sender has left at a desk.
-Status writeError(int error) {
+// Of what the sender has left at a desk. `again`: it was refused before, and
+// should not have tried.
+Status writeError(int error, bool again) {
   if (auto fault = copyFaultOf(error); fault.fault != Fault::kNone) {
     fault.local = !fault.local; // as it is from here
     return statusOf(fault, false);
   }
   return {
-      isRefusal(error) ? ErrorCode::kDenied : ErrorCode::kTransportFailed,
+      isRefusal(error) && !again ? ErrorCode::kDenied
+                                 : ErrorCode::kTransportFailed,
       "the sender could not write into this process: " + errnoText(error)};
 }
 
@@ -52,7 +54,8 @@ void Pulls::start(
        -1,
        0,
        {},
-       false});
+       false,
+       senderDenied_});
   openDesks();
 }
 
@@ -141,7 +144,7 @@ bool Pulls::poll(ConnectionEvents& events) {
       const auto error = static_cast<int>(desks_[pull.desk].error.load());
       senderDenied_ |= isRefusal(error);
       if (error != 0 && pull.status.ok()) {
-        pull.status = writeError(error);
+        pull.status = writeError(error, pull.afterDenial);
       }
       deskUsed_[pull.desk] = false;
       openDesks();

@@ -48,6 +48,7 @@ class Pulls {
     uint32_t running = 0; // pieces that our own threads are copying
     Status status;
     bool abandoned = false;
+    bool afterDenial = false; // begun when the sender had said so
   };
   Pull* find(uint64_t pullId);
   void giveUp(Pull& pull, Status why);

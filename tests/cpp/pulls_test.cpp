@@ -220,6 +220,24 @@ TEST_F(PullsTest, RefusedWriterIsNotAskedAgain) {
   EXPECT_TRUE(pulls.senderDenied());
 }
 
+// Its word says that it may, whatever it has said before.
+TEST_F(PullsTest, SenderThatIsRefusedForEverIsAskedOnlyOnce) {
+  const Bytes source = pattern(4 << 20);
+  std::vector<Bytes> destinations(2, Bytes(source.size()));
+  for (uint64_t i = 0; i < 2; ++i) {
+    start(1 + i, 11 + i, source, destinations[i]);
+    CopyJob job;
+    while (assists.claim(job)) {
+      job.error = EPERM;
+      assists.finish(job);
+    }
+    EXPECT_TRUE(pulls.poll(events));
+  }
+  ASSERT_EQ(events.ended.size(), 2U);
+  EXPECT_EQ(events.ended[0].second.code(), ErrorCode::kDenied);
+  EXPECT_EQ(events.ended[1].second.code(), ErrorCode::kTransportFailed);
+}
+
 // The sender was to copy alone, and says that it may not any more: also what
 // waits for a desk ends, and no piece is waited for but those under way.
 TEST_F(PullsTest, WhenNeitherEndMayCopyAllPullsEndAsDenied) {
