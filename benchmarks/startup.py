@@ -1,6 +1,6 @@
 """The first use of a backend in a process, 2 to 32 ranks on one host: dlslime against Gloo.
 
-    python benchmarks/startup.py                       everything, about fifteen minutes
+    python benchmarks/startup.py                       everything, about ten minutes
     python benchmarks/startup.py --rounds 3 --ranks 8  fewer samples, of one size (repeat --ranks)
     python benchmarks/startup.py --resolver silent     only where no resolver answers
 

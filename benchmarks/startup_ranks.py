@@ -54,7 +54,7 @@ def _lookups() -> int:
 def _expect(got: torch.Tensor, expected: torch.Tensor, what: str) -> None:
     wrong = (got != expected).nonzero().flatten().tolist()
     if wrong:
-        raise PayloadError(f"{what}: {len(wrong)} of {NUMBERS} numbers, the first at {wrong[0]}")
+        raise PayloadError(f"{what}: {len(wrong)} numbers are wrong, the first at {wrong[0]}")
 
 
 def _measure(rank: int, sample: Sample, meet: Callable[[], None]) -> dict[str, Any]:
