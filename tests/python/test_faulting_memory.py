@@ -1,7 +1,7 @@
 """Memory that can't be touched (any more): read-only, in a file that was cut, or protected.
 
-A processor that touches it gets a signal, so no thread of ours may. Whoever asked for the bytes
-gets an error that says whose memory it is and why; the other process does not even notice.
+A processor that touches it gets a signal, so no thread of ours may. The process that asked for the
+bytes gets an error that says whose memory it is and why; the other process does not even notice.
 """
 
 import contextlib

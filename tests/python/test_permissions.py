@@ -294,7 +294,7 @@ def test_endpoints_go_on_after_a_permission_was_lost() -> None:
 
 
 def _lost_before(rank: int, size: int, losers: list[int]) -> None:
-    """Who connects only afterwards finds out by trying."""
+    """Ranks that connect only afterwards find out by trying."""
     if rank in losers:
         refuse("readv", "writev")
     sync("lost")
