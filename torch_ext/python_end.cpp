@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <exception>
 #include <thread>
 
 #include "core/clock.h"
@@ -52,6 +54,21 @@ bool mayHaveGil() {
   }
 }
 
+std::terminate_handler usualTerminate = nullptr;
+
+// Python before 3.14 ends a daemon thread that asks for the GIL too late by
+// pthread_exit(); where that passes a destructor, as of anybody's scope without
+// the GIL, C++ ends the process. The thread stays instead, as since 3.14.
+[[noreturn]] void stayIfThreadIsEnded() {
+  if (!onMainThread() && std::current_exception() == nullptr) {
+    stayHere();
+  }
+  if (usualTerminate != nullptr) {
+    usualTerminate();
+  }
+  std::abort();
+}
+
 } // namespace
 
 PythonScope::PythonScope() : counted_(enter()) {
@@ -86,6 +103,7 @@ void beginPythonEnd() {
   if (inForkedChild()) {
     return;
   }
+  usualTerminate = std::set_terminate(stayIfThreadIsEnded);
   if (const auto engine = Engine::existing()) {
     engine->lingerAll();
   }

@@ -32,6 +32,8 @@ std::string_view errorCodeName(ErrorCode code) {
       return "exhausted";
     case ErrorCode::kDenied:
       return "denied";
+    case ErrorCode::kNotJoined:
+      return "not joined";
     case ErrorCode::kOwnFault:
       return "own fault";
     case ErrorCode::kPeerFault:

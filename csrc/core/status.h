@@ -21,6 +21,7 @@ enum class ErrorCode : uint8_t {
   kExhausted, // this process has no free descriptor: perhaps it will again
   // Never told to users as such:
   kDenied, // the kernel permits it no longer
+  kNotJoined, // the peer's process answers, and is not in the group (yet)
   kOwnFault, // memory of ours can't be touched: see fault.h
   kPeerFault, // the same of the peer's
 };

@@ -70,6 +70,19 @@ void EngineState::closeGraveyard() {
   }
 }
 
+std::shared_ptr<Group> EngineState::groupUsing(
+    const PeerChannel& channel,
+    int& rank) const {
+  for (const auto& group : membership.all()) {
+    for (rank = 0; rank < group->size(); ++rank) {
+      if (!group->closed() && group->link(rank).channel.get() == &channel) {
+        return group;
+      }
+    }
+  }
+  return nullptr;
+}
+
 std::shared_ptr<PeerChannel> EngineState::makeChannel(PeerIdentity peer) {
   return std::make_shared<PeerChannel>(
       membership,

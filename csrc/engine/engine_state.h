@@ -59,6 +59,9 @@ struct EngineState {
     return accelerator_.load(std::memory_order_acquire);
   }
   std::shared_ptr<PeerChannel> makeChannel(PeerIdentity peer);
+  // Under the lock: a group with a link over this channel, and whose; or null.
+  std::shared_ptr<Group> groupUsing(const PeerChannel& channel, int& rank)
+      const;
   // Under the lock: moves failed, idle channels' connections to the graveyard.
   void buryFailed();
   // Of the wire-up thread, not under the lock.

@@ -273,10 +273,22 @@ std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
       Verdict::kRefused, "what came by the old one is not all read", {}, 0};
 }
 
-// `fallback` is that of the group that needs the pair.
-Transport::Context Handshakes::contextOf(
-    const Hello& hello,
-    FallbackPolicy& fallback) {
+// The group that needs the connection; or null, which says little: the peer may
+// have read our record of an earlier life. A connection that takes the place of
+// another is for any group that has used that.
+std::shared_ptr<Group> Handshakes::groupOf(const Hello& hello) {
+  const Section section(state_);
+  if (auto group = state_.membership.find(hello.group)) {
+    return group;
+  }
+  const auto replaced = hello.replaces == 0
+      ? nullptr
+      : state_.channels.find({hello.self.identity.instance, hello.policy});
+  int rank = 0;
+  return replaced ? state_.groupUsing(*replaced, rank) : nullptr;
+}
+
+Transport::Context Handshakes::contextOf(const Hello& hello) {
   Transport::Context context;
   context.nonce = hello.nonce;
   context.peer = hello.self.identity;
@@ -285,11 +297,6 @@ Transport::Context Handshakes::contextOf(
                         nonce = hello.nonce](TimePoint deadline) {
     return all->take(nonce, deadline);
   };
-  const Section section(state_);
-  if (const auto group = state_.membership.find(hello.group)) {
-    context.carrierSource = group->options().carrierSource;
-    fallback = group->options().fallback;
-  }
   return context;
 }
 
@@ -298,8 +305,15 @@ Welcome Handshakes::connectGuest(
     ControlSocket::Frame frame,
     const Hello& hello,
     Transport& transport) {
-  auto fallback = state_.config.fallback;
-  const auto context = contextOf(hello, fallback);
+  const bool last = isFallback(transport, hello.policy);
+  const auto group = groupOf(hello);
+  if (!group && needsGroup(transport)) {
+    return {Verdict::kNotJoined, kNotJoinedText, {}};
+  }
+  auto context = contextOf(hello);
+  if (group) {
+    context.carrierSource = group->options().carrierSource;
+  }
   std::vector<RejectedRoute> rejected;
   rejected.reserve(hello.rejected.size());
   for (const auto& [route, reason] : hello.rejected) {
@@ -308,9 +322,8 @@ Welcome Handshakes::connectGuest(
   Offer reply;
   std::unique_ptr<Connection> connection;
   try {
-    const bool last = isFallback(transport, hello.policy);
     if (last) {
-      requireFallbackAllowed(fallback, rejected);
+      requireFallbackAllowed(group->options().fallback, rejected);
     }
     connection =
         transport.accept(context, {hello.blob, std::move(frame.fds)}, reply);

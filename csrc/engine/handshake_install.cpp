@@ -37,6 +37,8 @@ void Handshakes::settle(
       return;
     case Verdict::kLater:
       throw Error(ErrorCode::kExhausted, welcome.text);
+    case Verdict::kNotJoined:
+      throw Error(ErrorCode::kNotJoined, welcome.text);
     case Verdict::kStranger:
       break;
   }

@@ -119,14 +119,14 @@ bool Handshakes::tryNext(Attempt& attempt) {
       attempt.rejected.push_back({option.route, option.reason, false});
       continue;
     }
+    if (needsGroup(*attempt.transport) && !attempt.request.carrierSource) {
+      attempt.rejected.push_back(
+          {option.route,
+           "only process groups have torch's Gloo, where it is built in",
+           false});
+      continue;
+    }
     if (isFallback(*attempt.transport, attempt.request.key.policy)) {
-      if (!attempt.request.carrierSource) {
-        attempt.rejected.push_back(
-            {option.route,
-             "only process groups have torch's Gloo, where it is built in",
-             false});
-        continue;
-      }
       requireFallbackAllowed(attempt.request.fallback, attempt.rejected);
     }
     try {

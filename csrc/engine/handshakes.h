@@ -190,7 +190,8 @@ class Handshakes {
   std::optional<Welcome> answerReplacing(const Hello& hello);
   void dropOthers(const ChannelKey& key);
   uint64_t lastSeen(const ChannelKey& key);
-  Transport::Context contextOf(const Hello& hello, FallbackPolicy& fallback);
+  std::shared_ptr<Group> groupOf(const Hello& hello);
+  Transport::Context contextOf(const Hello& hello);
   Welcome connectGuest(
       Guest& guest,
       ControlSocket::Frame frame,

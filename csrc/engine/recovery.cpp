@@ -114,18 +114,6 @@ void Recovery::onDeviceUp() {
   }
 }
 
-std::shared_ptr<Group> Recovery::groupOf(const PeerChannel& channel, int& rank)
-    const {
-  for (const auto& group : state_.membership.all()) {
-    for (rank = 0; rank < group->size(); ++rank) {
-      if (!group->closed() && group->link(rank).channel.get() == &channel) {
-        return group;
-      }
-    }
-  }
-  return nullptr;
-}
-
 // What the last try has found leaves nothing to hope for.
 bool Recovery::hopeless(const ChannelTable::Member& lost, Search& search)
     const {
@@ -150,7 +138,7 @@ void Recovery::look(const ChannelTable::Member& lost, Search& search) {
     if (!lost.channel->awaitsConnection()) {
       return;
     }
-    const auto group = groupOf(*lost.channel, request.rank);
+    const auto group = state_.groupUsing(*lost.channel, request.rank);
     if (!group) {
       lost.channel->fail(
           Status(ErrorCode::kCancelled, "no group needs the connection"));

@@ -36,7 +36,6 @@ class Recovery {
   milliseconds waitFor(const ChannelKey& key, TimePoint now) const;
   void look(const ChannelTable::Member& lost, Search& search);
   bool hopeless(const ChannelTable::Member& lost, Search& search) const;
-  std::shared_ptr<Group> groupOf(const PeerChannel& channel, int& rank) const;
   void giveUp(const ChannelTable::Member& lost, const Search& search);
 
   EngineState& state_;

@@ -27,8 +27,12 @@ std::vector<RouteOption> chooseRoutes(
   return options;
 }
 
+bool needsGroup(const Transport& transport) {
+  return transport.name() == "gloo";
+}
+
 bool isFallback(const Transport& transport, RoutePolicy policy) {
-  return transport.name() == "gloo" && policy == RoutePolicy::kAuto;
+  return needsGroup(transport) && policy == RoutePolicy::kAuto;
 }
 
 void requireFallbackAllowed(

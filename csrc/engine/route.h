@@ -18,6 +18,8 @@ std::vector<RouteOption> chooseRoutes(
 
 // Taking this route under this policy is the last resort, and was not asked
 // for.
+// Its messages are carried by what a process group brings.
+bool needsGroup(const Transport& transport);
 bool isFallback(const Transport& transport, RoutePolicy policy);
 // Throws Error{kUnavailable} where it is forbidden.
 void requireFallbackAllowed(

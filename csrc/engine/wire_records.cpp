@@ -188,7 +188,7 @@ Welcome decodeWelcome(ByteSpan bytes) {
   welcome.blob = readBlob(reader);
   welcome.lastSeen = reader.number<uint64_t>();
   const bool valid = verdict >= static_cast<uint8_t>(Verdict::kAccepted) &&
-      verdict <= static_cast<uint8_t>(Verdict::kLater);
+      verdict <= static_cast<uint8_t>(Verdict::kNotJoined);
   requireWhole(reader, valid, "the welcome");
   return welcome;
 }

@@ -60,7 +60,11 @@ enum class Verdict : uint8_t {
   kCrossed, // the target is connecting to us at the same time: wait for it
   kStranger, // wrong instance, token or version: this record is not ours
   kLater, // this process lacks something now, which `text` tells
+  kNotJoined, // it is not, or not yet, in the group that needs the connection
 };
+inline constexpr const char* kNotJoinedText =
+    "its process answers, but is not (or no more, or not yet) in this life of "
+    "the group";
 struct Welcome {
   Verdict verdict = Verdict::kRefused;
   std::string text;

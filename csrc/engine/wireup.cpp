@@ -238,9 +238,7 @@ bool WireUp::join(
     const auto unprepared = group.unprepared(task.rank, channel->registrar());
     if (unprepared.operations.empty()) {
       if (group.link(task.rank).state == Group::LinkState::kResolving) {
-        task.problem =
-            "its process answers, but is not (or no more, or not yet) in "
-            "this life of the group";
+        task.problem = kNotJoinedText;
         if (std::exchange(task.asked, true)) {
           group.addresses().refresh(task.rank);
         }
@@ -329,6 +327,11 @@ bool WireUp::onFailure(
   if (why.code() == ErrorCode::kUnavailable) {
     fail(task, group, why.code());
     return true;
+  }
+  if (why.code() == ErrorCode::kNotJoined) { // it lives, and may come
+    task.deadRecord.clear();
+    group->addresses().refresh(task.rank);
+    return false;
   }
   if (task.deadRecord != record) {
     task.deadRecord = record;

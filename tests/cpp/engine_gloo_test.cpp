@@ -146,6 +146,26 @@ TEST_F(EngineGloo, WithoutAnySourceOfCarriersTheReasonIsGiven) {
       << send->status().message();
 }
 
+// Its process has the same engine, so that its record of an earlier life leads
+// there, before the group that brings Gloo is there again.
+TEST_F(EngineGloo, RankThatComesLateToTheNextLifeIsWaitedFor) {
+  for (const auto route : {RoutePolicy::kAuto, RoutePolicy::kGloo}) {
+    Cluster world(2, without(), by(carriers, route));
+    ASSERT_TRUE(world.passes(0, 1));
+    world.leave(1, world[1].group);
+    world.stop(0);
+    world.start(0);
+    world[0].group = world.join(0, "first");
+    const auto receive = world[0].receive(1, 1, 8);
+    EXPECT_FALSE(world[0].engine->wait(
+        *receive, deadlineAfter(milliseconds(300))));
+    world[1].group = world.join(1, "first");
+    world[1].send(0, 1, pattern(8));
+    ASSERT_TRUE(world[0].wait(receive));
+    EXPECT_TRUE(receive->status().ok()) << receive->status().message();
+  }
+}
+
 TEST_F(EngineGloo, AnySourceTakesFromBothRoutes) {
   Cluster world(3, without(2), by(carriers));
   constexpr int kEach = 50;

@@ -102,7 +102,9 @@ TEST(WireRecordsTest, WelcomeOfEveryVerdictComesBack) {
        {Verdict::kAccepted,
         Verdict::kRefused,
         Verdict::kCrossed,
-        Verdict::kStranger}) {
+        Verdict::kStranger,
+        Verdict::kLater,
+        Verdict::kNotJoined}) {
     auto sent = welcome();
     sent.verdict = verdict;
     const auto back = decodeWelcome(encode(sent));
@@ -288,7 +290,7 @@ TEST(WireRecordsTest, HelloWithAnUnknownPolicyIsRefused) {
 
 TEST(WireRecordsTest, WelcomeWithAnUnknownVerdictIsRefused) {
   auto bad = welcome();
-  for (const int verdict : {0, 6, 255}) {
+  for (const int verdict : {0, 7, 255}) {
     bad.verdict = static_cast<Verdict>(verdict);
     EXPECT_THROW(decodeWelcome(encode(bad)), Error) << verdict;
   }

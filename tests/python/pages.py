@@ -6,12 +6,16 @@ import contextlib
 import ctypes
 import mmap
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 PAGE = mmap.PAGESIZE
+# How memory may be beyond reach, by what is asked of it; see faulting().
+UNREADABLE = ["cut", "out_of_reach"]
+UNWRITABLE = ["read_only", *UNREADABLE]
 _READ = 1
 _NOTHING = 0
 _ALL = 3
@@ -77,6 +81,27 @@ def out_of_reach(memory: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         _protect(memory, _ALL)
+
+
+@contextlib.contextmanager
+def faulting(pages: Pages, kind: str, at_end: bool = False) -> Iterator[None]:
+    """While this goes on, the memory, or only its last page, can't be touched."""
+    begin = (pages.memory.numel() - 1) // PAGE * PAGE if at_end else 0
+    if kind == "cut":
+        pages.cut(begin)
+        yield
+        pages.mend()
+        return
+    with {"read_only": read_only, "out_of_reach": out_of_reach}[kind](pages.memory[begin:]):
+        yield
+
+
+def expect_fault(text: str, whose: str, write: bool, kind: str) -> None:
+    """The error tells whose memory it is, what could not be done with it, and why."""
+    cause = text.split(" failed: ", 1)[1]
+    assert re.search(whose, cause), f"{whose} is not named: {text}"
+    assert f"can't be {'written' if write else 'read'}" in cause, text
+    assert ("read-only" in cause) == (kind == "read_only"), text
 
 
 def mapped_at(address: int) -> bool:

@@ -164,6 +164,25 @@ def test_what_a_daemon_thread_waits_for_may_come_amid_the_end(operation: str) ->
     expect_own_statuses(run_ends(_one_waiter, 2, operation))
 
 
+def _others_come_back(rank: int, size: int) -> None:
+    """A daemon thread is in code that is not ours, which comes back to Python amid the end."""
+    exchange(None)
+    if rank == 1:
+        await_key("ending")
+        tell("awaited")
+        tell("over")
+        return
+    store = context().control.clone()  # while one waits in it, nobody else gets in
+    until = datetime.timedelta(seconds=SOON)
+    threading.Thread(target=store.wait, args=(["awaited"], until), daemon=True).start()
+    time.sleep(0.2)
+    at_the_interpreters_end(_let_the_other_go_on)
+
+
+def test_threads_of_others_that_come_back_amid_the_end_do_not_harm_it() -> None:
+    expect_own_statuses(run_ends(_others_come_back, 2))
+
+
 def _nobody_waits(rank: int, size: int) -> None:
     """The memory of a collective, to free which takes the GIL, goes with its end."""
     add_up()
