@@ -157,8 +157,8 @@ TEST_F(EngineGloo, RankThatComesLateToTheNextLifeIsWaitedFor) {
     world.start(0);
     world[0].group = world.join(0, "first");
     const auto receive = world[0].receive(1, 1, 8);
-    EXPECT_FALSE(world[0].engine->wait(
-        *receive, deadlineAfter(milliseconds(300))));
+    EXPECT_FALSE(
+        world[0].engine->wait(*receive, deadlineAfter(milliseconds(300))));
     world[1].group = world.join(1, "first");
     world[1].send(0, 1, pattern(8));
     ASSERT_TRUE(world[0].wait(receive));
