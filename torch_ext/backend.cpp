@@ -64,7 +64,9 @@ DlslimeBackend::DlslimeBackend(Setup setup)
     : Backend(setup.rank, setup.size),
       options_(setup.options),
       handle_(joinGroup(setup)),
-      collectives_(handle_, std::move(setup.makeCollectives)),
+      collectives_(std::make_shared<Collectives>(
+          handle_,
+          std::move(setup.makeCollectives))),
       monitoredBarrier_(handle_),
       splits_(setup.rank, setup.size, std::move(setup.makeChild)) {
   init();
@@ -76,7 +78,7 @@ DlslimeBackend::~DlslimeBackend() {
   }
   // Gloo's end waits for what it has begun, which may be for ever.
   if (liveCollectives_->busy() || pythonEnds()) {
-    collectives_.leak();
+    collectives_->leak();
   }
   if (pythonEnds()) { // peers hear of the process's end, and of nothing before
     return;
@@ -216,7 +218,7 @@ void DlslimeBackend::abort() {
       Status(ErrorCode::kCancelled, "the process group was aborted"));
   liveCollectives_->endAll(
       Status(ErrorCode::kCancelled, "the process group was aborted"));
-  for (const auto& backend : collectives_.made()) {
+  for (const auto& backend : collectives_->made()) {
     backend->abort();
   }
 }
@@ -225,9 +227,9 @@ void DlslimeBackend::shutdown() {
   if (inForkedChild() || left_.exchange(true)) {
     return;
   }
-  collectives_.close();
+  collectives_->close();
   handle_->engine->leave(*handle_->group);
-  for (const auto& backend : collectives_.made()) {
+  for (const auto& backend : collectives_->made()) {
     backend->shutdown();
   }
 }
@@ -235,7 +237,7 @@ void DlslimeBackend::shutdown() {
 void DlslimeBackend::setTimeout(std::chrono::milliseconds timeout) {
   handle_->timeout.store(checkedTimeout("a group's", timeout));
   options_->timeout = timeout;
-  for (const auto& backend : collectives_.made()) {
+  for (const auto& backend : collectives_->made()) {
     backend->setTimeout(timeout);
   }
 }
@@ -251,7 +253,7 @@ c10d::ErrorType DlslimeBackend::getError() {
 
 void DlslimeBackend::setGroupUid(const std::string& uid) {
   Backend::setGroupUid(uid);
-  collectives_.setNames(uid, getGroupDesc());
+  collectives_->setNames(uid, getGroupDesc());
 }
 
 PeerReport DlslimeBackend::explain(int rank) {

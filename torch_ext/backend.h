@@ -199,20 +199,20 @@ class DlslimeBackend final : public c10d::Backend {
       int peer,
       int tag,
       c10d::OpType type);
-  void beginCollective();
+  uint64_t beginCollective();
   std::chrono::milliseconds limitOf(std::chrono::milliseconds timeout) const;
   template <typename Settings, typename Call>
   WorkPtr runOn(
       c10::DeviceType device,
       c10d::OpType type,
       const Settings& options,
-      const Call& call);
+      Call call);
 
   const c10::intrusive_ptr<BackendOptions> options_;
   const std::shared_ptr<GroupHandle> handle_;
   const std::shared_ptr<LiveCollectives> liveCollectives_ =
       std::make_shared<LiveCollectives>();
-  Collectives collectives_;
+  const std::shared_ptr<Collectives> collectives_;
   MonitoredBarrier monitoredBarrier_;
   Splits splits_;
   std::atomic<uint64_t> sequence_{0};

@@ -11,13 +11,14 @@ namespace dlslime {
 
 using WorkPtr = DlslimeBackend::WorkPtr;
 
-void DlslimeBackend::beginCollective() {
+// Returns its number in the group.
+uint64_t DlslimeBackend::beginCollective() {
   checkedCall([&] { handle_->requireUsable(); });
   TORCH_CHECK_WITH(
       DistBackendError,
       !aborted_.load(),
       "dlslime: the process group was aborted");
-  sequence_.fetch_add(1);
+  return sequence_.fetch_add(1) + 1;
 }
 
 std::chrono::milliseconds DlslimeBackend::limitOf(
@@ -29,40 +30,60 @@ std::chrono::milliseconds DlslimeBackend::limitOf(
 
 namespace {
 
-constexpr auto kOften = std::chrono::milliseconds(100);
-
 c10::DeviceType deviceOf(const DlslimeBackend::Tensors& tensors) {
   return tensors.empty() ? c10::DeviceType::CPU : tensors[0].device().type();
 }
 
+// With what is left of the time.
+template <typename Settings>
+Settings
+within(std::chrono::milliseconds limit, TimePoint begun, Settings options) {
+  const auto taken = std::chrono::duration_cast<std::chrono::milliseconds>(
+      Clock::now() - begun);
+  if (taken > std::chrono::milliseconds(100)) {
+    options.timeout = std::max(limit - taken, std::chrono::milliseconds(1));
+  }
+  return options;
+}
+
 } // namespace
 
-// `call` is given the backend and the options. What the first collective has
-// taken to be set up is part of its time.
+// `call` is given the backend and the options, perhaps later and on another
+// thread: what it needs it has by value. What the first collective has taken to
+// be set up is part of its time.
 template <typename Settings, typename Call>
 WorkPtr DlslimeBackend::runOn(
     c10::DeviceType device,
     c10d::OpType type,
     const Settings& options,
-    const Call& call) {
+    Call call) {
   const StaysWhenPythonEnds stays;
   const auto limit = limitOf(options.timeout);
-  beginCollective();
-  const auto begun = Clock::now();
-  const auto backend = collectives_.forDevice(device, limit);
-  auto own = options;
-  const auto taken = std::chrono::duration_cast<std::chrono::milliseconds>(
-      Clock::now() - begun);
-  if (taken > kOften) {
-    own.timeout = std::max(limit - taken, std::chrono::milliseconds(1));
+  const auto number = beginCollective();
+  if (device != c10::DeviceType::CPU) {
+    const auto begun = Clock::now();
+    const auto backend = collectives_->await(device, limit);
+    return call(*backend, within(limit, begun, options));
   }
-  WorkPtr work = call(*backend, own);
-  if (device == c10::DeviceType::CPU) {
-    work = c10::make_intrusive<CollectiveWork>(
-        handle_, liveCollectives_, std::move(work), type);
-    if (aborted_.load()) { // while this one was begun
-      work->abort();
-    }
+  const auto work = c10::make_intrusive<CollectiveWork>(CollectiveWork::Setup{
+      handle_, liveCollectives_, collectives_, type, number, limit});
+  collectives_->begin(
+      device,
+      limit,
+      [work, options, call = std::move(call)](
+          const Collectives::BackendPtr& backend,
+          const std::exception_ptr& problem) mutable {
+        return work->begin(problem, [&](const auto& left) {
+          auto own = options;
+          own.timeout = left.value_or(options.timeout);
+          return call(*backend, own);
+        });
+      });
+  if (const auto refusal = work->refusal()) {
+    std::rethrow_exception(refusal);
+  }
+  if (aborted_.load()) { // while this one was begun
+    work->abort();
   }
   return work;
 }
@@ -74,7 +95,7 @@ WorkPtr DlslimeBackend::broadcast(
       deviceOf(tensors),
       c10d::OpType::BROADCAST,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [tensors = tensors](c10d::Backend& backend, const auto& own) mutable {
         return backend.broadcast(tensors, own);
       });
 }
@@ -86,7 +107,7 @@ WorkPtr DlslimeBackend::allreduce(
       deviceOf(tensors),
       c10d::OpType::ALLREDUCE,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [tensors = tensors](c10d::Backend& backend, const auto& own) mutable {
         return backend.allreduce(tensors, own);
       });
 }
@@ -98,7 +119,7 @@ WorkPtr DlslimeBackend::allreduce_sparse(
       deviceOf(tensors),
       c10d::OpType::_ALLREDUCE_SPARSE,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [tensors = tensors](c10d::Backend& backend, const auto& own) mutable {
         return backend.allreduce(tensors, own);
       });
 }
@@ -110,7 +131,7 @@ WorkPtr DlslimeBackend::allreduce_coalesced(
       deviceOf(tensors),
       c10d::OpType::ALLREDUCE_COALESCED,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [tensors = tensors](c10d::Backend& backend, const auto& own) mutable {
         return backend.allreduce_coalesced(tensors, own);
       });
 }
@@ -122,7 +143,7 @@ WorkPtr DlslimeBackend::reduce(
       deviceOf(tensors),
       c10d::OpType::REDUCE,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [tensors = tensors](c10d::Backend& backend, const auto& own) mutable {
         return backend.reduce(tensors, own);
       });
 }
@@ -135,7 +156,8 @@ WorkPtr DlslimeBackend::allgather(
       deviceOf(inputs),
       c10d::OpType::ALLGATHER,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [outputs = outputs, inputs = inputs](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend.allgather(outputs, inputs, own);
       });
 }
@@ -148,7 +170,8 @@ WorkPtr DlslimeBackend::_allgather_base(
       input.device().type(),
       c10d::OpType::_ALLGATHER_BASE,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [output = output, input = input](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend._allgather_base(output, input, own);
       });
 }
@@ -161,7 +184,8 @@ WorkPtr DlslimeBackend::allgather_coalesced(
       deviceOf(inputs),
       c10d::OpType::ALLGATHER_COALESCED,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [outputs = outputs, inputs = inputs](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend.allgather_coalesced(outputs, inputs, own);
       });
 }
@@ -174,7 +198,8 @@ WorkPtr DlslimeBackend::allgather_into_tensor_coalesced(
       deviceOf(inputs),
       c10d::OpType::COALESCED,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [outputs = outputs, inputs = inputs](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend.allgather_into_tensor_coalesced(outputs, inputs, own);
       });
 }
@@ -187,7 +212,8 @@ WorkPtr DlslimeBackend::gather(
       deviceOf(inputs),
       c10d::OpType::GATHER,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [outputs = outputs, inputs = inputs](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend.gather(outputs, inputs, own);
       });
 }
@@ -200,7 +226,8 @@ WorkPtr DlslimeBackend::scatter(
       deviceOf(outputs),
       c10d::OpType::SCATTER,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [outputs = outputs, inputs = inputs](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend.scatter(outputs, inputs, own);
       });
 }
@@ -213,7 +240,8 @@ WorkPtr DlslimeBackend::reduce_scatter(
       deviceOf(outputs),
       c10d::OpType::REDUCE_SCATTER,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [outputs = outputs, inputs = inputs](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend.reduce_scatter(outputs, inputs, own);
       });
 }
@@ -226,7 +254,8 @@ WorkPtr DlslimeBackend::_reduce_scatter_base(
       output.device().type(),
       c10d::OpType::_REDUCE_SCATTER_BASE,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [output = output, input = input](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend._reduce_scatter_base(output, input, own);
       });
 }
@@ -239,7 +268,8 @@ WorkPtr DlslimeBackend::reduce_scatter_tensor_coalesced(
       deviceOf(outputs),
       c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [outputs = outputs, inputs = inputs](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend.reduce_scatter_tensor_coalesced(outputs, inputs, own);
       });
 }
@@ -254,7 +284,11 @@ WorkPtr DlslimeBackend::alltoall_base(
       input.device().type(),
       c10d::OpType::ALLTOALL_BASE,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [output = output,
+       input = input,
+       outputSplits = outputSplits,
+       inputSplits = inputSplits](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend.alltoall_base(
             output, input, outputSplits, inputSplits, own);
       });
@@ -268,7 +302,8 @@ WorkPtr DlslimeBackend::alltoall(
       deviceOf(inputs),
       c10d::OpType::ALLTOALL,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [outputs = outputs, inputs = inputs](
+          c10d::Backend& backend, const auto& own) mutable {
         return backend.alltoall(outputs, inputs, own);
       });
 }
@@ -278,7 +313,7 @@ WorkPtr DlslimeBackend::barrier(const c10d::BarrierOptions& options) {
       options.device ? options.device->type() : c10::DeviceType::CPU,
       c10d::OpType::BARRIER,
       options,
-      [&](c10d::Backend& backend, const auto& own) {
+      [](c10d::Backend& backend, const auto& own) {
         return backend.barrier(own);
       });
 }

@@ -19,6 +19,8 @@ namespace {
 
 constexpr milliseconds kSignalsEvery{200};
 constexpr milliseconds kLag{300};
+// Less than this of a time-out is not worth to be told to Gloo.
+constexpr milliseconds kOften{100};
 
 std::string textOf(const std::exception_ptr& error) {
   try {
@@ -113,19 +115,21 @@ void CollectiveEnd::completeLocked() {
       });
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> CollectiveEnd::future(
-    const c10::intrusive_ptr<c10::ivalue::Future>& inner) {
+// Of any type, since what Gloo's will be of is not known before it has begun.
+c10::intrusive_ptr<c10::ivalue::Future> CollectiveEnd::future() {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (!future_) {
-    inner_ = inner;
-    future_ = c10::make_intrusive<c10::ivalue::Future>(
-        inner ? inner->elementType()
-              : c10::ListType::create(c10::TensorType::get()));
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::AnyType::get());
     if (ended_) { // nothing hangs on it yet
-      complete(*future_, inner, error_);
+      complete(*future_, inner_, error_);
     }
   }
   return future_;
+}
+
+void CollectiveEnd::follow(c10::intrusive_ptr<c10::ivalue::Future> inner) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  inner_ = std::move(inner);
 }
 
 void LiveCollectives::add(std::weak_ptr<CollectiveEnd> end) {
@@ -151,33 +155,100 @@ void LiveCollectives::endAll(const Status& why) {
   }
 }
 
-CollectiveWork::CollectiveWork(
-    std::shared_ptr<GroupHandle> handle,
-    const std::shared_ptr<LiveCollectives>& live,
-    c10::intrusive_ptr<c10d::Work> inner,
-    c10d::OpType type)
-    : Work(handle->group->rank(), type),
-      handle_(std::move(handle)),
-      inner_(std::move(inner)) {
-  live->add(end_);
-  innerFuture_ = futureOf(*inner_);
-  if (!innerFuture_) {
-    awaitInner(live);
+CollectiveWork::CollectiveWork(Setup setup)
+    : Work(setup.handle->group->rank(), setup.type),
+      setup_(std::move(setup)),
+      deadline_(deadlineAfter(setup_.limit)) {
+  setup_.live->add(end_);
+}
+
+bool CollectiveWork::begin(
+    const std::exception_ptr& problem,
+    const Call& call) {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    decided_ = true;
+  }
+  auto error = problem;
+  const bool wanted = !end_->ended();
+  if (!error && wanted) {
+    const auto now = Clock::now();
+    const auto left = std::max(
+        std::chrono::ceil<milliseconds>(deadline_ - now), milliseconds(1));
+    try {
+      const auto inner = now - begun_ > kOften ? call(left) : call({});
+      follow(inner);
+      return true;
+    } catch (...) {
+      error = std::current_exception();
+      const std::lock_guard<std::mutex> guard(mutex_);
+      refusal_ = error;
+    }
+  }
+  end_->end(error);
+  setup_.live->over();
+  return wanted;
+}
+
+std::exception_ptr CollectiveWork::refusal() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return refusal_;
+}
+
+void CollectiveWork::follow(const InnerPtr& inner) {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    inner_ = inner;
+  }
+  const auto future = futureOf(*inner);
+  if (!future) {
+    awaitInner(inner);
     return;
   }
-  innerFuture_->addCallback([end = end_, live](c10::ivalue::Future& future) {
-    end->end(future.hasError() ? future.exception_ptr() : nullptr);
-    live->over();
-  });
+  end_->follow(future);
+  future->addCallback(
+      [end = end_, live = setup_.live](c10::ivalue::Future& ended) {
+        end->end(ended.hasError() ? ended.exception_ptr() : nullptr);
+        live->over();
+      });
+}
+
+// One that waits for its turn still, when its time is over: the store in which
+// the first one meets the other ranks tells more, a moment later.
+void CollectiveWork::endIfLate() {
+  if (Clock::now() < deadline_ + kLag) {
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (decided_) {
+      return;
+    }
+  }
+  end_->end(makeException(Status(
+      ErrorCode::kTimeout,
+      describe() + " failed before it could begin: " +
+          setup_.collectives->describeLate(
+              c10::DeviceType::CPU, setup_.limit))));
+}
+
+std::vector<at::Tensor> CollectiveWork::result() {
+  InnerPtr inner;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    inner = inner_;
+  }
+  TORCH_CHECK_WITH(
+      DistBackendError, inner, "dlslime: ", describe(), " has not begun");
+  return inner->result();
 }
 
 // One that is made of others, and done by the thread that waits for it: Gloo's
 // reduce_scatter of whole tensors.
-void CollectiveWork::awaitInner(
-    const std::shared_ptr<LiveCollectives>& live) const {
+void CollectiveWork::awaitInner(const InnerPtr& work) const {
   const auto finish = [end = end_,
-                       live,
-                       inner = inner_,
+                       live = setup_.live,
+                       inner = work,
                        state = at::ThreadLocalState()]() mutable {
     std::exception_ptr error;
     try {
@@ -203,14 +274,14 @@ std::string CollectiveWork::describe() const {
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
     return static_cast<char>(std::tolower(c));
   });
-  return name + " in group \"" + handle_->group->options().name + "\"";
+  return name + " in group \"" + setup_.handle->group->options().name + "\"";
 }
 
 // Ours as they are; Gloo's with what is known of the ranks.
 std::exception_ptr CollectiveWork::exception() const {
   const auto error = end_->error();
-  if (!error) {
-    return nullptr;
+  if (!error || error == refusal()) {
+    return error;
   }
   const auto text = textOf(error);
   if (text.rfind("dlslime: ", 0) == 0) {
@@ -225,10 +296,10 @@ std::exception_ptr CollectiveWork::exception() const {
 
 // A death shows at Gloo's sockets and at ours, and perhaps there first.
 std::string CollectiveWork::failures() const {
-  auto& engine = *handle_->engine;
+  auto& engine = *setup_.handle->engine;
   const auto deadline = deadlineAfter(kLag);
   for (;;) {
-    auto found = engine.describeFailures(*handle_->group);
+    auto found = engine.describeFailures(*setup_.handle->group);
     if (!found.empty() || Clock::now() >= deadline) {
       return found;
     }
@@ -237,15 +308,17 @@ std::string CollectiveWork::failures() const {
   }
 }
 
-void CollectiveWork::await(TimePoint deadline) const {
+void CollectiveWork::await(TimePoint deadline) {
   auto giveUp = never();
   while (!end_->await(std::min(deadline, deadlineAfter(kSignalsEvery)))) {
     const auto now = Clock::now();
+    endIfLate();
     if (now >= deadline) {
       return;
     }
     heedSignals();
-    if (giveUp == never() && handle_->engine->hasAbortedPeer(*handle_->group)) {
+    if (giveUp == never() &&
+        setup_.handle->engine->hasAbortedPeer(*setup_.handle->group)) {
       giveUp = now + kGrace;
     }
     if (now >= giveUp) { // a rank that has aborted keeps Gloo's sockets open

@@ -3,10 +3,13 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "torch_ext/c10d/collectives.h"
 #include "torch_ext/waiting.h"
 
 namespace dlslime {
@@ -23,10 +26,11 @@ class CollectiveEnd {
   bool await(TimePoint until);
   // After the end: the future is done when this returns.
   void awaitFuture();
-  // Completed on a thread of callbacks, with the value of `inner`; null: with
+  // Completed on a thread of callbacks, with the value of Gloo's, or else with
   // an empty list.
-  c10::intrusive_ptr<c10::ivalue::Future> future(
-      const c10::intrusive_ptr<c10::ivalue::Future>& inner);
+  c10::intrusive_ptr<c10::ivalue::Future> future();
+  // Gloo's future.
+  void follow(c10::intrusive_ptr<c10::ivalue::Future> inner);
 
  private:
   void completeLocked();
@@ -62,25 +66,37 @@ class LiveCollectives {
 
 // A collective of CPU tensors, which promises what sends and receives do: a
 // waiting main thread runs the handlers of signals, an abort ends it at once,
-// and time-outs and texts are ours. Gloo's own work knows none of that.
+// and time-outs and texts are ours. Gloo's own work knows none of that, and
+// there is none before the group's first collective has met the other ranks.
 class CollectiveWork final : public c10d::Work {
  public:
-  CollectiveWork(
-      std::shared_ptr<GroupHandle> handle,
-      const std::shared_ptr<LiveCollectives>& live,
-      c10::intrusive_ptr<c10d::Work> inner,
-      c10d::OpType type);
+  struct Setup {
+    std::shared_ptr<GroupHandle> handle;
+    std::shared_ptr<LiveCollectives> live;
+    std::shared_ptr<Collectives> collectives;
+    c10d::OpType type;
+    uint64_t sequence; // among the group's collectives
+    std::chrono::milliseconds limit;
+  };
+  explicit CollectiveWork(Setup setup);
+
+  // Has `call` begin Gloo's work, in what is left of the time; or ends with the
+  // problem. See Collectives::Begin.
+  using Call = std::function<c10::intrusive_ptr<c10d::Work>(
+      std::optional<std::chrono::milliseconds> left)>;
+  bool begin(const std::exception_ptr& problem, const Call& call);
+  // What Gloo has thrown at the call; null: nothing so far.
+  std::exception_ptr refusal() const;
 
   bool isCompleted() override {
+    endIfLate();
     return end_->ended();
   }
   bool isSuccess() const override {
     return end_->ended() && !end_->error();
   }
   std::exception_ptr exception() const override;
-  std::vector<at::Tensor> result() override {
-    return inner_->result();
-  }
+  std::vector<at::Tensor> result() override;
   void synchronize() override {}
   void blockCurrentStream() override {
     wait(kNoTimeout);
@@ -90,22 +106,31 @@ class CollectiveWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    return end_->future(innerFuture_);
+    return end_->future();
   }
   uint64_t getSequencenumber() const override {
-    return inner_->getSequencenumber();
+    return setup_.sequence;
   }
 
  private:
-  void awaitInner(const std::shared_ptr<LiveCollectives>& live) const;
+  using InnerPtr = c10::intrusive_ptr<c10d::Work>;
+
+  void follow(const InnerPtr& inner);
+  void awaitInner(const InnerPtr& inner) const;
   std::string describe() const;
   std::string failures() const;
-  void await(TimePoint deadline) const;
+  void await(TimePoint deadline);
+  void endIfLate();
 
-  const std::shared_ptr<GroupHandle> handle_;
-  const c10::intrusive_ptr<c10d::Work> inner_;
-  c10::intrusive_ptr<c10::ivalue::Future> innerFuture_; // null: it has none
+  const Setup setup_;
+  const TimePoint begun_ = Clock::now();
+  const TimePoint deadline_;
   const std::shared_ptr<CollectiveEnd> end_ = std::make_shared<CollectiveEnd>();
+  mutable std::mutex mutex_;
+  // Guarded by mutex_:
+  InnerPtr inner_; // once Gloo has begun it
+  std::exception_ptr refusal_;
+  bool decided_ = false; // begun, or never to be
 };
 
 } // namespace dlslime

@@ -1,11 +1,15 @@
 #include "torch_ext/c10d/collectives.h"
 
-#include <pybind11/pybind11.h>
+#include <ATen/ThreadLocalState.h>
 
-#include <algorithm>
+#include <future>
+#include <system_error>
+#include <thread>
 
 #include "core/keep.h"
 #include "core/random.h"
+#include "torch_ext/python_end.h"
+#include "torch_ext/work_future.h"
 
 namespace dlslime {
 
@@ -15,6 +19,7 @@ namespace {
 constexpr uint32_t kStoreTag = 0x80000000;
 constexpr size_t kNonceBytes = 16;
 constexpr milliseconds kSignalsEvery{200};
+constexpr milliseconds kLag{300}; // in which the store itself tells more
 
 // A number that rank 0 draws.
 std::string agreeNonce(MessageStore& store, int rank) {
@@ -30,100 +35,183 @@ std::string nameOf(c10::DeviceType device) {
 
 } // namespace
 
-c10::intrusive_ptr<c10d::Backend> Collectives::forDevice(
-    c10::DeviceType device,
-    std::chrono::milliseconds limit) {
-  if (auto found = findOrBegin(device, deadlineAfter(limit))) {
-    return found;
-  }
-  BackendPtr backend;
-  std::string failure;
-  std::exception_ptr error;
-  try {
-    backend = make(device, limit, failure);
-  } catch (...) {
-    error = std::current_exception();
-  }
-  const std::lock_guard<std::mutex> guard(mutex_);
-  maker_.reset();
-  changed_.notify_all();
-  if (error) {
-    failures_[device] = describe(device, failure);
-    std::rethrow_exception(error);
-  }
-  if (!uid_.empty()) {
-    backend->setGroupUid(uid_);
-    backend->setGroupDesc(description_);
-  }
-  backends_[device] = backend;
-  return backend;
-}
-
-Collectives::BackendPtr Collectives::findLocked(c10::DeviceType device) {
+// Throws where no collective can begin any more.
+Collectives::Setup& Collectives::usableLocked(c10::DeviceType device) {
   TORCH_CHECK_WITH(
       DistBackendError,
       !closed_,
       "dlslime: the process group has been shut down");
-  const auto failure = failures_.find(device);
+  auto& setup = setups_[device];
   TORCH_CHECK_WITH(
       DistBackendError,
-      failure == failures_.end(),
+      setup.failure.empty(),
       "dlslime: collectives need a new process group now, since ",
-      failure->second);
-  const auto found = backends_.find(device);
-  return found == backends_.end() ? nullptr : found->second;
+      setup.failure);
+  return setup;
 }
 
-// Null: the caller is to make it.
-Collectives::BackendPtr Collectives::findOrBegin(
+void Collectives::begin(
     c10::DeviceType device,
-    TimePoint deadline) {
-  const auto self = std::this_thread::get_id();
-  std::unique_lock<std::mutex> lock(mutex_);
-  for (;;) {
-    if (auto found = findLocked(device)) {
-      return found;
+    std::chrono::milliseconds limit,
+    Begin begin) {
+  BackendPtr backend;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& setup = usableLocked(device);
+    if (setup.backend && setup.waiting.empty()) {
+      backend = setup.backend;
+    } else {
+      setup.waiting.push_back(
+          [asCaller = at::ThreadLocalState(), begin = std::move(begin)](
+              const BackendPtr& made, const std::exception_ptr& problem) {
+            const at::ThreadLocalStateGuard guard(asCaller);
+            return begin(made, problem);
+          });
+      if (setup.waiting.size() > 1) {
+        return; // there is a thread
+      }
     }
-    if (!maker_) {
-      maker_ = self;
-      return nullptr;
-    }
-    TORCH_CHECK_WITH(
-        DistBackendError,
-        *maker_ != self && Clock::now() < deadline,
-        "dlslime: the group's first collective still waits for other ranks, "
-        "in ",
-        *maker_ == self ? "the code that a signal has interrupted"
-                        : "another thread: Timed out");
-    changed_.wait_until(lock, std::min(deadline, deadlineAfter(kSignalsEvery)));
-    lock.unlock();
-    heedSignals();
-    lock.lock();
+  }
+  if (backend) {
+    begin(backend, nullptr);
+    return;
+  }
+  const auto work = [self = shared_from_this(), device, limit]() mutable {
+    self->run(device, limit);
+    dropOrLeak(self);
+  };
+  try {
+    std::thread(work).detach();
+  } catch (const std::system_error&) { // there can be no more threads
+    auto here = work;
+    here();
   }
 }
 
-// `failure` is set before it throws.
-Collectives::BackendPtr Collectives::make(
+Collectives::BackendPtr Collectives::await(
     c10::DeviceType device,
-    std::chrono::milliseconds limit,
-    std::string& failure) {
+    std::chrono::milliseconds limit) {
+  const auto made = std::make_shared<std::promise<BackendPtr>>();
+  auto result = made->get_future();
+  begin(
+      device,
+      limit,
+      [made](const BackendPtr& backend, const std::exception_ptr& problem) {
+        problem ? made->set_exception(problem) : made->set_value(backend);
+        return true;
+      });
+  const auto deadline = deadlineAfter(limit);
+  while (result.wait_for(kSignalsEvery) != std::future_status::ready) {
+    heedSignals();
+    TORCH_CHECK_WITH(
+        DistBackendError,
+        Clock::now() < deadline + kLag,
+        "dlslime: ",
+        describe(device, describeLate(device, limit)));
+  }
+  return result.get();
+}
+
+// On a thread of its own.
+void Collectives::run(c10::DeviceType device, std::chrono::milliseconds limit) {
+  std::exception_ptr problem;
+  try {
+    bool known = false;
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      known = setups_[device].backend != nullptr;
+    }
+    if (!known) {
+      adopt(device, make(device, limit));
+    }
+  } catch (...) {
+    problem = std::current_exception();
+  }
+  beginAll(device, problem);
+}
+
+void Collectives::beginAll(c10::DeviceType device, std::exception_ptr problem) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  auto& setup = setups_[device];
+  while (!setup.waiting.empty()) {
+    // It stays there meanwhile, so that none overtakes it.
+    auto next = std::move(setup.waiting.front());
+    const auto backend = setup.backend;
+    lock.unlock();
+    const bool begun = next(problem ? nullptr : backend, problem);
+    dropOrLeak(next);
+    if (!begun && !problem) {
+      problem = fail(device, "one was given up before all ranks had come");
+    }
+    lock.lock();
+    setup.waiting.pop_front();
+  }
+}
+
+c10::intrusive_ptr<MessageStore> Collectives::openStore(
+    c10::DeviceType device,
+    std::chrono::milliseconds limit) {
   const auto store = c10::make_intrusive<MessageStore>(
       handle_, kStoreTag + static_cast<uint32_t>(device), limit);
+  const std::lock_guard<std::mutex> guard(mutex_);
+  setups_[device].store = store;
+  return store;
+}
+
+Collectives::BackendPtr Collectives::make(
+    c10::DeviceType device,
+    std::chrono::milliseconds limit) {
+  const auto store = openStore(device, limit);
   try {
     const auto nonce = agreeNonce(*store, handle_->group->rank());
     auto backend = make_(nameOf(device), nonce, store, limit);
     store->finish();
     return backend;
-  } catch (const pybind11::error_already_set&) {
-    store->fail("a handler of a signal has ended it");
-    failure = store->problem();
-    throw;
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    store->fail(text.substr(0, text.find('\n')));
-    failure = store->problem();
-    C10_THROW_ERROR(DistBackendError, "dlslime: " + describe(device, failure));
+    if (!pythonEnds()) { // which nobody hears of but by the process's end
+      store->fail(text.substr(0, text.find('\n')));
+    }
+    std::rethrow_exception(fail(device, store->problem()));
   }
+}
+
+void Collectives::adopt(c10::DeviceType device, const BackendPtr& backend) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  auto& setup = setups_[device];
+  setup.store.reset();
+  if (!uid_.empty()) {
+    backend->setGroupUid(uid_);
+    backend->setGroupDesc(description_);
+  }
+  setup.backend = backend;
+  if (leaks_) {
+    keepForEver(std::make_shared<BackendPtr>(backend));
+  }
+}
+
+// Returns what is to be told to those that wait.
+std::exception_ptr Collectives::fail(
+    c10::DeviceType device,
+    const std::string& why) {
+  const auto text = describe(device, why);
+  const std::lock_guard<std::mutex> guard(mutex_);
+  auto& setup = setups_[device];
+  setup.store.reset();
+  setup.failure = text;
+  return makeException(Status(ErrorCode::kPeerFailed, text));
+}
+
+std::string Collectives::describeLate(
+    c10::DeviceType device,
+    std::chrono::milliseconds limit) {
+  c10::intrusive_ptr<MessageStore> store;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    store = setups_[device].store;
+  }
+  return store ? store->describeLate(limit)
+               : "Timed out after " + std::to_string(limit.count()) + " ms";
 }
 
 std::string Collectives::describe(
@@ -135,11 +223,13 @@ std::string Collectives::describe(
       " tensors: " + why;
 }
 
-std::vector<c10::intrusive_ptr<c10d::Backend>> Collectives::made() {
+std::vector<Collectives::BackendPtr> Collectives::made() {
   const std::lock_guard<std::mutex> guard(mutex_);
-  std::vector<c10::intrusive_ptr<c10d::Backend>> all;
-  for (const auto& [device, backend] : backends_) {
-    all.push_back(backend);
+  std::vector<BackendPtr> all;
+  for (const auto& [device, setup] : setups_) {
+    if (setup.backend) {
+      all.push_back(setup.backend);
+    }
   }
   return all;
 }
@@ -150,16 +240,18 @@ void Collectives::setNames(
   const std::lock_guard<std::mutex> guard(mutex_);
   uid_ = uid;
   description_ = description;
-  for (const auto& [device, backend] : backends_) {
-    backend->setGroupUid(uid);
+  for (const auto& [device, setup] : setups_) {
+    if (setup.backend) {
+      setup.backend->setGroupUid(uid);
+    }
   }
 }
 
 void Collectives::leak() {
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (auto gloo = backends_.extract(c10::DeviceType::CPU)) {
-    keepForEver(std::make_shared<BackendPtr>(std::move(gloo.mapped())));
-  }
+  leaks_ = true;
+  keepForEver(
+      std::make_shared<BackendPtr>(setups_[c10::DeviceType::CPU].backend));
 }
 
 void Collectives::close() {

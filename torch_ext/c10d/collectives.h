@@ -2,13 +2,12 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "torch_ext/c10d/message_store.h"
@@ -28,20 +27,35 @@ using MakeCollectives = std::function<c10::intrusive_ptr<c10d::Backend>(
 
 // The backends that carry a group's collectives: Gloo for CPU tensors, NCCL
 // for CUDA ones. Made at the first collective, never before: most groups that
-// frameworks create never see one, and a Gloo group is a mesh of sockets.
-class Collectives {
+// frameworks create never see one, and a Gloo group is a mesh of sockets. That
+// waits for the other ranks, so it goes on behind the caller, and what is
+// called meanwhile begins afterwards, in its order.
+class Collectives : public std::enable_shared_from_this<Collectives> {
  public:
+  using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+  // Begins one collective, or is told why none can be begun. Must not throw.
+  // False: it was given up before its turn, so that the ranks would no more
+  // agree about the next one.
+  using Begin =
+      std::function<bool(const BackendPtr&, const std::exception_ptr& problem)>;
+
   Collectives(std::shared_ptr<GroupHandle> handle, MakeCollectives make)
       : handle_(std::move(handle)), make_(std::move(make)) {}
 
-  // Any thread; blocks for the other ranks when it is the first, for as long as
-  // its collective may take. Throws DistBackendError then and ever after, if
-  // they do not come: some may have made theirs.
-  c10::intrusive_ptr<c10d::Backend> forDevice(
+  // Calls `begin` now where that is possible, else later on a thread of its
+  // own. Any thread. `limit` is for all ranks to come. Throws DistBackendError
+  // where they have not come: some may have made theirs.
+  void
+  begin(c10::DeviceType device, std::chrono::milliseconds limit, Begin begin);
+  // The same at once, for a stream's collectives: waits for the other ranks,
+  // heeding signals.
+  BackendPtr await(c10::DeviceType device, std::chrono::milliseconds limit);
+  // Why one that has waited so long for its turn has not begun.
+  std::string describeLate(
       c10::DeviceType device,
       std::chrono::milliseconds limit);
   // What exists already.
-  std::vector<c10::intrusive_ptr<c10d::Backend>> made();
+  std::vector<BackendPtr> made();
   void setNames(const std::string& uid, const std::string& description);
   // New ones are refused from here on.
   void close();
@@ -49,26 +63,34 @@ class Collectives {
   void leak();
 
  private:
-  using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+  // Of one type of device.
+  struct Setup {
+    BackendPtr backend;
+    c10::intrusive_ptr<MessageStore> store; // while it is made
+    std::string failure;
+    // In turn, on a thread that lives until there are none.
+    std::deque<Begin> waiting;
+  };
 
-  BackendPtr findLocked(c10::DeviceType device);
-  BackendPtr findOrBegin(c10::DeviceType device, TimePoint deadline);
-  BackendPtr make(
+  Setup& usableLocked(c10::DeviceType device);
+  void run(c10::DeviceType device, std::chrono::milliseconds limit);
+  void beginAll(c10::DeviceType device, std::exception_ptr problem);
+  BackendPtr make(c10::DeviceType device, std::chrono::milliseconds limit);
+  c10::intrusive_ptr<MessageStore> openStore(
       c10::DeviceType device,
-      std::chrono::milliseconds limit,
-      std::string& failure);
+      std::chrono::milliseconds limit);
+  void adopt(c10::DeviceType device, const BackendPtr& backend);
+  std::exception_ptr fail(c10::DeviceType device, const std::string& why);
   std::string describe(c10::DeviceType device, const std::string& why) const;
 
   const std::shared_ptr<GroupHandle> handle_;
   const MakeCollectives make_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   // Guarded by mutex_:
-  std::optional<std::thread::id> maker_; // the thread that makes one
-  std::map<c10::DeviceType, BackendPtr> backends_;
-  std::map<c10::DeviceType, std::string> failures_;
+  std::map<c10::DeviceType, Setup> setups_;
   std::string uid_, description_;
   bool closed_ = false;
+  bool leaks_ = false;
 };
 
 } // namespace dlslime

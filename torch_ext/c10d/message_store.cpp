@@ -125,6 +125,22 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     return problem_;
   }
 
+  // Which ranks have not come, as far as this one knows.
+  std::string lateText(milliseconds limit) {
+    std::vector<std::pair<int, OperationPtr>> silent;
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      for (int rank = 0; rank < size_; ++rank) {
+        if (!heard_.contains(rank)) {
+          const auto found = receives_.find(rank);
+          silent.emplace_back(
+              rank, found == receives_.end() ? nullptr : found->second);
+        }
+      }
+    }
+    return textOfSilent(*handle_, limit, silent);
+  }
+
  private:
   std::vector<int> peers() const {
     std::vector<int> all;
@@ -213,10 +229,10 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
         return true;
       case StoreMessage::Kind::kFailed:
         passOn(whole, peer);
-        noteTold();
         note(
             "rank " + std::to_string(message->origin) +
-            " says: " + textOf(message->part));
+                " says: " + textOf(message->part),
+            true);
         return false;
       case StoreMessage::Kind::kDone:
         noteDone(peer);
@@ -251,11 +267,6 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     changed_.notify_all();
   }
 
-  void noteTold() {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    told_ = true;
-  }
-
   void lost(int peer, const std::string& why) {
     const auto what = "rank " + std::to_string(peer) + ": " + why;
     {
@@ -268,8 +279,9 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     rank_ == 0 ? fail(what) : note(what);
   }
 
-  void note(const std::string& why) {
+  void note(const std::string& why, bool told = false) {
     const std::lock_guard<std::mutex> guard(mutex_);
+    told_ = told_ || told;
     if (problem_.empty()) {
       problem_ = why;
     }
@@ -286,7 +298,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     while (!ready()) {
       if (problem_.empty() && Clock::now() >= until) {
         lock.unlock();
-        note(lateText());
+        note(lateText(limit_));
         lock.lock();
       }
       TORCH_CHECK_WITH(
@@ -303,22 +315,6 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
       }
       pause = std::clamp(pause * 2, milliseconds(1), kLongestPause);
     }
-  }
-
-  // Which ranks have not come, as far as this one knows.
-  std::string lateText() {
-    std::vector<std::pair<int, OperationPtr>> silent;
-    {
-      const std::lock_guard<std::mutex> guard(mutex_);
-      for (int rank = 0; rank < size_; ++rank) {
-        if (!heard_.contains(rank)) {
-          const auto found = receives_.find(rank);
-          silent.emplace_back(
-              rank, found == receives_.end() ? nullptr : found->second);
-        }
-      }
-    }
-    return textOfSilent(*handle_, limit_, silent);
   }
 
   const std::shared_ptr<GroupHandle> handle_;
@@ -362,6 +358,10 @@ void MessageStore::fail(const std::string& why) {
 
 std::string MessageStore::problem() const {
   return exchange_->problem();
+}
+
+std::string MessageStore::describeLate(milliseconds limit) const {
+  return exchange_->lateText(limit);
 }
 
 void MessageStore::set(

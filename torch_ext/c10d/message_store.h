@@ -33,6 +33,8 @@ class MessageStore final : public SetupStore {
   void fail(const std::string& why);
   // Why it can't go on: a rank has died or given up, the time is over, ...
   std::string problem() const;
+  // Which ranks have not come within `limit`, as far as this one knows.
+  std::string describeLate(std::chrono::milliseconds limit) const;
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   // Waits for the key. Throws DistBackendError: see problem(); or what a Python
