@@ -201,7 +201,7 @@ def _limit_of_the_operation(rank: int, size: int) -> None:
     begun = time.monotonic()
     if rank == 0:
         with pytest.raises(dist.DistBackendError, match=r"(?s)Timed out after 500 ms.*rank 1"):
-            dist.group.WORLD.allreduce([torch.ones(1)], options)
+            dist.group.WORLD.allreduce([torch.ones(1)], options).wait()
         assert time.monotonic() - begun < 300, "the group's own time-out"
     sync("timed out")
 
