@@ -67,18 +67,21 @@ WorkPtr DlslimeBackend::runOn(
   }
   const auto work = c10::make_intrusive<CollectiveWork>(CollectiveWork::Setup{
       handle_, liveCollectives_, collectives_, type, number, limit});
-  collectives_->begin(
-      device,
-      limit,
-      [work, options, call = std::move(call)](
-          const Collectives::BackendPtr& backend,
-          const std::exception_ptr& problem) mutable {
-        return work->begin(problem, [&](const auto& left) {
-          auto own = options;
-          own.timeout = left.value_or(options.timeout);
-          return call(*backend, own);
-        });
-      });
+  const auto begin = [work, options, call = std::move(call)](
+                         const Collectives::BackendPtr& backend,
+                         const std::exception_ptr& problem) mutable {
+    return work->begin(problem, [&](const auto& left) {
+      auto own = options;
+      own.timeout = left.value_or(options.timeout);
+      return call(*backend, own);
+    });
+  };
+  try {
+    collectives_->begin(device, limit, begin);
+  } catch (...) { // it never begins
+    work->begin(std::current_exception(), {});
+    throw;
+  }
   if (const auto refusal = work->refusal()) {
     std::rethrow_exception(refusal);
   }

@@ -225,11 +225,13 @@ void CollectiveWork::endIfLate() {
       return;
     }
   }
+  const auto collectives = setup_.collectives.lock();
   end_->end(makeException(Status(
       ErrorCode::kTimeout,
       describe() + " failed before it could begin: " +
-          setup_.collectives->describeLate(
-              c10::DeviceType::CPU, setup_.limit))));
+          (collectives
+               ? collectives->describeLate(c10::DeviceType::CPU, setup_.limit)
+               : "its group has ended"))));
 }
 
 std::vector<at::Tensor> CollectiveWork::result() {

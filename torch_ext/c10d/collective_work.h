@@ -73,7 +73,7 @@ class CollectiveWork final : public c10d::Work {
   struct Setup {
     std::shared_ptr<GroupHandle> handle;
     std::shared_ptr<LiveCollectives> live;
-    std::shared_ptr<Collectives> collectives;
+    std::weak_ptr<Collectives> collectives; // a kept work keeps no Gloo group
     c10d::OpType type;
     uint64_t sequence; // among the group's collectives
     std::chrono::milliseconds limit;
