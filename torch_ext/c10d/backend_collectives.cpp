@@ -269,7 +269,8 @@ WorkPtr DlslimeBackend::reduce_scatter_tensor_coalesced(
     const c10d::ReduceScatterOptions& options) {
   return runOn(
       deviceOf(outputs),
-      c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+      // Its own name came with torch 2.12 or later.
+      c10d::OpType::_REDUCE_SCATTER_BASE,
       options,
       [outputs = outputs, inputs = inputs](
           c10d::Backend& backend, const auto& own) mutable {
