@@ -269,7 +269,7 @@ bool Engine::lookLocked(int most) {
 }
 
 bool Engine::step() {
-  Section section(state_, std::try_to_lock);
+  Section section(state_, Section::IfUnwanted{});
   if (!section) {
     return false;
   }
@@ -299,7 +299,7 @@ bool Engine::help() {
 }
 
 bool Engine::endsSoon() {
-  const Section section(state_, std::try_to_lock);
+  const Section section(state_, Section::IfUnwanted{});
   return section && state_.channels.endsSoon();
 }
 

@@ -9,6 +9,7 @@
 #include "core/config.h"
 #include "engine/channel_table.h"
 #include "engine/completions.h"
+#include "engine/engine_mutex.h"
 #include "engine/enroller.h"
 #include "engine/membership.h"
 #include "engine/region.h"
@@ -28,7 +29,7 @@ struct EngineState {
   const PeerIdentity self;
   const Bytes token; // proves to us that a peer has read our record
 
-  std::mutex mutex;
+  EngineMutex mutex;
   // Guarded by mutex:
   Completions completions;
   Membership membership{completions, [this] { wakeWireUp(); }};

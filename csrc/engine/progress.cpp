@@ -4,12 +4,9 @@
 
 #include <algorithm>
 
+#include "core/relax.h"
 #include "engine/own_thread.h"
 #include "engine/system_cost.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 namespace dlslime {
 
@@ -18,12 +15,6 @@ namespace {
 // Between looks at a source that must be looked at, and has had no news for a
 // while: GPUs tell nobody what they have done.
 constexpr microseconds kNap{50};
-
-void relax() {
-#if defined(__SSE2__)
-  _mm_pause();
-#endif
-}
 
 // Others see the flag, or we see what they have done: the looks that follow
 // acquire only, and such a load may overtake even a seq_cst store where the
@@ -114,7 +105,7 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       continue;
     }
     if (++idlePolls < (yields > 0 ? pace_.between() : pace_.before())) {
-      relax();
+      relaxProcessor();
       continue;
     }
     idlePolls = 0;

@@ -16,6 +16,15 @@ class Section {
   explicit Section(EngineState& state) : state_(state), lock_(state.mutex) {}
   Section(EngineState& state, std::try_to_lock_t attempt)
       : state_(state), lock_(state.mutex, attempt) {}
+  // For a look that can be made later: only if no other thread is in one, or
+  // wants to be.
+  struct IfUnwanted {};
+  Section(EngineState& state, IfUnwanted)
+      : state_(state), lock_(state.mutex, std::defer_lock) {
+    if (state.mutex.lockIfUnwanted()) {
+      lock_ = std::unique_lock(state.mutex, std::adopt_lock);
+    }
+  }
   ~Section() {
     if (lock_.owns_lock()) {
       leave();
@@ -49,7 +58,7 @@ class Section {
 
  private:
   EngineState& state_;
-  std::unique_lock<std::mutex> lock_;
+  std::unique_lock<EngineMutex> lock_;
 };
 
 } // namespace dlslime

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <atomic>
+#include <mutex>
+
+#include "core/relax.h"
+
+namespace dlslime {
+
+// The engine's lock. A thread that looks for news takes it again and again, and
+// would keep one out that has work: a plain mutex goes to the thread that is
+// awake, and that one to sleep. So the looker leaves it to others, and those
+// try for a while before they sleep.
+class EngineMutex {
+ public:
+  void lock() {
+    if (mutex_.try_lock()) {
+      return;
+    }
+    wanted_.fetch_add(1, std::memory_order_relaxed);
+    if (!tryForAWhile()) {
+      mutex_.lock();
+    }
+    wanted_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  bool try_lock() {
+    return mutex_.try_lock();
+  }
+  // For a look that can be made later: false as well if another thread waits.
+  bool lockIfUnwanted() {
+    return !wanted() && mutex_.try_lock();
+  }
+  bool wanted() const {
+    return wanted_.load(std::memory_order_relaxed) > 0;
+  }
+  void unlock() {
+    mutex_.unlock();
+  }
+
+ private:
+  bool tryForAWhile() {
+    constexpr int kTries = 100; // some microseconds: as long as most hold it
+    for (int i = 0; i < kTries; ++i) {
+      relaxProcessor();
+      if (mutex_.try_lock()) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  std::mutex mutex_;
+  std::atomic<int> wanted_{0}; // threads in lock()
+};
+
+} // namespace dlslime
