@@ -57,7 +57,6 @@ SAME_FORM(ipcOpenHandle, cuIpcOpenMemHandle_v11000);
 SAME_FORM(ipcCloseHandle, cuIpcCloseMemHandle_v4010);
 SAME_FORM(handleForRange, cuMemGetHandleForAddressRange_v11070);
 
-SAME_FORM(moduleLoadingMode, cuModuleGetLoadingMode_v11070);
 SAME_FORM(moduleLoad, cuModuleLoadData_v2000);
 SAME_FORM(moduleUnload, cuModuleUnload_v2000);
 SAME_FORM(moduleFunction, cuModuleGetFunction_v2000);

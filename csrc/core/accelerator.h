@@ -26,9 +26,9 @@ class Accelerator {
  public:
   virtual ~Accelerator() = default;
 
-  // Makes ready what is needed on one GPU, as mark() and pin() do; it takes its
-  // time, and so comes before what is called under the engine's lock. Any
-  // thread. Throws Error.
+  // Makes ready what transfers need on one GPU. It may wait for all that the
+  // GPU has been given, and so is called neither under the engine's lock nor
+  // for a message. Any thread. Throws Error.
   virtual void meet(int device) = 0;
 
   // --- The caller's streams. Any thread ----------------------------------

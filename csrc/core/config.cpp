@@ -38,14 +38,6 @@ const Words<FallbackPolicy>& fallbackWords() {
   return *words;
 }
 
-const Words<StreamWaits>& streamWaitsWords() {
-  static const auto* words = new Words<StreamWaits>{
-      {"auto", StreamWaits::kAuto},
-      {"on", StreamWaits::kOn},
-      {"off", StreamWaits::kOff}};
-  return *words;
-}
-
 template <typename T>
 T parseWord(
     const std::string& name,
@@ -190,7 +182,8 @@ Config Config::fromEnvironment() {
   readWord("DLSLIME_FALLBACK", fallbackWords(), config.fallback);
   config.rdma = readRdma();
   readWord("DLSLIME_GPU_KERNEL", switchWords(), config.gpuKernel);
-  readWord("DLSLIME_STREAM_WAITS", streamWaitsWords(), config.streamWaits);
+  const Words<bool> atOwnRisk{{"on", true}, {"off", false}};
+  readWord("DLSLIME_STREAM_WAITS", atOwnRisk, config.streamWaits);
   config.hostId = textOf(whichOf("DLSLIME_HOSTID", "NCCL_HOSTID"));
   readInterfaces(config);
   readNumber("DLSLIME_EAGER_LIMIT", 0, 1 << 20, config.eagerLimitBytes);

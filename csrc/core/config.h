@@ -14,7 +14,6 @@ constexpr auto kLastRoutePolicy = RoutePolicy::kRdma;
 enum class FallbackPolicy : uint8_t { kWarn, kAllow, kForbid };
 
 // Whether streams of GPUs are made to wait for what a processor will do.
-enum class StreamWaits : uint8_t { kAuto, kOn, kOff };
 
 std::string routePolicyName(RoutePolicy policy);
 // Both throw Error{kInvalidArgument} that lists the allowed words.
@@ -74,9 +73,9 @@ struct Config {
   // DLSLIME_GPU_KERNEL=auto|off: whether many small pieces of GPU memory are
   // copied by the GPU's processors rather than by its copy engines.
   bool gpuKernel = true;
-  // DLSLIME_STREAM_WAITS=auto|on|off: whether wait() of a CUDA tensor makes the
-  // stream wait, and not the host; auto: where that can't stop the driver.
-  StreamWaits streamWaits = StreamWaits::kAuto;
+  // DLSLIME_STREAM_WAITS=off|on: whether wait() of a CUDA tensor makes the
+  // stream wait instead of the host, which can end in a deadlock.
+  bool streamWaits = false;
   // DLSLIME_HOSTID: processes share memory only where it is the same; empty:
   // the machine's boot number. As NCCL_HOSTID, its default.
   std::string hostId;

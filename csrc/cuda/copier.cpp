@@ -11,34 +11,35 @@ namespace {
 constexpr milliseconds kHealthInterval{10};
 // Before others: copies are short, and somebody waits for them.
 constexpr int kHighestPriority = -5;
-// Pieces from which on one call for all is made, and from which on a kernel
-// copies them: its launch costs as much as some copies. Chosen without a GPU.
+// Pieces from which on one call for all is made.
 constexpr size_t kLeastBatch = 4;
-constexpr size_t kLeastLaunch = 16;
+// Pieces from which on a kernel copies them: on an H100 its launch takes the
+// driver as long as two copies (docs/cuda.md).
+constexpr size_t kLeastLaunch = 4;
 } // namespace
 
-Copier::Copier(
-    std::shared_ptr<Gpu> gpu,
-    std::shared_ptr<PinnedPool> pinned,
-    bool useKernel)
-    : gpu_(std::move(gpu)), marks_(gpu_) {
+Copier::Copier(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)), marks_(gpu_) {
   const Gpu::Scope scope(*gpu_);
   // The driver takes the nearest priority that the device has.
   gpu_->driver().check(
       gpu_->driver().streamCreate(
           &stream_, kStreamNonBlocking, kHighestPriority),
       "making a stream for copies (cuStreamCreateWithPriority)");
-  if (useKernel) {
-    kernel_ =
+}
+
+void Copier::useKernel(std::shared_ptr<PinnedPool> pinned) {
+  std::call_once(kernelMade_, [&] {
+    ownKernel_ =
         std::make_unique<PieceKernel>(gpu_, std::move(pinned), marks_, stream_);
-  }
+    kernel_.store(ownKernel_.get(), std::memory_order_release);
+  });
 }
 
 Copier::~Copier() {
   try {
     const Gpu::Scope scope(*gpu_);
     gpu_->driver().streamSynchronize(stream_);
-    kernel_.reset();
+    ownKernel_.reset();
     gpu_->driver().streamDestroy(stream_);
   } catch (const Error& error) { // the context is gone, and the stream with it
     logDebug(error.what());
@@ -66,7 +67,9 @@ Status Copier::enqueue(Copies copies, Running& entry) {
 
 // Those that it starts are taken out: no copy of a batch depends on another.
 void Copier::launchSmall(Copies& copies, Running& entry) {
-  const bool usable = kernel_ && kernel_->usable(); // ends its trial as well
+  auto* const kernel = kernel_.load(std::memory_order_acquire);
+  const bool usable =
+      kernel != nullptr && kernel->usable(); // or ends its trial
   if (!usable || copies.size() < kLeastLaunch) {
     return;
   }
@@ -76,7 +79,7 @@ void Copier::launchSmall(Copies& copies, Running& entry) {
       });
   const std::span<const Copy> pieces(small, copies.end());
   if (pieces.size() >= kLeastLaunch) {
-    entry.list = kernel_->start(pieces);
+    entry.list = kernel->start(pieces);
   }
   if (entry.list) {
     copies.erase(small, copies.end());
@@ -111,11 +114,11 @@ Status Copier::enqueueBatch(const Copies& copies) {
   return driver.status(result, "copying GPU memory (cuMemcpyBatchAsync)");
 }
 
-uint64_t Copier::start(std::span<const Copy> copies) {
+uint64_t Copier::start(Copies copies) {
   Running entry;
   entry.id = nextId_++;
   try {
-    entry.status = enqueue({copies.begin(), copies.end()}, entry);
+    entry.status = enqueue(std::move(copies), entry);
     // Also after an error: what was given to the stream before goes on.
     entry.mark = marks_.place(stream_);
   } catch (const Error& error) {

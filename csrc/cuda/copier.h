@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -17,18 +19,20 @@ namespace dlslime::cuda {
 class Copier {
  public:
   // `useKernel`: for many small pieces, where it works. Throws Error.
-  Copier(
-      std::shared_ptr<Gpu> gpu,
-      std::shared_ptr<PinnedPool> pinned,
-      bool useKernel);
+  explicit Copier(std::shared_ptr<Gpu> gpu);
   // Waits for what is under way.
   ~Copier();
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
+  // Small pieces go by a kernel from now on, once it has been tried. To load it
+  // waits for all that the GPU has been given, as an H100's driver does. Any
+  // thread, without the engine's lock.
+  void useKernel(std::shared_ptr<PinnedPool> pinned);
+
   // Returns a number by which takeEnded() will tell its end, well or badly. The
   // memory must stay until then.
-  uint64_t start(std::span<const Copy> copies);
+  uint64_t start(std::vector<Copy> copies);
 
   struct Ended {
     uint64_t id = 0;
@@ -58,7 +62,9 @@ class Copier {
   const std::shared_ptr<Gpu> gpu_;
   StreamMarks marks_;
   Stream stream_ = nullptr;
-  std::unique_ptr<PieceKernel> kernel_;
+  std::once_flag kernelMade_;
+  std::unique_ptr<PieceKernel> ownKernel_;
+  std::atomic<PieceKernel*> kernel_{nullptr}; // null: none, or not yet
   std::deque<Running> running_;
   TimePoint lastNews_{}; // something ended, or the stream was asked
   uint64_t nextId_ = 1;

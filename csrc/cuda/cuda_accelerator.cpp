@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <string_view>
 
 #include "core/log.h"
 #include "cuda/nic_memory.h"
@@ -11,38 +9,6 @@
 namespace dlslime::cuda {
 
 namespace {
-
-// With one hardware queue for all streams, one that waits for a processor may
-// keep the copies from starting that it waits for.
-bool streamsShareOneQueue() {
-  const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  return connections != nullptr && std::string_view(connections) == "1";
-}
-
-// The first launch of a kernel then loads it: a call that may wait for all
-// streams, and keeps others from making theirs meanwhile, such as the copy that
-// one of the streams waits for.
-bool loadsKernelsLate(const Driver& driver) {
-  auto mode = LoadingMode::kEager; // as drivers that have no other
-  return driver.moduleLoadingMode != nullptr &&
-      driver.moduleLoadingMode(&mode) == Result::kSuccess &&
-      mode != LoadingMode::kEager;
-}
-
-bool mayHoldStreams(const Driver& driver, StreamWaits waits) {
-  if (waits != StreamWaits::kAuto) {
-    return waits == StreamWaits::kOn;
-  }
-  if (streamsShareOneQueue() || loadsKernelsLate(driver)) {
-    logInfo(
-        "wait() of a CUDA tensor blocks the host, since its streams could not "
-        "wait without the risk of a deadlock: set CUDA_MODULE_LOADING=EAGER, "
-        "and CUDA_DEVICE_MAX_CONNECTIONS to more than 1, and see "
-        "DLSLIME_STREAM_WAITS");
-    return false;
-  }
-  return true;
-}
 
 DevicePointer pointerTo(const std::byte* memory) {
   return reinterpret_cast<DevicePointer>(memory);
@@ -53,7 +19,6 @@ Stream nativeOf(const DeviceStream& stream) {
 }
 
 bool isCapturing(const Gpu& gpu, Stream stream) {
-  const Gpu::Scope scope(gpu);
   auto status = CaptureStatus::kNone;
   gpu.driver().check(
       gpu.driver().streamIsCapturing(stream, &status),
@@ -61,6 +26,7 @@ bool isCapturing(const Gpu& gpu, Stream stream) {
   return status != CaptureStatus::kNone;
 }
 
+// In a Scope, as all of these.
 void refuseCapture(const Gpu& gpu, Stream stream) {
   if (isCapturing(gpu, stream)) {
     throw Error(
@@ -69,6 +35,16 @@ void refuseCapture(const Gpu& gpu, Stream stream) {
         "would wait for them at every replay; call them between the graphs");
   }
 }
+
+class Reached final : public Accelerator::Mark {
+ public:
+  bool reached() const override {
+    return true;
+  }
+  Status health() const override {
+    return {};
+  }
+};
 
 class StreamPlace final : public Accelerator::Mark {
  public:
@@ -79,10 +55,10 @@ class StreamPlace final : public Accelerator::Mark {
   }
   Status health() const override {
     try {
+      const Gpu::Scope scope(gpu_);
       if (isCapturing(gpu_, stream_)) {
         return {}; // later work of it: to ask for its state would spoil that
       }
-      const Gpu::Scope scope(gpu_);
       const auto answer = gpu_.driver().streamQuery(stream_);
       return isLost(answer)
           ? gpu_.driver().status(answer, "the work before it in its stream")
@@ -134,17 +110,15 @@ int deviceOf(const std::byte* address) {
   }
 }
 
-CudaAccelerator::Site::Site(std::shared_ptr<Gpu> which, bool useKernel)
+CudaAccelerator::Site::Site(std::shared_ptr<Gpu> which)
     : gpu(std::move(which)),
       marks(gpu),
       words(gpu),
       pinned(std::make_shared<PinnedPool>(gpu)),
-      copier(gpu, pinned, useKernel) {}
+      copier(gpu) {}
 
-CudaAccelerator::CudaAccelerator(bool useKernel, StreamWaits waits)
-    : driver_(loadDriver()),
-      holds_(mayHoldStreams(driver_, waits)),
-      useKernel_(useKernel) {}
+CudaAccelerator::CudaAccelerator(bool useKernel, bool holdStreams)
+    : driver_(loadDriver()), holds_(holdStreams), useKernel_(useKernel) {}
 
 CudaAccelerator::Site& CudaAccelerator::site(int device) {
   Place* place = nullptr;
@@ -155,12 +129,21 @@ CudaAccelerator::Site& CudaAccelerator::site(int device) {
   // Making it takes its time, in which others meet their GPUs.
   const std::lock_guard<std::mutex> making(place->mutex);
   if (!place->site) {
-    place->site = std::make_unique<Site>(
-        std::make_shared<Gpu>(driver_, device), useKernel_);
+    place->site =
+        std::make_unique<Site>(std::make_shared<Gpu>(driver_, device));
     const std::lock_guard<std::mutex> guard(mutex_);
     pools_.push_back(place->site->pinned);
   }
   return *place->site;
+}
+
+// Not at the first message: what the GPU has been given may wait for that one,
+// such as a collective that the peer begins when it has come.
+void CudaAccelerator::meet(int device) {
+  auto& here = site(device);
+  if (useKernel_) {
+    here.copier.useKernel(here.pinned);
+  }
 }
 
 std::unique_ptr<Accelerator::Mark> CudaAccelerator::mark(
@@ -168,9 +151,12 @@ std::unique_ptr<Accelerator::Mark> CudaAccelerator::mark(
     const Download& before) {
   auto& here = site(stream.device);
   const auto native = nativeOf(stream);
+  const Gpu::Scope scope(*here.gpu);
   refuseCapture(*here.gpu, native);
+  if (before.size == 0 && driver_.streamQuery(native) == Result::kSuccess) {
+    return std::make_unique<Reached>();
+  }
   if (before.size != 0) {
-    const Gpu::Scope scope(*here.gpu);
     driver_.check(
         driver_.memcpyAsync(
             pointerTo(before.to), pointerTo(before.from), before.size, native),
@@ -181,7 +167,6 @@ std::unique_ptr<Accelerator::Mark> CudaAccelerator::mark(
         *here.gpu, native, here.marks.place(native));
   } catch (const Error&) {
     if (before.size != 0) { // nothing else tells when that has ended
-      const Gpu::Scope scope(*here.gpu);
       driver_.streamSynchronize(native);
     }
     throw;
@@ -232,17 +217,17 @@ void CudaAccelerator::copy(
   for (const auto& copy : copies) {
     all.push_back({pointerTo(copy.to), pointerTo(copy.from), copy.size});
   }
-  start(site(device), all, std::move(done));
+  start(site(device), std::move(all), std::move(done));
 }
 
 void CudaAccelerator::start(
     Site& site,
-    std::span<const cuda::Copy> copies,
+    std::vector<cuda::Copy> copies,
     Done done) {
   if (std::find(busy_.begin(), busy_.end(), &site) == busy_.end()) {
     busy_.push_back(&site);
   }
-  site.copier.start(copies);
+  site.copier.start(std::move(copies));
   site.running.push_back(std::move(done));
 }
 
@@ -295,8 +280,8 @@ std::unique_ptr<Accelerator::PeerMemory> CudaAccelerator::peerMemory(
   return std::make_unique<cuda::PeerMemory>(
       pid,
       [this](int device) { return site(device).gpu; },
-      [this](int device, std::span<const cuda::Copy> copies, Done done) {
-        start(site(device), copies, std::move(done));
+      [this](int device, std::vector<cuda::Copy> copies, Done done) {
+        start(site(device), std::move(copies), std::move(done));
       },
       unused_);
 }

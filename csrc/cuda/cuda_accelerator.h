@@ -23,14 +23,12 @@ namespace dlslime::cuda {
 class CudaAccelerator final : public Accelerator {
  public:
   // `useKernel`: as Copier's. Throws Error: there is no driver.
-  CudaAccelerator(bool useKernel, StreamWaits waits);
+  CudaAccelerator(bool useKernel, bool holdStreams);
   ~CudaAccelerator() override {
     unused_->onAdded(nullptr); // some may be added later
   }
 
-  void meet(int device) override {
-    site(device);
-  }
+  void meet(int device) override;
   std::unique_ptr<Mark> mark(const DeviceStream& stream, const Download& before)
       override;
   std::unique_ptr<Hold> hold(const DeviceStream& stream) override;
@@ -66,7 +64,7 @@ class CudaAccelerator final : public Accelerator {
   class StreamHold;
   // What we have on one GPU.
   struct Site {
-    Site(std::shared_ptr<Gpu> which, bool useKernel);
+    explicit Site(std::shared_ptr<Gpu> which);
     const std::shared_ptr<Gpu> gpu;
     StreamMarks marks;
     StreamWords words; // that streams wait for
@@ -80,7 +78,7 @@ class CudaAccelerator final : public Accelerator {
     std::unique_ptr<Site> site;
   };
   Site& site(int device);
-  void start(Site& site, std::span<const cuda::Copy> copies, Done done);
+  void start(Site& site, std::vector<cuda::Copy> copies, Done done);
   bool pollOne(Site& site);
   void sayUnshared(const Error& error);
   std::vector<std::shared_ptr<PinnedPool>> pools();

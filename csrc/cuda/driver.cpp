@@ -163,8 +163,6 @@ void bindAll(const Library& library, Driver& driver) {
   bind(library, "cuIpcGetMemHandle", 4010, driver.ipcGetHandle);
   bind(library, "cuIpcOpenMemHandle", 11000, driver.ipcOpenHandle);
   bind(library, "cuIpcCloseMemHandle", 4010, driver.ipcCloseHandle);
-  bindIfThere(
-      library, "cuModuleGetLoadingMode", 11070, driver.moduleLoadingMode);
   bind(library, "cuModuleLoadData", 2000, driver.moduleLoad);
   bind(library, "cuModuleUnload", 2000, driver.moduleUnload);
   bind(library, "cuModuleGetFunction", 2000, driver.moduleFunction);

@@ -106,7 +106,6 @@ struct Driver {
       *streamWriteValue)(Stream, DevicePointer, uint32_t value, unsigned flags);
   Result (
       *streamWaitValue)(Stream, DevicePointer, uint32_t value, unsigned flags);
-  Result (*moduleLoadingMode)(LoadingMode*);
   Result (*handleForRange)(
       void* handle,
       DevicePointer,

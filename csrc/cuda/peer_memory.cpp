@@ -121,25 +121,36 @@ PeerMemory::MappingPtr PeerMemory::mapFor(
   return view.mapping;
 }
 
+void PeerMemory::enter(
+    Plan& plan,
+    const std::shared_ptr<Gpu>& gpu,
+    uint64_t address) {
+  auto& known = find(address);
+  auto mapping = mapFor(gpu, known);
+  plan.whole &= mapping != nullptr;
+  plan.mapping = mapping.get();
+  plan.begin = known.exported.base;
+  plan.end = plan.begin + known.exported.size;
+  if (mapping) {
+    plan.used.push_back(std::move(mapping));
+  }
+}
+
 void PeerMemory::addTo(
     Plan& plan,
     const std::shared_ptr<Gpu>& gpu,
     bool write,
     Piece piece) {
   while (piece.size > 0) {
-    auto& known = find(piece.remote);
-    const auto left = known.exported.base + known.exported.size - piece.remote;
-    const auto size = std::min<size_t>(piece.size, left);
-    const auto mapping = mapFor(gpu, known);
-    plan.whole &= mapping != nullptr;
-    if (mapping) {
+    if (piece.remote < plan.begin || piece.remote >= plan.end) {
+      enter(plan, gpu, piece.remote);
+    }
+    const auto size = std::min<size_t>(piece.size, plan.end - piece.remote);
+    if (plan.mapping != nullptr) {
       const auto here = reinterpret_cast<DevicePointer>(piece.local);
-      const auto there = mapping->at(piece.remote, size);
+      const auto there = plan.mapping->at(piece.remote, size);
       plan.copies.push_back(
           write ? Copy{there, here, size} : Copy{here, there, size});
-      if (plan.used.empty() || plan.used.back() != mapping) {
-        plan.used.push_back(mapping);
-      }
     }
     piece = {piece.local + size, piece.remote + size, piece.size - size};
   }
@@ -163,7 +174,7 @@ bool PeerMemory::move(
   // Mapped until the copies are over, whatever the peer says meanwhile.
   start_(
       device,
-      plan.copies,
+      std::move(plan.copies),
       [used = std::move(plan.used),
        done = std::move(done)](const Status& status) { done(status); });
   return true;

@@ -19,7 +19,7 @@ class PeerMemory final : public Accelerator::PeerMemory {
  public:
   // Starts copies on this GPU.
   using Start =
-      std::function<void(int device, std::span<const Copy>, Accelerator::Done)>;
+      std::function<void(int device, std::vector<Copy>, Accelerator::Done)>;
   using FindGpu = std::function<std::shared_ptr<Gpu>(int device)>;
 
   PeerMemory(
@@ -63,11 +63,16 @@ class PeerMemory final : public Accelerator::PeerMemory {
     std::vector<Copy> copies;
     std::vector<MappingPtr> used;
     bool whole = true; // all pieces could be mapped
+    // What the piece before lay in, by the peer's addresses: most often the
+    // next one does as well. Null: it is not mapped.
+    const Mapping* mapping = nullptr;
+    uint64_t begin = 0, end = 0;
   };
   Known& find(uint64_t address);
   MappingPtr mapFor(const std::shared_ptr<Gpu>& gpu, Known& known);
   void map(const std::shared_ptr<Gpu>& gpu, Known& known, View& view);
   MappingPtr mappingOf(std::shared_ptr<Gpu> gpu, const Known& known);
+  void enter(Plan& plan, const std::shared_ptr<Gpu>& gpu, uint64_t address);
   void
   addTo(Plan& plan, const std::shared_ptr<Gpu>& gpu, bool write, Piece piece);
 

@@ -142,7 +142,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
   EXPECT_EQ(config.rdma.near, "0000:18:00.0");
   EXPECT_FALSE(config.rdma.gpuDirect);
   EXPECT_FALSE(config.gpuKernel);
-  EXPECT_EQ(config.streamWaits, StreamWaits::kOn);
+  EXPECT_TRUE(config.streamWaits);
   EXPECT_EQ(config.rdma.cacheBytes, 10U);
   EXPECT_EQ(config.logLevel, LogLevel::kDebug);
 }

@@ -24,7 +24,7 @@ class CudaCopier : public ::testing::TestWithParam<bool> {
       setenv("FAKE_CUDA_VERSION", "11040", 1);
     }
     gpu = fake.gpu();
-    copier.emplace(gpu, nullptr, false);
+    copier.emplace(gpu);
   }
   // The ends of the next copies, in the order in which they are told.
   std::vector<Copier::Ended> ends(size_t count) {

@@ -11,8 +11,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 pytestmark = [dlslime_only, pytest.mark.usefixtures("_fake_gpus")]
 
-# How the ranks reach each other, how torch makes memory, and what the driver can do. Those of
-# HOST_WAITS can't let streams wait for processors.
+# How the ranks reach each other, how torch makes memory, and what the driver can do.
+AT_OWN_RISK = {"DLSLIME_STREAM_WAITS": "on"}
 WAYS = {
     "shm": {},
     "gloo": {"DLSLIME_ROUTE": "gloo", "DLSLIME_FALLBACK": "allow"},
@@ -20,16 +20,19 @@ WAYS = {
     "late streams": {"FAKE_CUDA_DELAY_US": "2000"},
     "old driver": {"FAKE_CUDA_VERSION": "11040"},
     "one queue": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-    "late loading": {"CUDA_MODULE_LOADING": "LAZY"},
-    "late loading at own risk": {"CUDA_MODULE_LOADING": "LAZY", "DLSLIME_STREAM_WAITS": "on"},
-    "forbidden": {"DLSLIME_STREAM_WAITS": "off"},
+    "streams wait": AT_OWN_RISK,
+    "streams wait, gloo": {
+        "DLSLIME_ROUTE": "gloo",
+        "DLSLIME_FALLBACK": "allow",
+        **AT_OWN_RISK,
+    },
+    "late streams wait": {"FAKE_CUDA_DELAY_US": "2000", **AT_OWN_RISK},
 }
-HOST_WAITS = ("old driver", "one queue", "late loading", "forbidden")
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_messages(way: str, tmp_path: Path) -> None:
-    arguments = ["--host-waits"] if way in HOST_WAITS else []
+    arguments = [] if "DLSLIME_STREAM_WAITS" in WAYS[way] else ["--host-waits"]
     status, output = torchrun(PROGRAMS / "cuda_messages.py", arguments, 2, tmp_path, env=WAYS[way])
     assert status == 0, output
     assert output.splitlines()[-1] == "all right"
@@ -43,7 +46,7 @@ def test_transfers(way: str, tmp_path: Path) -> None:
 
 
 def test_a_full_launch_queue_ends_with_the_time_out(tmp_path: Path) -> None:
-    env = {"FAKE_CUDA_ROOM": "1000"}
+    env = {"FAKE_CUDA_ROOM": "1000", **AT_OWN_RISK}
     status, output = torchrun(PROGRAMS / "cuda_launches.py", [], 2, tmp_path, env=env)
     assert status == 0, output
     assert "a call to the GPU's driver does not return while streams wait" in output

@@ -21,7 +21,6 @@ namespace {
 // A value goes in messages of at most so many bytes: a receive is posted for
 // each.
 constexpr size_t kMostBytes = 8 * 1024;
-constexpr milliseconds kFirstPause{0}, kLongestPause{2};
 constexpr milliseconds kSignalsEvery{200};
 
 } // namespace
@@ -292,8 +291,6 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
   void await(TimePoint until, const Ready& ready) {
     const StaysWhenPythonEnds stays;
     const OutsidePython outside;
-    auto pause = kFirstPause;
-    auto signals = Clock::now() + kSignalsEvery;
     std::unique_lock<std::mutex> lock(mutex_);
     while (!ready()) {
       if (problem_.empty() && Clock::now() >= until) {
@@ -304,16 +301,13 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
       TORCH_CHECK_WITH(
           DistBackendError, problem_.empty(), "dlslime: ", problem_);
       lock.unlock();
-      handle_->engine->poke(); // which ends receives, and so calls take()
-      if (Clock::now() >= signals) {
-        heedSignals();
-        signals = Clock::now() + kSignalsEvery;
-      }
+      handle_->engine->attend(); // whose thread then ends receives: take()
+      heedSignals();
       lock.lock();
-      if (!ready()) {
-        changed_.wait_for(lock, pause);
+      if (!ready() && problem_.empty()) {
+        changed_.wait_until(
+            lock, std::min(until, deadlineAfter(kSignalsEvery)));
       }
-      pause = std::clamp(pause * 2, milliseconds(1), kLongestPause);
     }
   }
 

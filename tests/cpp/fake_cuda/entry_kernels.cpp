@@ -2,7 +2,6 @@
 // source, compiled for the processor, and the one that spins until a word is
 // set (benchmarks/gpu/driver/spin.ptx).
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -114,14 +113,6 @@ Result enqueueSpin(StreamQueue& queue, void** parameters) {
 
 } // namespace
 
-FAKE_CUDA_EXPORT Result cuModuleGetLoadingMode(LoadingMode* mode) {
-  FAKE_CUDA_ENTER(cuModuleGetLoadingMode);
-  const char* const asked = std::getenv("CUDA_MODULE_LOADING");
-  const bool eager = asked != nullptr && std::string_view(asked) == "EAGER";
-  *mode = eager ? LoadingMode::kEager : LoadingMode::kLazy;
-  return Result::kSuccess;
-}
-
 FAKE_CUDA_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
   FAKE_CUDA_ENTER(cuModuleLoadData);
   FAKE_CUDA_NEEDS_CONTEXT;
@@ -129,6 +120,7 @@ FAKE_CUDA_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
   if (name == nullptr) {
     return Result::kInvalidValue;
   }
+  waitForAllStreams();
   *module = reinterpret_cast<Module>(new const char*(name));
   return Result::kSuccess;
 }

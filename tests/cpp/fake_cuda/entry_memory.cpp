@@ -113,7 +113,9 @@ Result copyAll(const std::vector<Request>& all, Stream stream) {
     }
     return faultOf("copy") == Result::kSuccess;
   });
-  if (waits) {
+  if (waits && stream == nullptr) { // as an H100's driver 580 does
+    waitKeepingOthersOut(queue->mark());
+  } else if (waits) {
     queue->mark()->wait();
   }
   return Result::kSuccess;

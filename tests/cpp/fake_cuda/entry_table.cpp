@@ -35,7 +35,6 @@ void cuIpcOpenMemHandle_v2();
 void cuIpcCloseMemHandle();
 void cuMemGetHandleForAddressRange();
 void cuMemGetAddressRange_v2();
-void cuModuleGetLoadingMode();
 void cuModuleLoadData();
 void cuModuleUnload();
 void cuModuleGetFunction();
@@ -116,9 +115,6 @@ const Entry kEntries[] = {
     {"cuMemGetHandleForAddressRange",
      11070,
      reinterpret_cast<void*>(&cuMemGetHandleForAddressRange)},
-    {"cuModuleGetLoadingMode",
-     11070,
-     reinterpret_cast<void*>(&cuModuleGetLoadingMode)},
     {"cuModuleLoadData", 2000, reinterpret_cast<void*>(&cuModuleLoadData)},
     {"cuModuleUnload", 2000, reinterpret_cast<void*>(&cuModuleUnload)},
     {"cuModuleGetFunction",

@@ -61,6 +61,11 @@ void waitForAllStreams() {
   }
 }
 
+void waitKeepingOthersOut(const PointPtr& point) {
+  const std::lock_guard<std::shared_mutex> alone(registry().giving);
+  point->wait();
+}
+
 std::atomic<int> delayMicroseconds{50};
 
 void Point::reach(Result how) {

@@ -102,6 +102,8 @@ class StreamQueue {
 // For all that was given to any stream so far. As some have met it with the
 // real driver, nobody gives any of them more meanwhile.
 void waitForAllStreams();
+// For this point, and so does each thread meanwhile that gives a stream more.
+void waitKeepingOthersOut(const PointPtr& point);
 
 // By up to so many microseconds everything begins late.
 extern std::atomic<int> delayMicroseconds;

@@ -19,7 +19,6 @@ class FakeGpu {
   // The library has state for the whole process: one test, one process.
   FakeGpu() {
     setenv("DLSLIME_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0); // so that streams may wait
     library_ = dlopen(FAKE_CUDA_LIBRARY, RTLD_NOW);
     if (library_ == nullptr) {
       throw std::runtime_error(dlerror());

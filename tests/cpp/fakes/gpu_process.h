@@ -16,9 +16,9 @@ constexpr size_t kPiece = 512 << 10; // of mapped memory
 constexpr int kPieces = 6;
 enum Tag : uint32_t { kThere = 1, kBack, kTurn };
 
-inline Node
-joinAs(const std::string& folder, int rank, const Config& config = {}) {
+inline Node joinAs(const std::string& folder, int rank, Config config = {}) {
   Node node;
+  config.streamWaits = true;
   node.engine = std::make_shared<Engine>(config);
   GroupOptions options;
   options.name = "gpus";

@@ -46,9 +46,9 @@ struct Mapper {
             [this](int device) { return device == 0 ? gpu : other; },
             [this](
                 int,
-                std::span<const cuda::Copy> copies,
+                std::vector<cuda::Copy> copies,
                 Accelerator::Done done) {
-              copier.start(copies);
+              copier.start(std::move(copies));
               running = std::move(done);
             },
             unused) {
@@ -80,7 +80,7 @@ struct Mapper {
 
   FakeGpu fake;
   std::shared_ptr<cuda::Gpu> gpu = fake.gpu(), other = fake.gpu(1);
-  cuda::Copier copier{gpu, nullptr, false};
+  cuda::Copier copier{gpu};
   std::shared_ptr<cuda::UnusedMappings> unused =
       std::make_shared<cuda::UnusedMappings>();
   Accelerator::Done running;

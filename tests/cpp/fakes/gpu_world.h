@@ -41,7 +41,11 @@ class GpuWorld : public ::testing::TestWithParam<GpuWay> {
     setenv("FAKE_CUDA_DMA_BUF", way.staged ? "0" : "1", 1);
     world.emplace(
         2,
-        [&](int rank) { return way.apart ? rdmaHost(rank) : Config{}; },
+        [&](int rank) {
+          auto config = way.apart ? rdmaHost(rank) : Config{};
+          config.streamWaits = true;
+          return config;
+        },
         [&](GroupOptions& options) {
           options.route = way.policy;
           options.carrierSource = carriers;

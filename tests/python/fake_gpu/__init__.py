@@ -54,7 +54,6 @@ def use() -> ModuleType:
         # torch's own, which a process that was killed amid compiling leaves for ever.
         (_BUILD / "lock").unlink(missing_ok=True)
         os.environ["DLSLIME_CUDA_LIBRARY"] = str(driver())
-        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # so that streams may wait
         extension: ModuleType = cpp_extension.load(
             name="fake_gpu_device",
             sources=[str(_HERE / f"{name}.cpp") for name in ("device", "memory", "nccl")],
