@@ -50,7 +50,7 @@ def environment(options: argparse.Namespace) -> dict[str, str]:
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
-        "CUDA_MODULE_LOADING": "EAGER",  # so that streams may wait (docs/cuda.md)
+        "CUDA_MODULE_LOADING": "EAGER",  # late loading has steps of its own
         "GLOO_SOCKET_IFNAME": "lo",  # else Gloo looks up the host's name
         "RES_OPTIONS": "timeout:1 attempts:1",  # so does c10d, and goes on without an answer
         # ninja lies beside the interpreter where that is one of a virtual environment.
@@ -99,8 +99,8 @@ def run_all(runner: Runner, options: argparse.Namespace) -> None:
     if not fake and "GPU" in runner.facts:
         keep_gpu_awake()
     run(plan.questions(built))
-    run([Step("cuda_messages", plan.ranks("cuda_messages"), 60, plan.OURS)])
-    run(plan.figures(separate_gpus=several))
+    run([Step("cuda_messages", plan.MESSAGES, 60, plan.OURS)])
+    run(plan.figures(built, separate_gpus=several, fake=fake))
     run(plan.tests(separate_gpus=several, fake=fake))
     run(plan.last(fake=fake))
 

@@ -129,7 +129,6 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemExportToShareableHandle": (c_void_p, c_uint64, c_int, c_uint64),
     "cuMemImportFromShareableHandle": (_WORDS, c_void_p, c_int),
     "cuMemGetHandleForAddressRange": (c_void_p, c_uint64, c_size_t, c_int, c_uint64),
-    "cuModuleGetLoadingMode": (POINTER(c_int),),
     "cuModuleLoadData": (POINTER(c_void_p), c_char_p),
     "cuModuleUnload": (c_void_p,),
     "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),

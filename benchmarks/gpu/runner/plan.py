@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu.committed.waits import PROGRAM
+from gpu.figures.calls import LIBRARY as TIMED
 from gpu.runner.steps import Step
 
 HERE = Path(__file__).resolve().parents[1]
@@ -19,6 +20,7 @@ OURS = (*ON_TORCH, "import")
 LAZY = {"CUDA_MODULE_LOADING": "LAZY"}
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 TWO = {"CUDA_VISIBLE_DEVICES": "0,1"}
+COUNTER = "libtimed.so"
 
 
 def python(program: str, *arguments: str) -> list[str]:
@@ -29,6 +31,9 @@ def python(program: str, *arguments: str) -> list[str]:
 def ranks(program: str, *arguments: str) -> list[str]:
     """The command of a program of the tests, in two ranks."""
     return [*python("runner/launch", "2"), str(PROGRAMS / f"{program}.py"), *arguments]
+
+
+MESSAGES = ranks("cuda_messages", "--host-waits")
 
 
 def preparation(built: Path, *, make: bool, fake: bool) -> Iterator[Step]:
@@ -46,6 +51,9 @@ def preparation(built: Path, *, make: bool, fake: bool) -> Iterator[Step]:
     if make or fake or not (built / "committed_waits").exists():
         prototype = python("committed/waits", str(built / "committed_waits"))
         yield Step("compile the prototype", prototype, 60)
+    if make or fake or not (built / COUNTER).exists():
+        counter = python("figures/calls", "compile", str(built / COUNTER))
+        yield Step("compile the counter of calls", counter, 60)
     imports = [sys.executable, "-P", "-c", "import dlslime_backend._C as c; print(c.__file__)"]
     yield Step("import", imports, 60)
     yield Step("linkage", [sys.executable, "tests/python/test_linkage.py"], 60, ("import",))
@@ -59,7 +67,7 @@ def questions(built: Path) -> Iterator[Step]:
     yield Step("committed waits", python("committed/waits"), 90, ON_DRIVER, prototype)
 
 
-def figures(*, separate_gpus: bool) -> Iterator[Step]:
+def figures(built: Path, *, separate_gpus: bool, fake: bool) -> Iterator[Step]:
     """Each group in processes of its own: one that fails or hangs loses no other.
 
     Kernels are loaded late, as by default and in less time, where that makes no difference.
@@ -72,6 +80,12 @@ def figures(*, separate_gpus: bool) -> Iterator[Step]:
     yield step("bandwidth", "bandwidth", "plain", 60, LAZY)
     yield Step("copies while all processors are busy", python("figures/busy_gpu"), 40, OURS, LAZY)
     yield step("latency", "latency", "plain", 40, {})
+    if not fake and not separate_gpus:
+        shared = [*python("runner/mps"), *command]
+        yield Step("figures: latency by MPS", [*shared, "latency", "mps"], 40, OURS, LAZY)
+        yield Step("figures: bandwidth by MPS", [*shared, "bandwidth", "mps"], 40, OURS, LAZY)
+    counter = {**LAZY, TIMED: str(built / COUNTER)}
+    yield Step("figures: calls of the driver", python("figures/calls"), 60, OURS, counter)
     yield step("pages", "pages", "plain", 40, LAZY)
     yield step("pages by copies", "pages", "copies", 40, {**LAZY, "DLSLIME_GPU_KERNEL": "off"})
     if separate_gpus:
@@ -82,13 +96,12 @@ def figures(*, separate_gpus: bool) -> Iterator[Step]:
 def tests(*, separate_gpus: bool, fake: bool) -> Iterator[Step]:
     """The programs that the test suite runs on the fake driver."""
     late = {**LAZY, **EXPANDABLE}
-    host = ranks("cuda_messages", "--host-waits")
-    yield Step("cuda_messages, lazy loading", host, 60, OURS, LAZY)
+    yield Step("cuda_messages, lazy loading", MESSAGES, 60, OURS, LAZY)
     yield Step("cuda_transfers", ranks("cuda_transfers"), 60, OURS, LAZY)
-    yield Step("cuda_messages, expandable", host, 60, OURS, late)
+    yield Step("cuda_messages, expandable", MESSAGES, 60, OURS, late)
     yield Step("cuda_transfers, expandable", ranks("cuda_transfers"), 60, OURS, late)
     if separate_gpus:
-        yield Step("cuda_messages, two GPUs", ranks("cuda_messages"), 60, OURS, TWO)
+        yield Step("cuda_messages, two GPUs", MESSAGES, 60, OURS, TWO)
         yield Step("cuda_transfers, two GPUs", ranks("cuda_transfers"), 60, OURS, TWO)
     if not fake:  # the example takes the GPUs that torch has
         common = "--device cuda:0 --target 127.0.0.1:29600 --role"
