@@ -4,6 +4,7 @@
 
 #include "core/fork_guard.h"
 #include "core/shared_descriptor.h"
+#include "core/shared_pages.h"
 #include "torch_ext/backend.h"
 #include "torch_ext/checked_call.h"
 #include "torch_ext/gil.h"
@@ -28,6 +29,9 @@ RegionPtr sourceOf(const at::Tensor& tensor, const Region& ofWindow) {
   handle.address = reinterpret_cast<uint64_t>(view.data);
   handle.size = view.size;
   handle.name = "a tensor that is put";
+  if (view.mayFault) { // a file's, maybe, that a peer has mapped as well
+    handle.pages = sharedPagesOf(view.data, view.size);
+  }
   return std::make_shared<Region>(
       handle, view, sharedWithPython(c10::Storage(tensor.storage())));
 }

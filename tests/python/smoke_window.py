@@ -96,6 +96,10 @@ def mapped(rank: int, size: int) -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors, "a mapping needs none"
     in_child(lambda: refused(RuntimeError, "fork", lambda: window.map_remote_tensor(0)))
     in_child(lambda: refused(RuntimeError, "fork", lambda: window.signal(0, True)))
+    own, after = theirs[rank], (rank + 1) % size
+    same = "overlap what they are copied from"
+    for peer, there in ((rank, own), (after, theirs[after])):  # one's own pages, and the peer's
+        refused(ValueError, same, lambda p=peer, t=there: window.put(t[0, :3], p, 1, False))  # type: ignore[misc]
     for peer, there in enumerate(theirs):
         assert (there.shape, there.dtype) == (mine.shape, mine.dtype)
         there[rank] = rank + 1
@@ -106,7 +110,6 @@ def mapped(rank: int, size: int) -> None:
     assert memory.sum() == mine.sum()
     dist.barrier()  # a rank that is ahead would write into what others still compare
     # What a window brings is seen as well, and mappings outlast the window.
-    after = (rank + 1) % size
     window.put(torch.full((1,), 50.0 + rank), after, 3, True)
     window.signal(after, False)
     window.wait_signal((rank - 1) % size, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from ending import NEVER, SOON, add_up, await_end_of, expect_own_statuses, run_ends
 from harness import await_key, dlslime_only, init_group, run_world, sync, tell
 from patterns import blank, expect_pattern, pattern
+from polling import eventually
 from test_groups import exchange
 from test_signals import handling
 
@@ -162,7 +164,10 @@ def _nobody_comes(rank: int, size: int, how: str) -> None:
     assert time.monotonic() - start < SOON
     assert "Timed out after 1000 ms" in str(failure.value)
     assert "nothing has come from rank 1" in str(failure.value)
-    assert works[2].is_completed() == (how == "first")
+    if how == "first":  # the set-up has failed, and with it all that waits for it
+        eventually(works[2].is_completed)
+    else:
+        assert not works[2].is_completed()
     tell("over")
 
 
@@ -171,13 +176,17 @@ def test_time_outs_hold_before_the_ranks_have_met(how: str) -> None:
     run_world(_nobody_comes, 2, how, fresh=True, group_timeout=NEVER, timeout=NEVER)
 
 
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
 def _given_up(rank: int, size: int) -> None:
     """What was given up before its turn is not begun, nor anything after it."""
     if rank == 1:
         await_key("given up", SOON)
         dist.all_reduce(torch.ones(1))
         return
-    total = torch.ones(1)
+    before, total = _threads(), torch.ones(1)
     first = _begin(total)
     second, third = _begin(torch.ones(1), SHORT), _begin(torch.ones(1))
     with pytest.raises(dist.DistBackendError, match="Timed out after 1000 ms"):
@@ -188,6 +197,8 @@ def _given_up(rank: int, size: int) -> None:
     for call in (third.wait, dist.barrier):
         with pytest.raises(dist.DistBackendError, match="given up before all ranks had come"):
             call()
+    dist.destroy_process_group()
+    eventually(lambda: _threads() <= before, what="Gloo's threads have ended")
 
 
 def test_what_was_given_up_before_its_turn_ends_the_groups_collectives() -> None:
@@ -280,3 +291,21 @@ def _left_behind(rank: int, size: int, waits: bool) -> None:
 @pytest.mark.parametrize("waits", [False, True])
 def test_first_collective_that_nobody_joins_does_not_hold_up_the_exit(waits: bool) -> None:
     expect_own_statuses(run_ends(_left_behind, 2, waits, group_timeout=NEVER, timeout=2 * SOON))
+
+
+def _kept(rank: int, size: int) -> None:
+    dist.barrier()  # the group's own Gloo is there
+    group = dist.new_group()
+    before = _threads()
+    work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+    work.wait()
+    eventually(lambda: _threads() > before, what="Gloo has threads of its own")
+    sync("all have it")
+    dist.destroy_process_group(group)
+    del group
+    eventually(lambda: _threads() <= before, what="Gloo's threads have ended")
+    assert work.is_success()
+
+
+def test_a_work_that_is_kept_keeps_no_gloo_group() -> None:
+    run_world(_kept, 2)
