@@ -17,9 +17,9 @@ struct Copy {
 };
 
 // Copies many small pieces by one launch on the GPU's processors, where copy
-// engines take longer for each piece than for its bytes. It is loaded early,
-// since that may wait for the GPU, and used only once it has been seen to copy
-// right there. Not thread-safe.
+// engines take longer for each piece than for its bytes. It is loaded when
+// memory is registered, since that may wait for the GPU, and used only once it
+// has been seen to copy right there. Not thread-safe.
 class PieceKernel {
  public:
   // Loads it, and starts to try it in the stream. Throws nothing: where it

@@ -7,10 +7,10 @@
 
 namespace dlslime {
 
-// The engine's lock. A thread that looks for news takes it again and again, and
-// would keep one out that has work: a plain mutex goes to the thread that is
-// awake, and that one to sleep. So the looker leaves it to others, and those
-// try for a while before they sleep.
+// The engine's lock. A thread that looks for news takes it again and again. It
+// would get a plain mutex each time, since it is awake, while a thread that has
+// work is still being woken. So a look is left out while others want the lock,
+// and those try for a while before they sleep.
 class EngineMutex {
  public:
   void lock() {
