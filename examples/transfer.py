@@ -204,6 +204,8 @@ def main() -> None:
         print(f"the target is reached by {pair.endpoint.route()}")
     for name in WHAT if options.what == "all" else [options.what]:
         pair.cache.fill_(pair.mine)
+        if pair.cache.is_cuda:  # the peer's transfers wait for no stream of ours
+            torch.cuda.synchronize()
         pair.meet()
         WHAT[name](pair)
         pair.meet()

@@ -98,7 +98,6 @@ struct CopyAttributes { // CUmemcpyAttributes
 };
 constexpr int kInStreamOrder = 1; // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 
-
 enum class CaptureMode : int { kGlobal = 0, kThreadLocal = 1, kRelaxed = 2 };
 enum class CaptureStatus : int { kNone = 0, kActive = 1, kInvalidated = 2 };
 

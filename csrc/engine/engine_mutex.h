@@ -23,6 +23,7 @@ class EngineMutex {
     }
     wanted_.fetch_sub(1, std::memory_order_relaxed);
   }
+  // NOLINTNEXTLINE(readability-identifier-naming): the standard library's name
   bool try_lock() {
     return mutex_.try_lock();
   }

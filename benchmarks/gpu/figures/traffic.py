@@ -174,6 +174,7 @@ class Cache:
         self._memory = pattern(self._parts * pages * PAGE, me.rank)
         self._copied = torch.empty_like(self._memory)
         self._order = torch.arange(pages - 1, -1, -1, device="cuda")
+        gpus.settle()  # the peer's reads wait for no stream of ours
         self._at = 0
         self._read: set[int] = set()
         self._region = dlslime_backend.register(self._memory, name="pages")

@@ -11,6 +11,7 @@ import fcntl
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -45,6 +46,14 @@ def driver() -> Path:
     return library
 
 
+def settle() -> None:
+    """Wait for the current stream, and keep nobody from giving it more meanwhile."""
+    event = torch.Event(device="cuda:0")
+    event.record()
+    while not event.query():
+        time.sleep(50e-6)
+
+
 def use() -> ModuleType:
     """Give this process two fake GPUs; returns the extension, which has `empty_cache`."""
     global _extension
@@ -65,6 +74,7 @@ def use() -> ModuleType:
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 2
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
+    torch.cuda.synchronize = lambda device=None: settle()
     _extension = extension
     return extension
 
