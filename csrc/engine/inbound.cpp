@@ -25,6 +25,14 @@ Status truncated(const Operation& receive, int source, uint64_t length) {
           " bytes expected. Nothing was written"};
 }
 
+Status lost(Fault fault) {
+  return {
+      ErrorCode::kTransportFailed,
+      "the message had come into the memory of an earlier receive, which was "
+      "taken back, and " +
+          faultText(fault, false)};
+}
+
 } // namespace
 
 Inbound::Inbound(
@@ -141,21 +149,7 @@ bool Inbound::onPush(Group& group, const MessageHeader& header) {
     return false;
   }
   if (landed.retracted) {
-    // Its receive has given up: the next one of this tag gets the bytes.
-    Arrival arrival;
-    arrival.source = source;
-    arrival.tag = header.tag;
-    arrival.length = header.length;
-    arrival.id = header.sequence;
-    arrival.channel = this;
-    arrival.data = std::make_unique_for_overwrite<std::byte[]>(header.length);
-    const auto there = readView(landed.receive->view(), 0, header.length);
-    copyBytes(arrival.data.get(), there.bytes.data(), there.bytes.size());
-    completions_.finish(std::move(landed.receive), {});
-    if (there.fault != Fault::kNone) {
-      return false;
-    }
-    match(group, std::move(arrival));
+    passOn(group, header, std::move(landed.receive));
     return true;
   }
   if (group.matcher().peekReceive(source, header.tag) != landed.receive.get()) {
@@ -168,6 +162,26 @@ bool Inbound::onPush(Group& group, const MessageHeader& header) {
   completions_.finish(std::move(receive), {});
   group.makeReady(source, header.tag);
   return true;
+}
+
+// Its receive has given up: the next one of this tag gets the bytes, or hears
+// that they are lost with the memory that they came into.
+void Inbound::passOn(
+    Group& group,
+    const MessageHeader& header,
+    OperationPtr receive) {
+  Arrival arrival;
+  arrival.source = static_cast<int>(header.source);
+  arrival.tag = header.tag;
+  arrival.length = header.length;
+  arrival.id = header.sequence;
+  arrival.channel = this;
+  arrival.data = std::make_unique_for_overwrite<std::byte[]>(header.length);
+  const auto there = readView(receive->view(), 0, header.length);
+  copyBytes(arrival.data.get(), there.bytes.data(), there.bytes.size());
+  arrival.fault = there.fault;
+  completions_.finish(std::move(receive), {});
+  match(group, std::move(arrival));
 }
 
 void Inbound::onRevoke(Group& group, const MessageHeader& header) {
@@ -212,7 +226,9 @@ void Inbound::deliver(Group& group, OperationPtr receive, Arrival arrival) {
   auto status = whyFailed(
       *receive,
       arrival.source,
-      copyWhole(receive, {arrival.data.get(), arrival.length}));
+      arrival.fault == Fault::kNone
+          ? copyWhole(receive, {arrival.data.get(), arrival.length})
+          : lost(arrival.fault));
   receive->setResult(arrival.source, arrival.length);
   completions_.finish(std::move(receive), std::move(status));
 }

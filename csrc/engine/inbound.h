@@ -97,6 +97,7 @@ class Inbound {
   };
   OperationPtr takeReceive(Group& group, int source, uint32_t tag);
   void match(Group& group, Arrival arrival);
+  void passOn(Group& group, const MessageHeader& header, OperationPtr receive);
   void startPull(Group& group, OperationPtr receive, const Arrival& arrival);
   void fetch(uint64_t pullId, RemoteBuffer source);
   bool pullByGpu(uint64_t pullId, RemoteBuffer source, MemoryView to);

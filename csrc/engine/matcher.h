@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/fault.h"
 #include "core/operation.h"
 
 namespace dlslime {
@@ -22,6 +23,7 @@ struct Arrival {
   RemoteBuffer remote; // announced: where the sender has it, for
   uint32_t generation = 0; // this connection of the channel
   std::unique_ptr<std::byte[]> data;
+  Fault fault = Fault::kNone; // else why the message is lost
   uint64_t credit = 0; // what its sender gets back once it is taken
   uint64_t order = 0; // of arrival in the group; set by the Matcher
 };
