@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kSize = 100'000; // more than an eager message's
 
-// Of memory that its owner may unmap at any time.
+// Of memory that its owner may take away at any time.
 class MappedReceive final : public Operation {
  public:
   explicit MappedReceive(std::byte* memory)
@@ -28,9 +28,7 @@ class RetractedReceive : public ScriptedChannel {
  protected:
   RetractedReceive() : ScriptedChannel(true) {}
   ~RetractedReceive() override {
-    if (!unmapped) {
-      munmap(memory, kSize);
-    }
+    munmap(memory, kSize);
   }
   // The peer has written the message before it heard that nobody wants it.
   void landAfterItsEnd() {
@@ -42,8 +40,8 @@ class RetractedReceive : public ScriptedChannel {
     std::copy(bytes.begin(), bytes.end(), memory);
     endpoint.cancel(*group, receive, {ErrorCode::kTimeout, "taken back"});
     ASSERT_TRUE(receive->done());
-    if (unmapped) {
-      munmap(memory, kSize);
+    if (gone) { // to unmap it would leave its place to others
+      mprotect(memory, kSize, PROT_NONE);
     }
     channel->onLanded(offer, static_cast<uint16_t>(++sequence), kSize);
     endpoint.settle();
@@ -54,7 +52,7 @@ class RetractedReceive : public ScriptedChannel {
     return receive;
   }
 
-  bool unmapped = false;
+  bool gone = false;
   std::byte* const memory = static_cast<std::byte*>(mmap(
       nullptr,
       kSize,
@@ -72,7 +70,7 @@ TEST_F(RetractedReceive, ItsMessageGoesToTheNextReceive) {
 }
 
 TEST_F(RetractedReceive, AMessageThatIsLostWithItsMemoryFailsTheNextOneAlone) {
-  unmapped = true;
+  gone = true;
   landAfterItsEnd();
   const auto receive = next(kSize);
   EXPECT_EQ(receive->status().code(), ErrorCode::kTransportFailed);
