@@ -109,6 +109,19 @@ def test_a_step_that_dies_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     assert "FileNotFoundError" in texts["is missing"]
 
 
+def test_results_do_not_say_where_this_machine_keeps_things(tmp_path: Path) -> None:
+    runner = runner_of(tmp_path)
+    assert not runner.run(
+        code("fails", f"print({str(ROOT)!r}, {sys.prefix!r}); raise SystemExit(1)")
+    )
+    runner.results.close()
+    for name in ("gpu.json", "gpu.log"):
+        text = (tmp_path / "here" / name).read_text()
+        assert ". PYTHON" in text
+        assert str(ROOT) not in text
+        assert sys.prefix not in text
+
+
 def test_what_was_found_is_saved_after_each_step_in_every_folder(tmp_path: Path) -> None:
     runner = runner_of(tmp_path)
     runner.run(code("finds", FINDINGS + "Findings('a.').answer(b=1)"))

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from gpu.runner import questions
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def without_places(text: str) -> str:
+    """Leave out where this machine keeps the project and Python: results are read elsewhere."""
+    for folder, name in ((sys.prefix, "PYTHON"), (str(ROOT), ".")):
+        text = text.replace(folder, name)
+    return text
 
 
 class Results:
@@ -48,7 +58,7 @@ class Results:
         """Append a step's output to the log."""
         for folder in self._folders:
             with (folder / f"{self._name}.log").open("a", errors="replace") as file:
-                file.write(f"== {step}\n{text.rstrip()}\n")
+                file.write(f"== {step}\n{without_places(text).rstrip()}\n")
 
     def merge(self, step: str, findings: dict[str, Any]) -> None:
         """Take what a step's programs have left: answers by name, figures, and the machine."""
@@ -78,6 +88,7 @@ class Results:
         """Write the JSON file: whole or not at all."""
         self.found["questions"] = questions.answered(self.found)
         text = json.dumps(self.found, indent=1, default=str) + "\n"
+        text = without_places(text)
         for folder in self._folders:
             made = folder / f".{self._name}.json.new"
             made.write_text(text)
