@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,41 +27,44 @@ pytestmark = dlslime_only
 SHORT = datetime.timedelta(seconds=1)
 
 
-def _all_reduce(rank: int, size: int) -> tuple[Any, Callable[[], bool]]:
+Group = dist.ProcessGroup | None
+
+
+def _all_reduce(rank: int, size: int, group: Group = None) -> tuple[Any, Callable[[], bool]]:
     total = torch.full((3,), float(rank))
-    work = dist.all_reduce(total, async_op=True)
+    work = dist.all_reduce(total, group=group, async_op=True)
     return work, lambda: total.tolist() == [sum(range(size))] * 3
 
 
-def _broadcast(rank: int, size: int) -> tuple[Any, Callable[[], bool]]:
+def _broadcast(rank: int, size: int, group: Group = None) -> tuple[Any, Callable[[], bool]]:
     values = torch.full((3,), float(rank))
-    work = dist.broadcast(values, size - 1, async_op=True)
+    work = dist.broadcast(values, size - 1, group=group, async_op=True)
     return work, lambda: values.tolist() == [size - 1] * 3
 
 
-def _all_gather(rank: int, size: int) -> tuple[Any, Callable[[], bool]]:
+def _all_gather(rank: int, size: int, group: Group = None) -> tuple[Any, Callable[[], bool]]:
     parts = [torch.zeros(2) for _ in range(size)]
-    work = dist.all_gather(parts, torch.full((2,), float(rank)), async_op=True)
+    work = dist.all_gather(parts, torch.full((2,), float(rank)), group=group, async_op=True)
     return work, lambda: [part.tolist() for part in parts] == [[r, r] for r in range(size)]
 
 
-def _all_to_all(rank: int, size: int) -> tuple[Any, Callable[[], bool]]:
+def _all_to_all(rank: int, size: int, group: Group = None) -> tuple[Any, Callable[[], bool]]:
     received = torch.zeros(size)
     sent = torch.arange(size) + 10.0 * rank
-    work = dist.all_to_all_single(received, sent, async_op=True)
+    work = dist.all_to_all_single(received, sent, group=group, async_op=True)
     return work, lambda: received.tolist() == [10 * r + rank for r in range(size)]
 
 
-def _reduce_scatter(rank: int, size: int) -> tuple[Any, Callable[[], bool]]:
+def _reduce_scatter(rank: int, size: int, group: Group = None) -> tuple[Any, Callable[[], bool]]:
     total = torch.zeros(1)
     work = dist.reduce_scatter(
-        total, [torch.full((1,), float(r)) for r in range(size)], async_op=True
+        total, [torch.full((1,), float(r)) for r in range(size)], group=group, async_op=True
     )
     return work, lambda: total.item() == rank * size
 
 
-def _barrier(rank: int, size: int) -> tuple[Any, Callable[[], bool]]:
-    return dist.barrier(async_op=True), lambda: True
+def _barrier(rank: int, size: int, group: Group = None) -> tuple[Any, Callable[[], bool]]:
+    return dist.barrier(group=group, async_op=True), lambda: True
 
 
 COLLECTIVES = {
@@ -176,8 +180,13 @@ def test_time_outs_hold_before_the_ranks_have_met(how: str) -> None:
     run_world(_nobody_comes, 2, how, fresh=True, group_timeout=NEVER, timeout=NEVER)
 
 
-def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+def _gloo_devices() -> int:
+    """By the threads that serve their sockets: other threads come and go, or have no name yet."""
+    count = 0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            count += (task / "comm").read_text() == "gloo_tcp_loop\n"
+    return count
 
 
 def _given_up(rank: int, size: int) -> None:
@@ -186,7 +195,7 @@ def _given_up(rank: int, size: int) -> None:
         await_key("given up", SOON)
         dist.all_reduce(torch.ones(1))
         return
-    before, total = _threads(), torch.ones(1)
+    total = torch.ones(1)
     first = _begin(total)
     second, third = _begin(torch.ones(1), SHORT), _begin(torch.ones(1))
     with pytest.raises(dist.DistBackendError, match="Timed out after 1000 ms"):
@@ -194,11 +203,13 @@ def _given_up(rank: int, size: int) -> None:
     tell("given up")
     first.wait()
     assert total.item() == 2
+    assert _gloo_devices() > 0
     for call in (third.wait, dist.barrier):
         with pytest.raises(dist.DistBackendError, match="given up before all ranks had come"):
             call()
     dist.destroy_process_group()
-    eventually(lambda: _threads() <= before, what="Gloo's threads have ended")
+    eventually(lambda: _gloo_devices() == 0, what="Gloo's devices are gone")
+    assert first.result()[0].data_ptr() == total.data_ptr()
 
 
 def test_what_was_given_up_before_its_turn_ends_the_groups_collectives() -> None:
@@ -222,7 +233,7 @@ def _bad(rank: int, size: int) -> None:
     with pytest.raises((ValueError, RuntimeError), match="(?i)root") as first:
         call()
     with pytest.raises((ValueError, RuntimeError)) as second:
-        group.broadcast([torch.ones(1)], options)
+        group.broadcast([torch.ones(1)], options).wait()
     assert type(first.value) is type(second.value)
     assert str(first.value).splitlines()[0] == str(second.value).splitlines()[0]
     add_up()
@@ -296,15 +307,16 @@ def test_first_collective_that_nobody_joins_does_not_hold_up_the_exit(waits: boo
 def _kept(rank: int, size: int) -> None:
     dist.barrier()  # the group's own Gloo is there
     group = dist.new_group()
-    before = _threads()
-    work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
-    work.wait()
-    eventually(lambda: _threads() > before, what="Gloo has threads of its own")
+    before = _gloo_devices()
+    works = [call(rank, size, group)[0] for call in COLLECTIVES.values()]
+    for work in works:
+        work.wait()
+    assert _gloo_devices() > before
     sync("all have it")
     dist.destroy_process_group(group)
     del group
-    eventually(lambda: _threads() <= before, what="Gloo's threads have ended")
-    assert work.is_success()
+    eventually(lambda: _gloo_devices() == before, what="Gloo's devices are gone")
+    assert all(work.is_success() for work in works)
 
 
 def test_a_work_that_is_kept_keeps_no_gloo_group() -> None:

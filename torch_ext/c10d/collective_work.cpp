@@ -132,6 +132,14 @@ void CollectiveEnd::follow(c10::intrusive_ptr<c10::ivalue::Future> inner) {
   inner_ = std::move(inner);
 }
 
+std::optional<c10::IValue> CollectiveEnd::value() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (!inner_ || !inner_->completed() || inner_->hasError()) {
+    return std::nullopt;
+  }
+  return inner_->value();
+}
+
 void LiveCollectives::add(std::weak_ptr<CollectiveEnd> end) {
   count_.fetch_add(1);
   const std::lock_guard<std::mutex> guard(mutex_);
@@ -195,14 +203,10 @@ std::exception_ptr CollectiveWork::refusal() const {
   return refusal_;
 }
 
-void CollectiveWork::follow(const InnerPtr& inner) {
-  {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    inner_ = inner;
-  }
+void CollectiveWork::follow(const InnerPtr& inner) const {
   const auto future = futureOf(*inner);
   if (!future) {
-    awaitInner(inner);
+    awaitEnd(inner);
     return;
   }
   end_->follow(future);
@@ -235,19 +239,24 @@ void CollectiveWork::endIfLate() {
 }
 
 std::vector<at::Tensor> CollectiveWork::result() {
-  InnerPtr inner;
-  {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    inner = inner_;
+  if (const auto error = exception()) {
+    std::rethrow_exception(error);
   }
   TORCH_CHECK_WITH(
-      DistBackendError, inner, "dlslime: ", describe(), " has not begun");
-  return inner->result();
+      DistBackendError, end_->ended(), "dlslime: ", describe(), " has not ended");
+  const auto value = end_->value();
+  TORCH_CHECK_WITH(
+      DistBackendError,
+      value && value->isTensorList(),
+      "dlslime: ",
+      describe(),
+      " has no result of its own: use get_future().value()");
+  return value->toTensorVector();
 }
 
 // One that is made of others, and done by the thread that waits for it: Gloo's
 // reduce_scatter of whole tensors.
-void CollectiveWork::awaitInner(const InnerPtr& work) const {
+void CollectiveWork::awaitEnd(const InnerPtr& work) const {
   const auto finish = [end = end_,
                        live = setup_.live,
                        inner = work,

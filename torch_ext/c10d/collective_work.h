@@ -31,6 +31,8 @@ class CollectiveEnd {
   c10::intrusive_ptr<c10::ivalue::Future> future();
   // Gloo's future.
   void follow(c10::intrusive_ptr<c10::ivalue::Future> inner);
+  // The value of Gloo's future; null: there is none, or not yet.
+  std::optional<c10::IValue> value() const;
 
  private:
   void completeLocked();
@@ -96,6 +98,7 @@ class CollectiveWork final : public c10d::Work {
     return end_->ended() && !end_->error();
   }
   std::exception_ptr exception() const override;
+  // As Gloo's: of what has ended well, and has no list of lists.
   std::vector<at::Tensor> result() override;
   void synchronize() override {}
   void blockCurrentStream() override {
@@ -115,8 +118,9 @@ class CollectiveWork final : public c10d::Work {
  private:
   using InnerPtr = c10::intrusive_ptr<c10d::Work>;
 
-  void follow(const InnerPtr& inner);
-  void awaitInner(const InnerPtr& inner) const;
+  // Gloo's work is not kept: it would keep Gloo's sockets and threads.
+  void follow(const InnerPtr& inner) const;
+  void awaitEnd(const InnerPtr& inner) const;
   std::string describe() const;
   std::string failures() const;
   void await(TimePoint deadline);
@@ -128,7 +132,6 @@ class CollectiveWork final : public c10d::Work {
   const std::shared_ptr<CollectiveEnd> end_ = std::make_shared<CollectiveEnd>();
   mutable std::mutex mutex_;
   // Guarded by mutex_:
-  InnerPtr inner_; // once Gloo has begun it
   std::exception_ptr refusal_;
   bool decided_ = false; // begun, or never to be
 };
