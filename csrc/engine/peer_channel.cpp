@@ -182,16 +182,23 @@ bool PeerChannel::poll(int most) {
     any |= lender_->flush();
   }
   connection_->endBatch();
+  // A device is over with it in microseconds, and may not tell when.
+  const bool device =
+      connection_->replaceable() == Connection::Replaceable::kBroken;
   if (state_ == State::kSevered) {
     detachIfDrained();
-    // A device is over with it in microseconds, and may not tell when.
-    return any || !connection_ ||
-        connection_->replaceable() == Connection::Replaceable::kBroken;
+    return any || !connection_ || device;
   }
-  if (!broken.ok() && !sever(broken)) {
+  if (broken.ok()) {
+    return any;
+  }
+  if (state_ == State::kFailed) {
+    return device; // what a broken one tells again is no news
+  }
+  if (!sever(broken)) {
     fail(peerClosed_.ok() ? broken : peerClosed_);
   }
-  return any || !broken.ok();
+  return true;
 }
 
 bool PeerChannel::claimCopy(CopyJob& job) {

@@ -275,6 +275,15 @@ TEST_F(PeerChannelTest, MessagesBeforeTheEndOfThePeerStillCount) {
   EXPECT_EQ(channel->state(), PeerChannel::State::kFailed);
 }
 
+// Progress would be made for ever, and the thread that makes it never sleep.
+TEST_F(PeerChannelTest, WhatABrokenConnectionTellsAgainIsNoProgress) {
+  connection->breakWith = kBroken;
+  connection->onPoll = [](ConnectionEvents& /*events*/) { return true; };
+  EXPECT_TRUE(channel->poll());
+  EXPECT_EQ(channel->state(), PeerChannel::State::kFailed);
+  EXPECT_FALSE(channel->poll());
+}
+
 TEST_F(PeerChannelTest, ConnectionStaysWhileACopyRunsOutsideOfTheLock) {
   connection->jobs.emplace_back();
   CopyJob job;
