@@ -243,7 +243,11 @@ std::vector<at::Tensor> CollectiveWork::result() {
     std::rethrow_exception(error);
   }
   TORCH_CHECK_WITH(
-      DistBackendError, end_->ended(), "dlslime: ", describe(), " has not ended");
+      DistBackendError,
+      end_->ended(),
+      "dlslime: ",
+      describe(),
+      " has not ended");
   const auto value = end_->value();
   TORCH_CHECK_WITH(
       DistBackendError,
