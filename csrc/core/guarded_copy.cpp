@@ -7,6 +7,8 @@
 #include <bit>
 #include <cerrno>
 #include <memory>
+#include <new>
+#include <optional>
 
 #include "core/segment.h"
 
@@ -16,53 +18,89 @@ namespace {
 
 constexpr size_t kLeastScratch = 64 * 1024; // stays in the core's cache
 
-// A file in memory, and where it is mapped.
+// Memory of this thread that the kernel copies to and from: a file in memory,
+// or, where no descriptor is to be had, plain memory and the calls between
+// processes.
 class Scratch {
  public:
-  explicit Scratch(size_t size)
-      : pid_(getpid()),
-        segment_(Segment::create(size)),
-        fd_(segment_.takeFd()) {}
+  // Throws Error where there can be no file.
+  struct InFile {};
+  Scratch(InFile /*tag*/, size_t size)
+      : segment_(Segment::create(size)),
+        fd_(segment_->takeFd()),
+        size_(size),
+        data_(segment_->data()) {}
+  struct InHeap {};
+  Scratch(InHeap /*tag*/, size_t size)
+      : plain_(new(std::nothrow) std::byte[size]),
+        size_(size),
+        data_(plain_.get()) {}
 
   // Of this thread, with so much room; null: there is none to be had.
   static Scratch* ofThread(size_t size) {
     static thread_local std::unique_ptr<Scratch> scratch;
     const size_t wanted = std::max(std::bit_ceil(size), kLeastScratch);
-    // A forked child shares its parent's.
-    if (scratch != nullptr && scratch->pid_ == getpid() &&
-        scratch->segment_.size() >= wanted) {
+    if (scratch != nullptr && scratch->serves(wanted)) {
       return scratch.get();
     }
     try {
-      scratch.reset();
-      scratch = std::make_unique<Scratch>(wanted);
+      scratch = std::make_unique<Scratch>(InFile(), wanted);
     } catch (const Error&) {
-      return nullptr;
+      if (scratch == nullptr || scratch->size_ < wanted || scratch->fd_) {
+        scratch = std::make_unique<Scratch>(InHeap(), wanted);
+      }
     }
-    return scratch.get();
+    return scratch->works() ? scratch.get() : nullptr;
   }
 
   std::byte* data() const {
-    return segment_.data();
+    return data_;
   }
+  // -1: it is not in a file.
   int fd() const {
     return fd_.get();
   }
-  // Whether all of it could be copied from there into the file,
+  // Whether all of it could be copied from there into the scratch,
   bool take(const std::byte* from, size_t size) const {
     return all(size, [&](size_t done) {
+      if (!fd_) {
+        return between(process_vm_readv, done, from + done, size - done);
+      }
       return pwrite(
           fd_.get(), from + done, size - done, static_cast<off_t>(done));
     });
   }
-  // and from the file to there.
+  // and from the scratch to there.
   bool give(std::byte* to, size_t size) const {
     return all(size, [&](size_t done) {
+      if (!fd_) {
+        return between(process_vm_writev, done, to + done, size - done);
+      }
       return pread(fd_.get(), to + done, size - done, static_cast<off_t>(done));
     });
   }
 
  private:
+  // A forked child shares its parent's file. Of one without, a file is tried
+  // again: descriptors may be free by now.
+  bool serves(size_t size) const {
+    return fd_ && pid_ == getpid() && size_ >= size;
+  }
+  // Many containers forbid the calls between processes.
+  bool works() const {
+    const std::byte probe{};
+    return fd_ || (plain_ && take(&probe, 1));
+  }
+  template <typename Call>
+  ssize_t between(
+      const Call& call,
+      size_t at,
+      const std::byte* there,
+      size_t size) const {
+    const iovec ours{data_ + at, size};
+    const iovec theirs{const_cast<std::byte*>(there), size};
+    return call(getpid(), &ours, 1, &theirs, 1, 0);
+  }
   // A call moves what there is before a fault, and only the next one fails.
   template <typename Move>
   static bool all(size_t size, const Move& move) {
@@ -77,9 +115,12 @@ class Scratch {
     return true;
   }
 
-  const pid_t pid_;
-  Segment segment_;
-  const UniqueFd fd_;
+  const pid_t pid_ = getpid();
+  std::optional<Segment> segment_;
+  UniqueFd fd_; // none: the rest is plain_
+  std::unique_ptr<std::byte[]> plain_;
+  const size_t size_;
+  std::byte* const data_;
 };
 
 constexpr size_t kMostPieces = 256; // 4 KiB on the stack

@@ -7,8 +7,8 @@ namespace dlslime {
 
 // Copies from and to memory that may fault. The kernel makes them, between it
 // and a file in memory that this thread has for that: 0.2 us for 8 bytes, 3 us
-// for 64 KiB. (process_vm_readv of one's own memory would need no file, but is
-// forbidden in many containers.)
+// for 64 KiB. A thread that gets no descriptor for one copies with
+// process_vm_readv of its own process, which many containers forbid.
 
 struct GuardedBytes {
   ByteSpan bytes; // until this thread's next call of a function below

@@ -136,6 +136,11 @@ class Connection {
     return false;
   }
 
+  // False: a send() of so much would find no room now. For those who would
+  // have to make the payload first.
+  virtual bool hasRoom(size_t /*payload*/) {
+    return true;
+  }
   // False: no room now; the caller keeps the message and tries again after a
   // later poll(). Throws nothing: a broken connection shows in poll().
   [[nodiscard]] virtual bool send(

@@ -124,6 +124,11 @@ void Outbound::countSent(const Operation& operation) {
   targets_.drop(operation.groupKey, operation.tag());
 }
 
+// Memory that may fault is read by a system call, in vain if it can't go out.
+bool Outbound::mayRead(const MemoryView& view, size_t size) {
+  return !view.mayFault || connection_->hasRoom(size);
+}
+
 bool Outbound::trySend(Queued& entry) {
   // Decided when its turn comes, not when it is posted: by then a receiver
   // that keeps up has returned the credit, or said where to write.
@@ -142,6 +147,9 @@ bool Outbound::trySend(Queued& entry) {
   ByteSpan payload;
   if (entry.eager) {
     const auto view = entry.eager->view();
+    if (!mayRead(view, view.size)) {
+      return false;
+    }
     const auto there = readView(view, 0, view.size);
     payload = there.bytes;
     if (there.fault != Fault::kNone) {
@@ -227,6 +235,9 @@ bool Outbound::streamPiece(Stream& stream) {
       return false; // it is not in pinned memory yet
     }
   } else if (!failed) {
+    if (!mayRead(view, most)) {
+      return false;
+    }
     const auto there = readView(view, stream.offset, most);
     piece = there.bytes;
     failed = there.fault != Fault::kNone;

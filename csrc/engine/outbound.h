@@ -130,6 +130,7 @@ class Outbound {
     std::weak_ptr<Operation> operation;
   };
   static constexpr size_t kRecent = 256;
+  bool mayRead(const MemoryView& view, size_t size);
   bool trySend(Queued& entry);
   void cancelQueued(const OperationPtr& operation, const Status& why);
   Connection::Push tryPush(Queued& entry);

@@ -57,8 +57,8 @@ Status Outbound::unreadable(const Operation& operation, Fault fault) {
       operation.describe() + " failed: its memory " + faultText(fault, false)};
 }
 
-// A message that can't be read is over at its sender; the receiver is told when
-// a receive of its meets it.
+// A message that can't be read is over at its sender, and so is the use of its
+// memory; the receiver is told when a receive of its meets it.
 void Outbound::announceFailed(Queued& entry, Fault fault) {
   const auto operation = std::move(entry.eager);
   auto& header = entry.header;
@@ -69,9 +69,7 @@ void Outbound::announceFailed(Queued& entry, Fault fault) {
   exposure.operation = operation;
   exposure.announce = header;
   exposure.failed = true;
-  operation->transferId = header.id;
-  operation->stage = Operation::Stage::kAnnounced;
-  completions_.finishEarly(operation, unreadable(*operation, fault));
+  completions_.finish(operation, unreadable(*operation, fault));
 }
 
 void Outbound::releaseFailed() {

@@ -33,16 +33,19 @@ constexpr uint32_t kFirstPosition = kPositionMask + 1 - 4 * kRingUnits;
 // The sender's view: where the next record goes, and whether there is room.
 class RingProducer {
  public:
-  // The position of a record of so many bytes, skipping the ring's end where
-  // it does not fit; nothing if there is no room.
-  std::optional<uint32_t> reserve(size_t bytes) {
+  // Whether there is room for a record of so many bytes.
+  bool fits(size_t bytes) const {
     const uint32_t units = unitsOf(bytes);
-    const uint32_t place = head_ % kRingUnits;
-    const uint32_t skip = place + units > kRingUnits ? kRingUnits - place : 0;
-    if (used() + skip + units > kRingUnits) {
+    return used() + skipBefore(units) + units <= kRingUnits;
+  }
+  // Its position, skipping the ring's end where it does not fit; nothing if
+  // there is no room.
+  std::optional<uint32_t> reserve(size_t bytes) {
+    if (!fits(bytes)) {
       return std::nullopt;
     }
-    const uint32_t position = (head_ + skip) & kPositionMask;
+    const uint32_t units = unitsOf(bytes);
+    const uint32_t position = (head_ + skipBefore(units)) & kPositionMask;
     head_ = (position + units) & kPositionMask;
     return position;
   }
@@ -69,6 +72,11 @@ class RingProducer {
   }
 
  private:
+  uint32_t skipBefore(uint32_t units) const {
+    const uint32_t place = head_ % kRingUnits;
+    return place + units > kRingUnits ? kRingUnits - place : 0;
+  }
+
   uint32_t head_ = kFirstPosition, tail_ = kFirstPosition;
 };
 

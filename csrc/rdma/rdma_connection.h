@@ -58,6 +58,7 @@ class RdmaConnection final : public Connection {
   size_t maxPayload() const override {
     return kMostRecordBytes - sizeof(MessageHeader);
   }
+  bool hasRoom(size_t payload) override;
   bool send(const MessageHeader& header, ByteSpan payload) override;
   MemoryRegistrar* registrar() override {
     return registrar_;

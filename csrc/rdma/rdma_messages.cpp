@@ -71,6 +71,11 @@ bool RdmaConnection::postCredit(
   return true;
 }
 
+bool RdmaConnection::hasRoom(size_t payload) {
+  return broken_.ok() && peerReady_ && first().queue.room() &&
+      out_.fits(sizeof(MessageHeader) + payload);
+}
+
 bool RdmaConnection::send(const MessageHeader& header, ByteSpan payload) {
   if (!broken_.ok() || !peerReady_ || !first().queue.room()) {
     return false;

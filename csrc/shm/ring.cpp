@@ -26,23 +26,27 @@ bool RingProducer::ensure(size_t bytes) {
   return tail_ + bytes - knownHead_ <= size_;
 }
 
+bool RingProducer::claim(size_t bytes) {
+  if (ensure(bytes)) {
+    return true;
+  }
+  // The consumer looks at the flag after it has moved its head, and we look at
+  // the head after setting the flag: one of the two sees the other.
+  control_.producerWaits.store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return ensure(bytes);
+}
+
 bool RingProducer::push(const MessageHeader& header, ByteSpan payload) {
   const size_t need = recordBytes(payload.size());
-  const size_t place = tail_ % size_;
-  const size_t skip = place + need > size_ ? size_ - place : 0;
-  if (!ensure(skip + need)) {
-    // The consumer looks at the flag after it has moved its head, and we look
-    // at the head after setting the flag: one of the two sees the other.
-    control_.producerWaits.store(1, std::memory_order_seq_cst);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (!ensure(skip + need)) {
-      return false;
-    }
+  const size_t skip = skipBefore(need);
+  if (!claim(skip + need)) {
+    return false;
   }
   if (skip != 0) {
     MessageHeader marker;
     marker.type = kGoToStart;
-    std::memcpy(buffer_ + place, &marker, sizeof(marker));
+    std::memcpy(buffer_ + tail_ % size_, &marker, sizeof(marker));
     tail_ += skip;
   }
   std::byte* const record = buffer_ + tail_ % size_;

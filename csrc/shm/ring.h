@@ -40,6 +40,9 @@ class RingProducer {
       : control_(control), buffer_(buffer), size_(size) {}
 
   // False: no room; the consumer will ring once there is some.
+  [[nodiscard]] bool hasRoom(size_t payload) {
+    return claim(sizeWithSkip(payload));
+  }
   [[nodiscard]] bool push(const MessageHeader& header, ByteSpan payload);
   // What has been written to since trim(), in bytes: memory in use.
   size_t touched() const {
@@ -50,6 +53,15 @@ class RingProducer {
 
  private:
   bool ensure(size_t bytes);
+  bool claim(size_t bytes);
+  // Up to the start of the buffer, where a record does not fit before its end.
+  size_t skipBefore(size_t record) const {
+    const size_t place = tail_ % size_;
+    return place + record > size_ ? size_ - place : 0;
+  }
+  size_t sizeWithSkip(size_t payload) const {
+    return skipBefore(recordBytes(payload)) + recordBytes(payload);
+  }
   void discard(uint64_t from, uint64_t to);
 
   RingControl& control_;

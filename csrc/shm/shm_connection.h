@@ -45,6 +45,9 @@ class ShmConnection final : public Connection {
   size_t maxPayload() const override {
     return maxRingPayload(ringBytes_);
   }
+  bool hasRoom(size_t payload) override {
+    return out_.hasRoom(payload);
+  }
   bool send(const MessageHeader& header, ByteSpan payload) override;
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
   void unexpose(uint64_t id) override;

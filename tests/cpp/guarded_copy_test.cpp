@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <thread>
 
 #include "core/segment.h"
 #include "core/transport.h"
@@ -168,6 +172,68 @@ TEST(GuardedCopy, MoveTellsWhichSideFaults) {
     EXPECT_EQ(into.ofDestination, harmed.ofWriting);
   }
 }
+
+#ifndef __SANITIZE_ADDRESS__ // UBSan takes descriptors to look at objects
+// What runs in a thread that finds no descriptor for a file of its own.
+void withoutDescriptors(const std::function<void()>& body) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  std::thread([&] {
+    const rlimit none{0, before.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    body();
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  }).join();
+}
+
+TEST(GuardedCopy, NeedsNoDescriptor) {
+  const Bytes source = pattern(300001);
+  Bytes copied(source.size()), moved = source;
+  const Pages harmed[] = {Pages(20), Pages(20), Pages(20)};
+  for (size_t i = 0; i < std::size(kCases); ++i) {
+    kCases[i].harm(harmed[i]);
+  }
+  withoutDescriptors([&] {
+    const auto read = readGuarded(source.data(), source.size());
+    EXPECT_EQ(read.fault, Fault::kNone);
+    EXPECT_TRUE(std::ranges::equal(read.bytes, source));
+    EXPECT_EQ(writeGuarded(copied.data(), source), Fault::kNone);
+    moveGuarded(moved.data() + 1, moved.data(), moved.size() - 1);
+    for (size_t i = 0; i < std::size(kCases); ++i) {
+      const auto& [name, harm, ofReading, ofWriting] = kCases[i];
+      auto* const data = harmed[i].data();
+      const auto size = harmed[i].size();
+      EXPECT_EQ(readGuarded(data, size).fault, ofReading) << name;
+      EXPECT_EQ(writeGuarded(data, pattern(size)), ofWriting) << name;
+      Bytes bytes(2);
+      const ByteSpan pieces[] = {{data, 1}, {data + size - 1, 1}};
+      const std::span<std::byte> places[] = {{data, 1}, {data + size - 1, 1}};
+      EXPECT_EQ(gatherGuarded(pieces, bytes.data()), ofReading) << name;
+      EXPECT_EQ(scatterGuarded(bytes, places), ofWriting) << name;
+    }
+  });
+  EXPECT_EQ(copied, source);
+  EXPECT_TRUE(std::equal(moved.begin() + 1, moved.end(), source.begin()));
+}
+
+TEST(GuardedCopy, DescriptorsThatComeBackAreUsed) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const Bytes source = pattern(100);
+  const auto count = [] {
+    const std::filesystem::directory_iterator open("/proc/self/fd");
+    return std::distance(begin(open), end(open));
+  };
+  withoutDescriptors([&] {
+    EXPECT_EQ(readGuarded(source.data(), 100).fault, Fault::kNone);
+    setrlimit(RLIMIT_NOFILE, &before);
+    const auto without = count();
+    EXPECT_TRUE(
+        std::ranges::equal(readGuarded(source.data(), 100).bytes, source));
+    EXPECT_EQ(count(), without + 1);
+  });
+}
+#endif
 
 // The file in memory is shared with forked children: they must not use it.
 TEST(GuardedCopy, ForkedChildHasAScratchOfItsOwn) {

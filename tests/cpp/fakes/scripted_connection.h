@@ -38,6 +38,9 @@ class ScriptedConnection final : public Connection {
   size_t maxPayload() const override {
     return mostPayload;
   }
+  bool hasRoom(size_t /*payload*/) override {
+    return !full;
+  }
   bool send(const MessageHeader& header, ByteSpan payload) override {
     if (full) {
       return false;
