@@ -67,9 +67,9 @@ bool Transfers::sendFrame(uint64_t id) {
     header_.source = active.target.source;
     header_.id = id;
     header_.offset = part.remote->id;
-    const bool fetching = active.state == State::kFetching;
-    const auto fault = fetching ? fillFetch(active) : fillPut(active);
-    if (fault != Fault::kNone) {
+    if (active.state == State::kFetching) {
+      fillFetch(active);
+    } else if (const auto fault = fillPut(active); fault != Fault::kNone) {
       end(id, faulty(active, statusOf({true, fault}, true)));
       return true;
     }
@@ -82,7 +82,7 @@ bool Transfers::sendFrame(uint64_t id) {
   return true;
 }
 
-Fault Transfers::fillFetch(Active& active) {
+void Transfers::fillFetch(Active& active) {
   const auto& part = partOf(active);
   const size_t most =
       std::min(kMostPieceBytes, connection_->maxPayload()) / sizeof(FramePiece);
@@ -99,7 +99,6 @@ Fault Transfers::fillFetch(Active& active) {
   active.asked += count;
   active.askedBytes += bytes;
   header_.type = MessageType::kFetch;
-  return Fault::kNone;
 }
 
 // What there is in pinned memory of a write from a GPU.

@@ -133,7 +133,7 @@ class Transfers {
 
   // transfer_frames.cpp
   bool sendFrame(uint64_t id);
-  Fault fillFetch(Active& active);
+  void fillFetch(Active& active);
   // What is to be sent can't be read, if so.
   Fault fillPut(Active& active);
   ByteSpan fromGpu(Active& active, size_t most);

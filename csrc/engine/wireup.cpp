@@ -172,7 +172,16 @@ void WireUp::fail(
       task.rank,
       Status(
           code,
-          group->nameOf(task.rank) + " can't be reached: " + task.problem));
+          group->nameOf(task.rank) + " can't be reached: " + causeOf(task)));
+}
+
+// What a process has lacked is told by one of the two, and only when it is
+// asked: the other end's next tries find less.
+std::string WireUp::causeOf(const Task& task) {
+  const bool told = task.shortage.empty() ||
+      task.problem.find(task.shortage) != std::string::npos;
+  return told ? task.problem
+              : task.problem + " (an earlier try: " + task.shortage + ")";
 }
 
 bool WireUp::advance(Task& task) {
@@ -195,7 +204,7 @@ bool WireUp::isOver(Task& task, const std::shared_ptr<Group>& group) {
         link.state == Group::LinkState::kFailed) {
       return true;
     }
-    link.problem = task.problem;
+    link.problem = causeOf(task);
   }
   if (Clock::now() >= std::max(task.deadline, group->awaitedUntil())) {
     task.problem += " (time-out of the group)";
@@ -324,6 +333,9 @@ bool WireUp::onFailure(
     const Status& why,
     bool gone) {
   task.problem = why.message();
+  if (why.code() == ErrorCode::kExhausted) {
+    task.shortage = why.message();
+  }
   if (why.code() == ErrorCode::kUnavailable) {
     fail(task, group, why.code());
     return true;

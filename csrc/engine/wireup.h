@@ -56,6 +56,7 @@ class WireUp {
     milliseconds retryPause{};
     // Channels to the rank that had failed at the last look; it asks none.
     std::optional<std::pair<Bytes, uint32_t>> failed;
+    std::string shortage{}; // what a process has lacked at the last such try
   };
   void run();
   void collectTasks();
@@ -79,6 +80,7 @@ class WireUp {
       const Status& why,
       bool gone);
   static bool mayTry(Task& task, const Bytes& record);
+  static std::string causeOf(const Task& task);
   void fail(Task& task, const std::shared_ptr<Group>& group, ErrorCode code);
   void sleep();
   void onDevices();

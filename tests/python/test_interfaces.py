@@ -276,7 +276,8 @@ def _no_descriptors_for_gloo(rank: int, size: int, what: str, left: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("what", "left"), [("messages", 0), ("collectives", 0), ("collectives", 3)]
+    ("what", "left"),
+    [("messages", 0), ("messages", 3), ("collectives", 0), ("collectives", 3)],
 )
 def test_both_ends_say_that_gloo_got_no_descriptor_at_one(what: str, left: int) -> None:
     env = GLOO if what == "messages" else {}
