@@ -9,6 +9,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 # Compiled files are found again by a clone in another folder.
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
 
+# For what may take all the time that nothing else wants, and none besides.
+idle=(nice -n 19)
+# shellcheck disable=SC2034
+! command -v chrt >/dev/null || idle=(chrt --idle 0)
+
 say() {
   printf '== %s\n' "$*"
 }
