@@ -43,10 +43,13 @@ class Scratch {
     if (scratch != nullptr && scratch->serves(wanted)) {
       return scratch.get();
     }
+    if (scratch != nullptr && scratch->fd_) {
+      scratch.reset(); // its descriptor may be the last one
+    }
     try {
       scratch = std::make_unique<Scratch>(InFile(), wanted);
     } catch (const Error&) {
-      if (scratch == nullptr || scratch->size_ < wanted || scratch->fd_) {
+      if (scratch == nullptr || scratch->size_ < wanted) {
         scratch = std::make_unique<Scratch>(InHeap(), wanted);
       }
     }

@@ -136,8 +136,8 @@ class Connection {
     return false;
   }
 
-  // False: a send() of so much would find no room now. For those who would
-  // have to make the payload first.
+  // False: a send() of so much would find no room now. Asked where the payload
+  // has to be made first.
   virtual bool hasRoom(size_t /*payload*/) {
     return true;
   }

@@ -216,6 +216,26 @@ TEST(GuardedCopy, NeedsNoDescriptor) {
   EXPECT_TRUE(std::equal(moved.begin() + 1, moved.end(), source.begin()));
 }
 
+TEST(GuardedCopy, GrowsInTheDescriptorThatItHas) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto open = [] {
+    const std::filesystem::directory_iterator all("/proc/self/fd");
+    return std::distance(begin(all), end(all)) - 1; // without its own
+  };
+  const Bytes source = pattern(300'000);
+  std::thread([&] {
+    EXPECT_EQ(readGuarded(source.data(), 8).fault, Fault::kNone);
+    const auto held = open();
+    const rlimit none{static_cast<rlim_t>(held), before.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const auto read = readGuarded(source.data(), source.size());
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_TRUE(std::ranges::equal(read.bytes, source));
+    EXPECT_EQ(open(), held);
+  }).join();
+}
+
 TEST(GuardedCopy, DescriptorsThatComeBackAreUsed) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
