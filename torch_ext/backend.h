@@ -201,11 +201,12 @@ class DlslimeBackend final : public c10d::Backend {
       c10d::OpType type);
   uint64_t beginCollective();
   std::chrono::milliseconds limitOf(std::chrono::milliseconds timeout) const;
-  template <typename Settings, typename Call>
+  template <typename Settings, typename Check, typename Call>
   WorkPtr runOn(
       c10::DeviceType device,
       c10d::OpType type,
       const Settings& options,
+      const Check& check,
       Call call);
 
   const c10::intrusive_ptr<BackendOptions> options_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "torch_ext/backend.h"
+#include "torch_ext/c10d/collective_checks.h"
 #include "torch_ext/c10d/collective_work.h"
 #include "torch_ext/checked_call.h"
 #include "torch_ext/python_end.h"
@@ -50,15 +51,19 @@ within(std::chrono::milliseconds limit, TimePoint begun, Settings options) {
 
 // `call` is given the backend and the options, perhaps later and on another
 // thread: what it needs it has by value. What the first collective has taken to
-// be set up is part of its time.
-template <typename Settings, typename Call>
+// be set up is part of its time. `check` is asked where Gloo can't be, yet.
+template <typename Settings, typename Check, typename Call>
 WorkPtr DlslimeBackend::runOn(
     c10::DeviceType device,
     c10d::OpType type,
     const Settings& options,
+    const Check& check,
     Call call) {
   const StaysWhenPythonEnds stays;
   const auto limit = limitOf(options.timeout);
+  if (device == c10::DeviceType::CPU && !collectives_->ready(device)) {
+    check(CollectiveChecks(getRank(), getSize()));
+  }
   const auto number = beginCollective();
   if (device != c10::DeviceType::CPU) {
     const auto begun = Clock::now();
@@ -77,12 +82,14 @@ WorkPtr DlslimeBackend::runOn(
     });
   };
   try {
-    collectives_->begin(device, limit, begin);
+    collectives_->begin(device, limit, begin, [work] { work->endIfLate(); });
   } catch (...) { // it never begins
     work->begin(std::current_exception(), {});
+    sequence_.fetch_sub(1);
     throw;
   }
   if (const auto refusal = work->refusal()) {
+    sequence_.fetch_sub(1); // other ranks count none
     std::rethrow_exception(refusal);
   }
   if (aborted_.load()) { // while this one was begun
@@ -98,6 +105,7 @@ WorkPtr DlslimeBackend::broadcast(
       deviceOf(tensors),
       c10d::OpType::BROADCAST,
       options,
+      [&](const auto& checks) { checks.broadcast(tensors, options); },
       [tensors = tensors](c10d::Backend& backend, const auto& own) mutable {
         return backend.broadcast(tensors, own);
       });
@@ -110,6 +118,7 @@ WorkPtr DlslimeBackend::allreduce(
       deviceOf(tensors),
       c10d::OpType::ALLREDUCE,
       options,
+      [&](const auto& checks) { checks.allreduce(tensors, options); },
       [tensors = tensors](c10d::Backend& backend, const auto& own) mutable {
         return backend.allreduce(tensors, own);
       });
@@ -122,6 +131,7 @@ WorkPtr DlslimeBackend::allreduce_sparse(
       deviceOf(tensors),
       c10d::OpType::_ALLREDUCE_SPARSE,
       options,
+      [&](const auto& checks) { checks.allreduce(tensors, options); },
       [tensors = tensors](c10d::Backend& backend, const auto& own) mutable {
         return backend.allreduce(tensors, own);
       });
@@ -134,6 +144,7 @@ WorkPtr DlslimeBackend::allreduce_coalesced(
       deviceOf(tensors),
       c10d::OpType::ALLREDUCE_COALESCED,
       options,
+      [&](const auto& checks) { checks.allreduceCoalesced(tensors); },
       [tensors = tensors](c10d::Backend& backend, const auto& own) mutable {
         return backend.allreduce_coalesced(tensors, own);
       });
@@ -146,6 +157,7 @@ WorkPtr DlslimeBackend::reduce(
       deviceOf(tensors),
       c10d::OpType::REDUCE,
       options,
+      [&](const auto& checks) { checks.reduce(tensors, options); },
       [tensors = tensors](c10d::Backend& backend, const auto& own) mutable {
         return backend.reduce(tensors, own);
       });
@@ -159,6 +171,7 @@ WorkPtr DlslimeBackend::allgather(
       deviceOf(inputs),
       c10d::OpType::ALLGATHER,
       options,
+      [&](const auto& checks) { checks.allgather(outputs, inputs); },
       [outputs = outputs, inputs = inputs](
           c10d::Backend& backend, const auto& own) mutable {
         return backend.allgather(outputs, inputs, own);
@@ -173,6 +186,7 @@ WorkPtr DlslimeBackend::_allgather_base(
       input.device().type(),
       c10d::OpType::_ALLGATHER_BASE,
       options,
+      [&](const auto& checks) { checks.allgatherBase(output, input); },
       [output = output, input = input](
           c10d::Backend& backend, const auto& own) mutable {
         return backend._allgather_base(output, input, own);
@@ -187,6 +201,7 @@ WorkPtr DlslimeBackend::allgather_coalesced(
       deviceOf(inputs),
       c10d::OpType::ALLGATHER_COALESCED,
       options,
+      [&](const auto& checks) { checks.allgatherCoalesced(outputs, inputs); },
       [outputs = outputs, inputs = inputs](
           c10d::Backend& backend, const auto& own) mutable {
         return backend.allgather_coalesced(outputs, inputs, own);
@@ -201,6 +216,9 @@ WorkPtr DlslimeBackend::allgather_into_tensor_coalesced(
       deviceOf(inputs),
       c10d::OpType::COALESCED,
       options,
+      [&](const auto& checks) {
+        checks.allgatherIntoTensorCoalesced(outputs, inputs);
+      },
       [outputs = outputs, inputs = inputs](
           c10d::Backend& backend, const auto& own) mutable {
         return backend.allgather_into_tensor_coalesced(outputs, inputs, own);
@@ -215,6 +233,7 @@ WorkPtr DlslimeBackend::gather(
       deviceOf(inputs),
       c10d::OpType::GATHER,
       options,
+      [&](const auto& checks) { checks.gather(outputs, inputs, options); },
       [outputs = outputs, inputs = inputs](
           c10d::Backend& backend, const auto& own) mutable {
         return backend.gather(outputs, inputs, own);
@@ -229,6 +248,7 @@ WorkPtr DlslimeBackend::scatter(
       deviceOf(outputs),
       c10d::OpType::SCATTER,
       options,
+      [&](const auto& checks) { checks.scatter(outputs, inputs, options); },
       [outputs = outputs, inputs = inputs](
           c10d::Backend& backend, const auto& own) mutable {
         return backend.scatter(outputs, inputs, own);
@@ -243,6 +263,7 @@ WorkPtr DlslimeBackend::reduce_scatter(
       deviceOf(outputs),
       c10d::OpType::REDUCE_SCATTER,
       options,
+      [&](const auto& checks) { checks.reduceScatter(outputs, inputs); },
       [outputs = outputs, inputs = inputs](
           c10d::Backend& backend, const auto& own) mutable {
         return backend.reduce_scatter(outputs, inputs, own);
@@ -257,6 +278,9 @@ WorkPtr DlslimeBackend::_reduce_scatter_base(
       output.device().type(),
       c10d::OpType::_REDUCE_SCATTER_BASE,
       options,
+      [&](const auto& checks) {
+        checks.reduceScatterTensors({output}, {input});
+      },
       [output = output, input = input](
           c10d::Backend& backend, const auto& own) mutable {
         return backend._reduce_scatter_base(output, input, own);
@@ -272,6 +296,7 @@ WorkPtr DlslimeBackend::reduce_scatter_tensor_coalesced(
       // Its own name came with torch 2.12 or later.
       c10d::OpType::_REDUCE_SCATTER_BASE,
       options,
+      [&](const auto& checks) { checks.reduceScatterTensors(outputs, inputs); },
       [outputs = outputs, inputs = inputs](
           c10d::Backend& backend, const auto& own) mutable {
         return backend.reduce_scatter_tensor_coalesced(outputs, inputs, own);
@@ -288,6 +313,7 @@ WorkPtr DlslimeBackend::alltoall_base(
       input.device().type(),
       c10d::OpType::ALLTOALL_BASE,
       options,
+      [](const auto&) {},
       [output = output,
        input = input,
        outputSplits = outputSplits,
@@ -306,6 +332,7 @@ WorkPtr DlslimeBackend::alltoall(
       deviceOf(inputs),
       c10d::OpType::ALLTOALL,
       options,
+      [&](const auto& checks) { checks.alltoall(outputs, inputs); },
       [outputs = outputs, inputs = inputs](
           c10d::Backend& backend, const auto& own) mutable {
         return backend.alltoall(outputs, inputs, own);
@@ -317,6 +344,7 @@ WorkPtr DlslimeBackend::barrier(const c10d::BarrierOptions& options) {
       options.device ? options.device->type() : c10::DeviceType::CPU,
       c10d::OpType::BARRIER,
       options,
+      [](const auto&) {},
       [](c10d::Backend& backend, const auto& own) {
         return backend.barrier(own);
       });

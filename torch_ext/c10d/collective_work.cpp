@@ -217,8 +217,8 @@ void CollectiveWork::follow(const InnerPtr& inner) const {
       });
 }
 
-// One that waits for its turn still, when its time is over: the store in which
-// the first one meets the other ranks tells more, a moment later.
+// The store in which the first one meets the other ranks tells more, a moment
+// after its time is over.
 void CollectiveWork::endIfLate() {
   if (Clock::now() < deadline_ + kLag) {
     return;

@@ -87,6 +87,9 @@ class CollectiveWork final : public c10d::Work {
   using Call = std::function<c10::intrusive_ptr<c10d::Work>(
       std::optional<std::chrono::milliseconds> left)>;
   bool begin(const std::exception_ptr& problem, const Call& call);
+  // Ends one that still waits for its turn when its time is over: asked again
+  // and again, since its caller may look at nothing but its future.
+  void endIfLate();
   // What Gloo has thrown at the call; null: nothing so far.
   std::exception_ptr refusal() const;
 
@@ -124,7 +127,6 @@ class CollectiveWork final : public c10d::Work {
   std::string describe() const;
   std::string failures() const;
   void await(TimePoint deadline);
-  void endIfLate();
 
   const Setup setup_;
   const TimePoint begun_ = Clock::now();

@@ -50,10 +50,17 @@ Collectives::Setup& Collectives::usableLocked(c10::DeviceType device) {
   return setup;
 }
 
+bool Collectives::ready(c10::DeviceType device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto& setup = setups_[device];
+  return setup.backend && setup.waiting.empty();
+}
+
 void Collectives::begin(
     c10::DeviceType device,
     std::chrono::milliseconds limit,
-    Begin begin) {
+    Begin begin,
+    WhileWaiting whileWaiting) {
   BackendPtr backend;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -61,12 +68,13 @@ void Collectives::begin(
     if (setup.backend && setup.waiting.empty()) {
       backend = setup.backend;
     } else {
-      setup.waiting.push_back(
+      setup.waiting.push_back(sharedWithPython(Waiting{
           [asCaller = at::ThreadLocalState(), begin = std::move(begin)](
               const BackendPtr& made, const std::exception_ptr& problem) {
             const at::ThreadLocalStateGuard guard(asCaller);
             return begin(made, problem);
-          });
+          },
+          std::move(whileWaiting)}));
       if (setup.waiting.size() > 1) {
         return; // there is a thread
       }
@@ -99,7 +107,8 @@ Collectives::BackendPtr Collectives::await(
       [made](const BackendPtr& backend, const std::exception_ptr& problem) {
         problem ? made->set_exception(problem) : made->set_value(backend);
         return true;
-      });
+      },
+      [] {});
   const auto deadline = deadlineAfter(limit);
   while (result.wait_for(kSignalsEvery) != std::future_status::ready) {
     heedSignals();
@@ -138,8 +147,8 @@ void Collectives::beginAll(c10::DeviceType device, std::exception_ptr problem) {
     auto next = std::move(setup.waiting.front());
     const auto backend = setup.backend;
     lock.unlock();
-    const bool begun = next(problem ? nullptr : backend, problem);
-    dropOrLeak(next);
+    const bool begun = next->begin(problem ? nullptr : backend, problem);
+    next.reset(); // may take the GIL
     if (!begun && !problem) {
       problem = fail(device, "one was given up before all ranks had come");
     }
@@ -148,11 +157,31 @@ void Collectives::beginAll(c10::DeviceType device, std::exception_ptr problem) {
   }
 }
 
+void Collectives::tellWaiting(c10::DeviceType device) {
+  std::deque<std::shared_ptr<Waiting>> all;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    all = setups_[device].waiting;
+  }
+  for (const auto& entry : all) {
+    if (entry) {
+      entry->whileWaiting();
+    }
+  }
+}
+
 c10::intrusive_ptr<MessageStore> Collectives::openStore(
     c10::DeviceType device,
     std::chrono::milliseconds limit) {
   const auto store = c10::make_intrusive<MessageStore>(
-      handle_, kStoreTag + static_cast<uint32_t>(device), limit);
+      handle_,
+      kStoreTag + static_cast<uint32_t>(device),
+      limit,
+      [weak = weak_from_this(), device] {
+        if (const auto self = weak.lock()) {
+          self->tellWaiting(device);
+        }
+      });
   const std::lock_guard<std::mutex> guard(mutex_);
   setups_[device].store = store;
   return store;

@@ -38,15 +38,23 @@ class Collectives : public std::enable_shared_from_this<Collectives> {
   // agree about the next one.
   using Begin =
       std::function<bool(const BackendPtr&, const std::exception_ptr& problem)>;
+  // Called every fifth of a second while the other ranks are awaited. Must not
+  // throw.
+  using WhileWaiting = std::function<void()>;
 
   Collectives(std::shared_ptr<GroupHandle> handle, MakeCollectives make)
       : handle_(std::move(handle)), make_(std::move(make)) {}
 
+  // Whether begin() would call it now.
+  bool ready(c10::DeviceType device);
   // Calls `begin` now where that is possible, else later on a thread of its
   // own. Any thread. `limit` is for all ranks to come. Throws DistBackendError
   // where they have not come: some may have made theirs.
-  void
-  begin(c10::DeviceType device, std::chrono::milliseconds limit, Begin begin);
+  void begin(
+      c10::DeviceType device,
+      std::chrono::milliseconds limit,
+      Begin begin,
+      WhileWaiting whileWaiting);
   // The same at once, for a stream's collectives: waits for the other ranks,
   // heeding signals.
   BackendPtr await(c10::DeviceType device, std::chrono::milliseconds limit);
@@ -63,18 +71,23 @@ class Collectives : public std::enable_shared_from_this<Collectives> {
   void leak();
 
  private:
+  struct Waiting {
+    Begin begin;
+    WhileWaiting whileWaiting;
+  };
   // Of one type of device.
   struct Setup {
     BackendPtr backend;
     c10::intrusive_ptr<MessageStore> store; // while it is made
     std::string failure;
     // In turn, on a thread that lives until there are none.
-    std::deque<Begin> waiting;
+    std::deque<std::shared_ptr<Waiting>> waiting; // null: being begun
   };
 
   Setup& usableLocked(c10::DeviceType device);
   void run(c10::DeviceType device, std::chrono::milliseconds limit);
   void beginAll(c10::DeviceType device, std::exception_ptr problem);
+  void tellWaiting(c10::DeviceType device);
   BackendPtr make(c10::DeviceType device, std::chrono::milliseconds limit);
   c10::intrusive_ptr<MessageStore> openStore(
       c10::DeviceType device,

@@ -31,12 +31,14 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
   Exchange(
       std::shared_ptr<GroupHandle> handle,
       uint32_t tag,
-      milliseconds limit)
+      milliseconds limit,
+      std::function<void()> whileWaiting)
       : handle_(std::move(handle)),
         rank_(handle_->group->rank()),
         size_(handle_->group->size()),
         tag_(tag),
         limit_(limit),
+        whileWaiting_(std::move(whileWaiting)),
         deadline_(deadlineAfter(limit)) {}
 
   void start() {
@@ -303,6 +305,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
       lock.unlock();
       handle_->engine->attend(); // whose thread then ends receives: take()
       heedSignals();
+      whileWaiting_();
       lock.lock();
       if (!ready() && problem_.empty()) {
         changed_.wait_until(
@@ -315,6 +318,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
   const int rank_, size_;
   const uint32_t tag_;
   const milliseconds limit_;
+  const std::function<void()> whileWaiting_;
   const TimePoint deadline_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -332,9 +336,14 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
 MessageStore::MessageStore(
     const std::shared_ptr<GroupHandle>& handle,
     uint32_t tag,
-    std::chrono::milliseconds limit)
+    std::chrono::milliseconds limit,
+    std::function<void()> whileWaiting)
     : SetupStore(limit),
-      exchange_(std::make_shared<Exchange>(handle, tag, limit)) {
+      exchange_(std::make_shared<Exchange>(
+          handle,
+          tag,
+          limit,
+          std::move(whileWaiting))) {
   exchange_->start();
 }
 

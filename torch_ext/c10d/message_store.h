@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,11 +20,13 @@ class MessageStore final : public SetupStore {
   using SetupStore::set;
   using SetupStore::wait;
 
-  // `limit` is for all that is waited for until it ends.
+  // `limit` is for all that is waited for until it ends. `whileWaiting` is
+  // called every fifth of a second, and must not throw.
   MessageStore(
       const std::shared_ptr<GroupHandle>& handle,
       uint32_t tag,
-      std::chrono::milliseconds limit);
+      std::chrono::milliseconds limit,
+      std::function<void()> whileWaiting);
   ~MessageStore() override;
 
   // Returns once all ranks have called it: nothing is asked of the store any

@@ -1,0 +1,118 @@
+"""What is refused of collectives at the call: the same before a group's ranks have met as after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch._C._distributed_c10d as _c10d
+import torch.distributed as dist
+
+from ending import NEVER, SOON, add_up
+from harness import await_key, dlslime_only, run_world, tell
+
+pytestmark = dlslime_only
+
+
+def _with(options: Any, **values: Any) -> Any:
+    for name, value in values.items():
+        setattr(options, name, value)
+    return options
+
+
+def _bad_calls() -> dict[str, Callable[[Any], Any]]:
+    """What Gloo refuses at the call, of rank 0 of two."""
+    x, xy, one = torch.ones(1), torch.ones(2), torch.ones(1, dtype=torch.int32)
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.tensor([1.0]), (1,))
+    gathered, scattered = _c10d.AllgatherOptions(), _c10d.ReduceScatterOptions()
+    exchanged = _c10d.AllToAllOptions()
+
+    def rooted(options: Any, root: int = 0, **values: Any) -> Any:
+        return _with(options, rootRank=root, **values)
+
+    broadcast, gather = dist.BroadcastOptions, dist.GatherOptions
+    return {
+        "broadcast, root": lambda g: g.broadcast([x], rooted(broadcast(), 7)),
+        "broadcast, tensor": lambda g: g.broadcast([x], rooted(broadcast(), rootTensor=3)),
+        "broadcast, sizes": lambda g: g.broadcast([x, xy], rooted(broadcast(), rootTensor=0)),
+        "allreduce, layout": lambda g: g.allreduce([x, sparse], dist.AllreduceOptions()),
+        "allreduce, sizes": lambda g: g.allreduce([x, xy], dist.AllreduceOptions()),
+        "allreduce, sparse": lambda g: g.allreduce(
+            [sparse], _with(dist.AllreduceOptions(), reduceOp=dist.ReduceOp.MAX)
+        ),
+        "coalesced, types": lambda g: g.allreduce_coalesced(
+            [x, one], dist.AllreduceCoalescedOptions()
+        ),
+        "reduce, root": lambda g: g.reduce([x], rooted(dist.ReduceOptions(), 2)),
+        "reduce, two": lambda g: g.reduce([x, x], rooted(dist.ReduceOptions())),
+        "allgather, lists": lambda g: g.allgather([], [x], gathered),
+        "allgather, list": lambda g: g.allgather([[x]], [x], gathered),
+        "allgather, sizes": lambda g: g.allgather([[x, xy]], [x], gathered),
+        "allgather, types": lambda g: g.allgather([[x, one]], [x], gathered),
+        "base, size": lambda g: g._allgather_base(torch.ones(5), xy, gathered),
+        "base, type": lambda g: g._allgather_base(xy, one, gathered),
+        "gathered lists, lists": lambda g: g.allgather_coalesced([[x]], [x], gathered),
+        "gathered lists, list": lambda g: g.allgather_coalesced([[x], [x, x]], [x], gathered),
+        "gathered lists, sizes": lambda g: g.allgather_coalesced([[x], [xy]], [x], gathered),
+        "gathered lists, types": lambda g: g.allgather_coalesced([[x], [one]], [x], gathered),
+        "gathered tensors, size": lambda g: g.allgather_into_tensor_coalesced(
+            [torch.ones(5)], [xy], gathered
+        ),
+        "gathered tensors, two": lambda g: g.allgather_into_tensor_coalesced(
+            [xy, xy], [x], gathered
+        ),
+        "gather, root": lambda g: g.gather([[x, x]], [x], rooted(gather(), 5)),
+        "gather, input": lambda g: g.gather([[x, x]], [x, x], rooted(gather())),
+        "gather, lists": lambda g: g.gather([], [x], rooted(gather())),
+        "gather, list": lambda g: g.gather([[x]], [x], rooted(gather())),
+        "gather, sizes": lambda g: g.gather([[x, xy]], [x], rooted(gather())),
+        "gather, other root": lambda g: g.gather([[x, x]], [x], rooted(gather(), 1)),
+        "scatter, root": lambda g: g.scatter([x], [[x, x]], rooted(dist.ScatterOptions(), 5)),
+        "scatter, output": lambda g: g.scatter([x, x], [[x, x]], rooted(dist.ScatterOptions())),
+        "scatter, lists": lambda g: g.scatter([x], [], rooted(dist.ScatterOptions())),
+        "scatter, list": lambda g: g.scatter([x], [[x]], rooted(dist.ScatterOptions())),
+        "scatter, sizes": lambda g: g.scatter([x], [[x, xy]], rooted(dist.ScatterOptions())),
+        "scatter, other root": lambda g: g.scatter([x], [[x, x]], rooted(dist.ScatterOptions(), 1)),
+        "reduce_scatter, lists": lambda g: g.reduce_scatter([x], [], scattered),
+        "reduce_scatter, list": lambda g: g.reduce_scatter([x], [[x]], scattered),
+        "reduce_scatter, size": lambda g: g._reduce_scatter_base(xy, torch.ones(5), scattered),
+        "reduce_scatter, type": lambda g: g._reduce_scatter_base(x, xy.int(), scattered),
+        "reduce_scatter, two": lambda g: g.reduce_scatter_tensor_coalesced([x, x], [xy], scattered),
+        "alltoall, inputs": lambda g: g.alltoall([x, x], [x], exchanged),
+        "alltoall, outputs": lambda g: g.alltoall([x], [x, x], exchanged),
+        "alltoall, types": lambda g: g.alltoall([x, x], [x, one], exchanged),
+    }
+
+
+def _refusals() -> dict[str, tuple[type[BaseException], str]]:
+    found = {}
+    for name, call in _bad_calls().items():
+        with pytest.raises(Exception, match=r"\S") as refusal:
+            call(dist.group.WORLD)
+        text = str(refusal.value).splitlines()[0]
+        found[name] = refusal.type, "Check failed" if "Check failed" in text else text
+    return found
+
+
+def _bad(rank: int, size: int) -> None:
+    """The same at the call, whether the ranks have met or not; and nothing is lost by it."""
+    before = {}
+    if rank == 0:
+        before = _refusals()
+        tell("all are refused")
+    else:
+        await_key("all are refused", SOON)
+    add_up()
+    if rank == 0:
+        after = _refusals()
+        assert {kind for kind, _ in after.values()} == {RuntimeError}
+        assert before == after
+    add_up()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert backend._get_sequence_number_for_group() == 2
+
+
+def test_bad_arguments_are_refused_at_the_call_before_the_ranks_have_met_too() -> None:
+    run_world(_bad, 2, fresh=True, group_timeout=NEVER, timeout=NEVER)
