@@ -92,6 +92,18 @@ void readMilliseconds(const char* name, milliseconds& value) {
   value = milliseconds(number);
 }
 
+void readMicroseconds(
+    const char* name,
+    size_t least,
+    size_t most,
+    std::optional<microseconds>& value) {
+  size_t number = SIZE_MAX;
+  readNumber(name, least, most, number);
+  if (number != SIZE_MAX) {
+    value = microseconds(number);
+  }
+}
+
 // Our variable where it is set, else the one of another library's.
 const char* whichOf(const char* name, const char* instead) {
   return textOf(name).empty() ? instead : name;
@@ -191,11 +203,8 @@ Config Config::fromEnvironment() {
   config.ringBytes = (config.ringBytes + kPage - 1) / kPage * kPage;
   readNumber(
       "DLSLIME_UNEXPECTED_LIMIT", 0, SIZE_MAX / 2, config.unexpectedLimitBytes);
-  size_t number = SIZE_MAX;
-  readNumber("DLSLIME_SPIN_US", 0, 1'000'000, number);
-  if (number != SIZE_MAX) {
-    config.spin = microseconds(number);
-  }
+  readMicroseconds("DLSLIME_SPIN_US", 0, 1'000'000, config.spin);
+  readMicroseconds("DLSLIME_TICK_US", 100, 3'600'000'000, config.tick);
   readMilliseconds("DLSLIME_RECOVERY_MS", config.recovery);
   readMilliseconds("DLSLIME_RETURN_MS", config.returning);
   readMilliseconds("DLSLIME_LINGER_MS", config.linger);

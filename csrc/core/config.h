@@ -98,6 +98,10 @@ struct Config {
   // times what sleeping and waking costs (engine/system_cost.h), 50 us where
   // that is 9 us.
   std::optional<microseconds> spin;
+  // DLSLIME_TICK_US: how often the background thread looks beside threads that
+  // wait or post. Not set: as what looking costs allows, 1 ms where that is
+  // 20 us.
+  std::optional<microseconds> tick;
   // DLSLIME_RECOVERY_MS: how long a connection that was lost is looked for
   // another; 0: what goes on fails at once.
   milliseconds recovery{30000};

@@ -86,7 +86,12 @@ std::shared_ptr<Engine> Engine::existing() {
 
 Engine::Engine(const Config& config)
     : state_(config),
-      progress_(*this, state_.sleeper, config.spin.value_or(usualSpin())),
+      progress_(
+          *this,
+          state_.sleeper,
+          config.spin.value_or(usualSpin()),
+          Progress::kMostSpin,
+          config.tick.value_or(backgroundTick())),
       wireUp_(state_) {
   state_.notifyDone = [this] { progress_.notifyDone(); };
   uint64_t token = kWakeTokens;

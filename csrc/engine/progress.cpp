@@ -6,7 +6,6 @@
 
 #include "core/relax.h"
 #include "engine/own_thread.h"
-#include "engine/system_cost.h"
 
 namespace dlslime {
 
@@ -30,12 +29,13 @@ Progress::Progress(
     ProgressSource& source,
     Sleeper& sleeper,
     microseconds spin,
-    microseconds mostSpin)
+    microseconds mostSpin,
+    microseconds tick)
     : source_(source),
       sleeper_(sleeper),
       spin_(spin),
       mostSpin_(std::max(spin, mostSpin)),
-      tick_(backgroundTick()),
+      tick_(tick),
       servingSpin_(servingSpin()) {}
 
 Progress::~Progress() {

@@ -60,7 +60,8 @@ class Progress {
       ProgressSource& source,
       Sleeper& sleeper,
       microseconds spin,
-      microseconds mostSpin = kMostSpin);
+      microseconds mostSpin = kMostSpin,
+      microseconds tick = milliseconds(1));
   ~Progress();
   void start();
   void stop(); // idempotent; joins

@@ -54,6 +54,7 @@ class ConfigTest : public ::testing::Test {
       "DLSLIME_RING_BYTES",
       "DLSLIME_UNEXPECTED_LIMIT",
       "DLSLIME_SPIN_US",
+      "DLSLIME_TICK_US",
       "DLSLIME_LINGER_MS",
       "DLSLIME_RECOVERY_MS",
       "DLSLIME_RETURN_MS",
@@ -101,6 +102,7 @@ TEST_F(ConfigTest, EmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(config.ringBytes, defaults.ringBytes);
   EXPECT_EQ(config.unexpectedLimitBytes, defaults.unexpectedLimitBytes);
   EXPECT_EQ(config.spin, defaults.spin);
+  EXPECT_EQ(config.tick, defaults.tick);
   EXPECT_EQ(config.linger, defaults.linger);
   EXPECT_EQ(config.recovery, defaults.recovery);
   EXPECT_EQ(config.returning, defaults.returning);
@@ -118,6 +120,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
        {"DLSLIME_RING_BYTES", "65536"},
        {"DLSLIME_UNEXPECTED_LIMIT", "99"},
        {"DLSLIME_SPIN_US", "7"},
+       {"DLSLIME_TICK_US", "107"},
        {"DLSLIME_LINGER_MS", "8"},
        {"DLSLIME_RECOVERY_MS", "9"},
        {"DLSLIME_RETURN_MS", "11"},
@@ -136,6 +139,7 @@ TEST_F(ConfigTest, EveryVariableIsRead) {
   EXPECT_EQ(config.ringBytes, 65536U);
   EXPECT_EQ(config.unexpectedLimitBytes, 99U);
   EXPECT_EQ(config.spin, microseconds(7));
+  EXPECT_EQ(config.tick, microseconds(107));
   EXPECT_EQ(config.linger, milliseconds(8));
   EXPECT_EQ(config.recovery, milliseconds(9));
   EXPECT_EQ(config.returning, milliseconds(11));
@@ -249,6 +253,8 @@ TEST_F(ConfigTest, NumbersOutOfRangeAreRefused) {
   EXPECT_NE(refusal("DLSLIME_EAGER_LIMIT", "1048577"), "");
   EXPECT_EQ(refusal("DLSLIME_EAGER_LIMIT", "0"), "");
   EXPECT_NE(refusal("DLSLIME_SPIN_US", "1000001"), "");
+  EXPECT_NE(refusal("DLSLIME_TICK_US", "99"), "");
+  EXPECT_NE(refusal("DLSLIME_TICK_US", "3600000001"), "");
 }
 
 TEST_F(ConfigTest, GidIndexIsWhatAnAddressHandleCanName) {

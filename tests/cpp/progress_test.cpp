@@ -200,6 +200,23 @@ TEST_F(ProgressTest, BackgroundThreadSleepsWhenNobodyWaits) {
   EXPECT_LE(source.steps - before, 20);
 }
 
+// Somebody has just looked, so that the background thread would leave it to
+// them for a whole tick.
+TEST(ProgressTicks, WhatIsToBeToldIsLookedForAtOnce) {
+  ScriptedSource source;
+  Sleeper sleeper;
+  Progress progress(
+      source, sleeper, microseconds(0), Progress::kMostSpin, kAnHour);
+  progress.start();
+  for (int i = 1; i <= 3; ++i) {
+    const int before = source.steps;
+    progress.noteLook();
+    progress.attend();
+    EXPECT_TRUE(eventually([&] { return source.steps > before; })) << i;
+  }
+  progress.stop();
+}
+
 TEST_F(ProgressTest, WakeMakesTheSleepingThreadLook) {
   untilAsleep();
   const int before = source.steps;
