@@ -6,6 +6,7 @@
 
 #include "core/relax.h"
 #include "engine/own_thread.h"
+#include "engine/system_cost.h"
 
 namespace dlslime {
 
