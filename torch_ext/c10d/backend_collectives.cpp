@@ -309,6 +309,10 @@ WorkPtr DlslimeBackend::alltoall_base(
     std::vector<int64_t>& outputSplits,
     std::vector<int64_t>& inputSplits,
     const c10d::AllToAllOptions& options) {
+  if (input.device().is_cpu()) {
+    CollectiveChecks(getRank(), getSize())
+        .splits(output, input, outputSplits, inputSplits);
+  }
   return runOn(
       input.device().type(),
       c10d::OpType::ALLTOALL_BASE,

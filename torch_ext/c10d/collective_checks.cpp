@@ -284,4 +284,15 @@ void CollectiveChecks::alltoall(const Tensors& outputs, const Tensors& inputs)
   }
 }
 
+void CollectiveChecks::splits(
+    const at::Tensor& output,
+    const at::Tensor& input,
+    const std::vector<int64_t>& outputSplits,
+    const std::vector<int64_t>& inputSplits) const {
+  if (!outputSplits.empty() || !inputSplits.empty()) {
+    c10d::checkSplitSizes(inputSplits, input, size_);
+    c10d::checkSplitSizes(outputSplits, output, size_);
+  }
+}
+
 } // namespace dlslime

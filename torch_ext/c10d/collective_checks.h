@@ -42,6 +42,13 @@ class CollectiveChecks {
   void reduceScatterTensors(const Tensors& outputs, const Tensors& inputs)
       const;
   void alltoall(const Tensors& outputs, const Tensors& inputs) const;
+  // What Gloo finds only at the wait before torch 2.15, when the ranks don't
+  // agree about the next collective any more.
+  void splits(
+      const at::Tensor& output,
+      const at::Tensor& input,
+      const std::vector<int64_t>& outputSplits,
+      const std::vector<int64_t>& inputSplits) const;
 
  private:
   const int rank_, size_;
