@@ -199,7 +199,7 @@ class DlslimeBackend final : public c10d::Backend {
       int peer,
       int tag,
       c10d::OpType type);
-  uint64_t beginCollective();
+  void requireCollectives() const;
   std::chrono::milliseconds limitOf(std::chrono::milliseconds timeout) const;
   template <typename Settings, typename Check, typename Call>
   WorkPtr runOn(

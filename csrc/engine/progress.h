@@ -48,7 +48,7 @@ class ProgressSource {
 //    sleeping one leaves;
 //  - where the source must be looked at, nobody sleeps long, and the background
 //    thread polls like one that waits unless one does;
-//  - the background thread looks every backgroundTick() while others look,
+//  - the background thread looks every `tick` while others look,
 //    because they wait or post, and shares their large copies; it takes over,
 //    asleep on the descriptors, when nobody has looked for one.
 class Progress {

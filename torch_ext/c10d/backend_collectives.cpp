@@ -12,14 +12,13 @@ namespace dlslime {
 
 using WorkPtr = DlslimeBackend::WorkPtr;
 
-// Returns its number in the group.
-uint64_t DlslimeBackend::beginCollective() {
+// Before anything that takes a lock: a forked child must not wait for one.
+void DlslimeBackend::requireCollectives() const {
   checkedCall([&] { handle_->requireUsable(); });
   TORCH_CHECK_WITH(
       DistBackendError,
       !aborted_.load(),
       "dlslime: the process group was aborted");
-  return sequence_.fetch_add(1) + 1;
 }
 
 std::chrono::milliseconds DlslimeBackend::limitOf(
@@ -49,9 +48,28 @@ within(std::chrono::milliseconds limit, TimePoint begun, Settings options) {
 
 } // namespace
 
+// Throws what is refused at once.
+void begin(
+    Collectives& collectives,
+    const c10::intrusive_ptr<CollectiveWork>& work,
+    std::chrono::milliseconds limit,
+    Collectives::Begin begin) {
+  try {
+    collectives.begin(c10::DeviceType::CPU, limit, std::move(begin), [work] {
+      work->endIfLate();
+    });
+  } catch (...) { // it never begins
+    work->begin(std::current_exception(), {});
+    throw;
+  }
+  if (const auto refusal = work->refusal()) {
+    std::rethrow_exception(refusal);
+  }
+}
+
 // `call` is given the backend and the options, perhaps later and on another
 // thread: what it needs it has by value. What the first collective has taken to
-// be set up is part of its time. `check` is asked where Gloo can't be, yet.
+// be set up is part of its time. What `check` refuses is not begun.
 template <typename Settings, typename Check, typename Call>
 WorkPtr DlslimeBackend::runOn(
     c10::DeviceType device,
@@ -61,10 +79,11 @@ WorkPtr DlslimeBackend::runOn(
     Call call) {
   const StaysWhenPythonEnds stays;
   const auto limit = limitOf(options.timeout);
-  if (device == c10::DeviceType::CPU && !collectives_->ready(device)) {
+  requireCollectives();
+  if (device == c10::DeviceType::CPU) {
     check(CollectiveChecks(getRank(), getSize()));
   }
-  const auto number = beginCollective();
+  const auto number = sequence_.fetch_add(1) + 1;
   if (device != c10::DeviceType::CPU) {
     const auto begun = Clock::now();
     const auto backend = collectives_->await(device, limit);
@@ -72,9 +91,9 @@ WorkPtr DlslimeBackend::runOn(
   }
   const auto work = c10::make_intrusive<CollectiveWork>(CollectiveWork::Setup{
       handle_, liveCollectives_, collectives_, type, number, limit});
-  const auto begin = [work, options, call = std::move(call)](
-                         const Collectives::BackendPtr& backend,
-                         const std::exception_ptr& problem) mutable {
+  const auto ask = [work, options, call = std::move(call)](
+                       const Collectives::BackendPtr& backend,
+                       const std::exception_ptr& problem) mutable {
     return work->begin(problem, [&](const auto& left) {
       auto own = options;
       own.timeout = left.value_or(options.timeout);
@@ -82,15 +101,10 @@ WorkPtr DlslimeBackend::runOn(
     });
   };
   try {
-    collectives_->begin(device, limit, begin, [work] { work->endIfLate(); });
-  } catch (...) { // it never begins
-    work->begin(std::current_exception(), {});
-    sequence_.fetch_sub(1);
-    throw;
-  }
-  if (const auto refusal = work->refusal()) {
+    begin(*collectives_, work, limit, ask);
+  } catch (...) {
     sequence_.fetch_sub(1); // other ranks count none
-    std::rethrow_exception(refusal);
+    throw;
   }
   if (aborted_.load()) { // while this one was begun
     work->abort();
@@ -309,15 +323,13 @@ WorkPtr DlslimeBackend::alltoall_base(
     std::vector<int64_t>& outputSplits,
     std::vector<int64_t>& inputSplits,
     const c10d::AllToAllOptions& options) {
-  if (input.device().is_cpu()) {
-    CollectiveChecks(getRank(), getSize())
-        .splits(output, input, outputSplits, inputSplits);
-  }
   return runOn(
       input.device().type(),
       c10d::OpType::ALLTOALL_BASE,
       options,
-      [](const auto&) {},
+      [&](const auto& checks) {
+        checks.alltoallBase(output, input, outputSplits, inputSplits);
+      },
       [output = output,
        input = input,
        outputSplits = outputSplits,
@@ -358,7 +370,8 @@ void DlslimeBackend::monitoredBarrier(
     const c10d::BarrierOptions& options,
     bool waitAllRanks) {
   const auto limit = limitOf(options.timeout);
-  beginCollective();
+  requireCollectives();
+  sequence_.fetch_add(1);
   monitoredBarrier_.run(limit, waitAllRanks);
 }
 

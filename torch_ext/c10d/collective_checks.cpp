@@ -14,8 +14,12 @@ using Refuse = std::function<void(const std::string&)>;
 
 Refuse refusalOf(const char* collective) {
   return [collective](const std::string& why) {
-    TORCH_CHECK(false, "ProcessGroupGloo::", collective, ": ", why);
+    TORCH_CHECK(false, "dlslime: ", collective, ": ", why);
   };
+}
+
+std::string describe(const at::Tensor& tensor) {
+  return c10::str("of ", tensor.dtype(), " ", tensor.sizes());
 }
 
 template <typename List>
@@ -141,7 +145,13 @@ void CollectiveChecks::allgather(const Lists& outputs, const Tensors& inputs)
 void CollectiveChecks::allgatherBase(
     const at::Tensor& output,
     const at::Tensor& input) const {
-  allgather({at::chunk(output, size_, 0)}, {input});
+  const auto whole = output.sizes(), part = input.sizes();
+  const bool fits = !part.empty() && whole.size() == part.size() &&
+      whole[0] == part[0] * size_ && whole.slice(1) == part.slice(1) &&
+      output.options().type_equal(input.options());
+  if (!fits) { // or it does, by the rules of chunk()
+    allgather({at::chunk(output, size_, 0)}, {input});
+  }
 }
 
 void CollectiveChecks::allgatherCoalesced(
@@ -177,17 +187,13 @@ void CollectiveChecks::allgatherCoalesced(
   c10d::assertDense(refuse, inputs);
 }
 
-// Gloo's text has a line of its sources, here and in reduceScatterTensors().
 void CollectiveChecks::allgatherIntoTensorCoalesced(
     const Tensors& outputs,
     const Tensors& inputs) const {
-  TORCH_CHECK(
-      outputs.size() == inputs.size(),
-      "Check failed: allgather of ",
-      inputs.size(),
-      " inputs into ",
+  requireSameCount(
+      refusalOf("allgather_into_tensor_coalesced"),
       outputs.size(),
-      " outputs");
+      inputs.size());
   Lists lists(size_);
   for (const auto& output : outputs) {
     const auto chunks = output.chunk(size_);
@@ -236,35 +242,39 @@ void CollectiveChecks::scatter(
 void CollectiveChecks::reduceScatter(
     const Tensors& outputs,
     const Lists& inputs) const {
-  const Refuse refuse = [](const std::string& why) { TORCH_CHECK(false, why); };
+  const auto refuse = refusalOf("reduce_scatter");
+  if (outputs.size() != 1) {
+    refuse("reduce_scatter only supports 1 output");
+  }
   requireSameCount(refuse, outputs.size(), inputs.size());
-  for (const auto& list : inputs) {
-    if (list.size() != size_t(size_)) {
-      refuse("invalid input tensor list size, must be world size");
-    }
+  if (inputs[0].size() != size_t(size_)) {
+    refuse("invalid input tensor list size, must be world size");
+  }
+  const auto& own = inputs[0][rank_];
+  if (own.dtype() != outputs[0].dtype() || own.sizes() != outputs[0].sizes()) {
+    refuse(c10::str(
+        "output ", describe(outputs[0]), " for an input ", describe(own)));
   }
 }
 
 void CollectiveChecks::reduceScatterTensors(
     const Tensors& outputs,
     const Tensors& inputs) const {
-  const Refuse refuse = [](const std::string& why) { TORCH_CHECK(false, why); };
+  const auto refuse = refusalOf("reduce_scatter_tensor");
   requireSameCount(refuse, outputs.size(), inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto& output = outputs[i];
-    if (output.dtype() != inputs[i].dtype() ||
-        output.numel() * size_ != inputs[i].numel()) {
+    const auto part = outputs[i].sizes(), whole = inputs[i].sizes();
+    const bool fits = !part.empty() && whole.size() >= part.size() &&
+        whole[0] == part[0] * size_ &&
+        whole.slice(1, part.size() - 1) == part.slice(1);
+    if (!fits || outputs[i].dtype() != inputs[i].dtype()) {
       refuse(c10::str(
-          "Check failed: reduce_scatter among ",
+          "output ",
+          describe(outputs[i]),
+          " of one of ",
           size_,
-          " ranks into ",
-          output.sizes(),
-          " of ",
-          output.dtype(),
-          " from ",
-          inputs[i].sizes(),
-          " of ",
-          inputs[i].dtype()));
+          " ranks for an input ",
+          describe(inputs[i])));
     }
   }
 }
@@ -284,11 +294,15 @@ void CollectiveChecks::alltoall(const Tensors& outputs, const Tensors& inputs)
   }
 }
 
-void CollectiveChecks::splits(
+void CollectiveChecks::alltoallBase(
     const at::Tensor& output,
     const at::Tensor& input,
     const std::vector<int64_t>& outputSplits,
     const std::vector<int64_t>& inputSplits) const {
+  TORCH_CHECK(
+      output.device() == input.device(),
+      "dlslime: alltoall_base: output tensor and input tensor must be on the "
+      "same type of device");
   if (!outputSplits.empty() || !inputSplits.empty()) {
     c10d::checkSplitSizes(inputSplits, input, size_);
     c10d::checkSplitSizes(outputSplits, output, size_);

@@ -6,10 +6,10 @@
 
 namespace dlslime {
 
-// What Gloo refuses at the call, for collectives that must wait until Gloo can
-// be asked: an error must not come later for the group's first collective than
-// for others. The order and texts are Gloo's. Each throws RuntimeError, as Gloo
-// does.
+// Arguments that Gloo refuses, of CPU tensors. Gloo itself can't be asked
+// before the group's first collective has met the other ranks, and an error
+// must not come later for that one. Each throws RuntimeError with Gloo's text,
+// so that programs find what they know.
 class CollectiveChecks {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -39,12 +39,14 @@ class CollectiveChecks {
       const Lists& inputs,
       const c10d::ScatterOptions& options) const;
   void reduceScatter(const Tensors& outputs, const Lists& inputs) const;
+  // Gloo reads beyond the shape of a tensor with fewer dimensions than the
+  // output has.
   void reduceScatterTensors(const Tensors& outputs, const Tensors& inputs)
       const;
   void alltoall(const Tensors& outputs, const Tensors& inputs) const;
-  // What Gloo finds only at the wait before torch 2.15, when the ranks don't
-  // agree about the next collective any more.
-  void splits(
+  // Before torch 2.15 Gloo refuses such splits only at the wait: the ranks
+  // don't agree about the next collective then.
+  void alltoallBase(
       const at::Tensor& output,
       const at::Tensor& input,
       const std::vector<int64_t>& outputSplits,

@@ -220,7 +220,7 @@ void CollectiveWork::follow(const InnerPtr& inner) const {
 // The store in which the first one meets the other ranks tells more, a moment
 // after its time is over.
 void CollectiveWork::endIfLate() {
-  if (Clock::now() < deadline_ + kLag) {
+  if (Clock::now() < deadline_ + kLag || end_->ended()) {
     return;
   }
   {

@@ -50,12 +50,6 @@ Collectives::Setup& Collectives::usableLocked(c10::DeviceType device) {
   return setup;
 }
 
-bool Collectives::ready(c10::DeviceType device) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto& setup = setups_[device];
-  return setup.backend && setup.waiting.empty();
-}
-
 void Collectives::begin(
     c10::DeviceType device,
     std::chrono::milliseconds limit,

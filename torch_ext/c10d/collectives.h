@@ -38,15 +38,13 @@ class Collectives : public std::enable_shared_from_this<Collectives> {
   // agree about the next one.
   using Begin =
       std::function<bool(const BackendPtr&, const std::exception_ptr& problem)>;
-  // Called every fifth of a second while the other ranks are awaited. Must not
-  // throw.
+  // Called at least every fifth of a second while the other ranks are awaited;
+  // not while Gloo connects to them. Must not throw.
   using WhileWaiting = std::function<void()>;
 
   Collectives(std::shared_ptr<GroupHandle> handle, MakeCollectives make)
       : handle_(std::move(handle)), make_(std::move(make)) {}
 
-  // Whether begin() would call it now.
-  bool ready(c10::DeviceType device);
   // Calls `begin` now where that is possible, else later on a thread of its
   // own. Any thread. `limit` is for all ranks to come. Throws DistBackendError
   // where they have not come: some may have made theirs.

@@ -21,7 +21,7 @@ class MessageStore final : public SetupStore {
   using SetupStore::wait;
 
   // `limit` is for all that is waited for until it ends. `whileWaiting` is
-  // called every fifth of a second, and must not throw.
+  // called at least every fifth of a second, and must not throw.
   MessageStore(
       const std::shared_ptr<GroupHandle>& handle,
       uint32_t tag,
