@@ -273,7 +273,7 @@ def _lives(rank: int, size: int, rounds: int) -> dict[str, dict[str, int]]:
     return holdings
 
 
-def test_two_hundred_lives_of_a_group_leave_nothing_behind() -> None:
-    for holdings in run_world(_lives, 2, 200, init=False, fresh=True, timeout=180):
+def test_a_hundred_lives_of_a_group_leave_nothing_behind() -> None:
+    for holdings in run_world(_lives, 2, 100, init=False, fresh=True, timeout=180):
         expect_the_same(holdings)
         assert grown_kib(holdings) < 4 << 10
