@@ -46,10 +46,8 @@ within(std::chrono::milliseconds limit, TimePoint begun, Settings options) {
   return options;
 }
 
-} // namespace
-
 // Throws what is refused at once.
-void begin(
+void beginNow(
     Collectives& collectives,
     const c10::intrusive_ptr<CollectiveWork>& work,
     std::chrono::milliseconds limit,
@@ -66,6 +64,8 @@ void begin(
     std::rethrow_exception(refusal);
   }
 }
+
+} // namespace
 
 // `call` is given the backend and the options, perhaps later and on another
 // thread: what it needs it has by value. What the first collective has taken to
@@ -101,7 +101,7 @@ WorkPtr DlslimeBackend::runOn(
     });
   };
   try {
-    begin(*collectives_, work, limit, ask);
+    beginNow(*collectives_, work, limit, ask);
   } catch (...) {
     sequence_.fetch_sub(1); // other ranks count none
     throw;

@@ -196,9 +196,8 @@ void CollectiveChecks::allgatherIntoTensorCoalesced(
       inputs.size());
   Lists lists(size_);
   for (const auto& output : outputs) {
-    const auto chunks = output.chunk(size_);
-    for (size_t i = 0; i < chunks.size();
-         ++i) { // of few rows: fewer than ranks
+    const auto chunks = output.chunk(size_); // of few rows: fewer than ranks
+    for (size_t i = 0; i < chunks.size(); ++i) {
       lists[i].push_back(chunks[i]);
     }
   }
