@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -44,16 +45,35 @@ uint64_t CallbackThread::post(std::function<void()> callback) {
   waiting_.push_back(std::move(callback));
   const auto free = static_cast<size_t>(threads_ - running_);
   if (free < waiting_.size() && threads_ < mostThreads_) {
-    ++threads_;
-    std::thread([this] { run(); }).detach();
+    startThread();
   }
   changed_.notify_all();
   return ++posted_;
 }
 
+// With mutex_ held. One that can't be had is tried again with the next
+// callback, and by those that wait for theirs.
+void CallbackThread::startThread() {
+  try {
+    std::thread([this] { run(); }).detach();
+    ++threads_;
+  } catch (const std::system_error& error) {
+    if (threads_ == 0 && !std::exchange(shortageSaid_, true)) {
+      logError(
+          std::string("the callbacks of futures wait, since no thread can be "
+                      "started for them (ulimit -u, a container's limit of "
+                      "processes): ") +
+          error.what());
+    }
+  }
+}
+
 bool CallbackThread::awaitTurn(uint64_t ticket) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (begun_ < ticket) {
+    if (threads_ == 0) {
+      startThread();
+    }
     if (running_ == threads_ && Clock::now() - since_ > kPatience) {
       return false;
     }

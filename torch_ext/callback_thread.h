@@ -24,7 +24,7 @@ class CallbackThread {
   // Returns the callback's ticket.
   uint64_t post(std::function<void()> callback);
   // Returns true once the callback with this ticket has begun; false if those
-  // before it have been running for a while.
+  // before it have been running for a while, or there is no thread to be had.
   bool awaitTurn(uint64_t ticket);
   // Returns when nothing is left to run, or when `most` has passed.
   void drain(milliseconds most);
@@ -32,6 +32,7 @@ class CallbackThread {
  private:
   explicit CallbackThread(int mostThreads) : mostThreads_(mostThreads) {}
   void run();
+  void startThread();
 
   const int mostThreads_;
   std::mutex mutex_;
@@ -43,6 +44,7 @@ class CallbackThread {
   TimePoint since_; // of which the last one began then
   uint64_t posted_ = 0; // tickets given,
   uint64_t begun_ = 0; // and the last that has begun
+  bool shortageSaid_ = false;
 };
 
 } // namespace dlslime

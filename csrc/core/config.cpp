@@ -203,6 +203,11 @@ Config Config::fromEnvironment() {
   config.ringBytes = (config.ringBytes + kPage - 1) / kPage * kPage;
   readNumber(
       "DLSLIME_UNEXPECTED_LIMIT", 0, SIZE_MAX / 2, config.unexpectedLimitBytes);
+  readNumber(
+      "DLSLIME_ANNOUNCED_LIMIT",
+      4096,
+      SIZE_MAX / 2,
+      config.announcedLimitBytes);
   readMicroseconds("DLSLIME_SPIN_US", 0, 1'000'000, config.spin);
   readMicroseconds("DLSLIME_TICK_US", 100, 3'600'000'000, config.tick);
   readMilliseconds("DLSLIME_RECOVERY_MS", config.recovery);

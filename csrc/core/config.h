@@ -94,6 +94,10 @@ struct Config {
   // DLSLIME_UNEXPECTED_LIMIT, bytes: eager data a receiver keeps per peer for
   // receives that are not posted yet; above it the sender announces instead.
   size_t unexpectedLimitBytes = 16 * 1024 * 1024;
+  // DLSLIME_ANNOUNCED_LIMIT, bytes: what a receiver keeps of messages that a
+  // peer has announced and that no receive has taken yet, 256 bytes for each; a
+  // peer that announces more has failed.
+  size_t announcedLimitBytes = size_t{64} << 20;
   // DLSLIME_SPIN_US: how long a waiter polls before it sleeps. Not set: a few
   // times what sleeping and waking costs (engine/system_cost.h), 50 us where
   // that is 9 us.

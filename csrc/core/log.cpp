@@ -5,6 +5,9 @@
 #include <atomic>
 #include <cstdio>
 #include <mutex>
+#include <string_view>
+
+#include "core/printable.h"
 
 namespace dlslime {
 
@@ -36,6 +39,22 @@ char levelLetter(LogLevel level) {
   return '?';
 }
 
+// Some of it may be of other processes, whatever they send: no terminal is to
+// obey it. Lines of our own may be several.
+std::string cleaned(std::string_view text) {
+  constexpr size_t kMostLineBytes = 16384;
+  std::string out;
+  for (;;) {
+    const size_t end = text.find('\n');
+    out += printable(text.substr(0, end), kMostLineBytes);
+    if (end == std::string_view::npos) {
+      return out;
+    }
+    out += '\n';
+    text.remove_prefix(end + 1);
+  }
+}
+
 } // namespace
 
 void setLogLevel(LogLevel level) {
@@ -55,9 +74,10 @@ void log(LogLevel level, const std::string& line) {
   if (!logEnabled(level)) {
     return;
   }
+  const auto text = cleaned(line);
   const std::lock_guard<std::mutex> guard(sinkMutex());
   if (sinkSlot()) {
-    sinkSlot()(level, line);
+    sinkSlot()(level, text);
     return;
   }
   std::fprintf(
@@ -65,7 +85,7 @@ void log(LogLevel level, const std::string& line) {
       "[dlslime %c pid %d] %s\n",
       levelLetter(level),
       getpid(),
-      line.c_str());
+      text.c_str());
 }
 
 } // namespace dlslime

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace dlslime {
 
@@ -13,15 +14,14 @@ namespace dlslime {
 class SaidOnce {
  public:
   bool isNew(std::string reason) {
-    dropNumbers(reason);
+    reason = withoutNumbers(std::move(reason));
     const std::lock_guard<std::mutex> guard(mutex_);
     // Bounded, since some say what a peer has sent.
     return said_.size() < kMost && said_.insert(std::move(reason)).second;
   }
 
- private:
-  // Words that begin with a digit.
-  static void dropNumbers(std::string& text) {
+  // Without words that begin with a digit.
+  static std::string withoutNumbers(std::string text) {
     bool inWord = false, dropped = false;
     std::erase_if(text, [&](unsigned char c) {
       const bool part = std::isalnum(c) != 0 || c == '_';
@@ -29,8 +29,10 @@ class SaidOnce {
       inWord = part;
       return dropped;
     });
+    return text;
   }
 
+ private:
   static constexpr size_t kMost = 64;
   std::mutex mutex_;
   std::set<std::string> said_; // guarded by mutex_, without their numbers

@@ -13,9 +13,14 @@ class Segment {
  public:
   // Throws Error.
   static Segment create(size_t size);
-  // Maps a peer's segment. Throws Error unless it has exactly this size and
-  // is sealed against shrinking, which would turn our reads into SIGBUS.
+  // Which only this process can write to (Linux 5.1; before that, peers are
+  // trusted not to).
+  static Segment createForReaders(size_t size);
+  // Maps a peer's segment. Throws Error unless it has exactly this size, is
+  // sealed against shrinking, and of plain pages: of others, and of those that
+  // are gone, our reads would be SIGBUS.
   static Segment adopt(UniqueFd fd, size_t size);
+  static Segment adoptForReading(UniqueFd fd, size_t size);
 
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&&) = delete;
@@ -35,7 +40,7 @@ class Segment {
   }
 
  private:
-  Segment(UniqueFd fd, size_t size);
+  Segment(UniqueFd fd, size_t size, int protection);
 
   UniqueFd fd_;
   std::byte* data_ = nullptr;

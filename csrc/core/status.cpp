@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
+#include <system_error>
 
 namespace dlslime {
 
@@ -82,9 +84,21 @@ std::string descriptorLimitText() {
 }
 
 Status statusOf(const std::exception& error) {
-  const auto* const ours = dynamic_cast<const Error*>(&error);
-  return ours != nullptr ? ours->status()
-                         : Status(ErrorCode::kTransportFailed, error.what());
+  if (const auto* const ours = dynamic_cast<const Error*>(&error)) {
+    return ours->status();
+  }
+  const auto* const system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr &&
+      system->code() == std::errc::resource_unavailable_try_again) {
+    return {
+        ErrorCode::kExhausted,
+        std::string("no thread can be started: ") + error.what() +
+            " (ulimit -u, or the limit of processes of a container)"};
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return {ErrorCode::kExhausted, "this process has no memory left"};
+  }
+  return {ErrorCode::kTransportFailed, error.what()};
 }
 
 } // namespace dlslime

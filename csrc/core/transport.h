@@ -121,6 +121,9 @@ class Connection {
     return lanes();
   }
   virtual size_t maxPayload() const = 0; // bytes per message
+  // The socket on which the two have met, on which any byte wakes the other end
+  // from now on; -1: it has been closed. It is not the connection's to close.
+  virtual void useSocket(int /*fd*/) {}
   // Another process of this host, to which GPUs' memory may be shown.
   virtual bool onThisHost() const {
     return false;
@@ -322,7 +325,9 @@ class Transport {
     std::shared_ptr<void> carrierSource; // see gloo/carrier.h
     std::string nonce; // the same at both ends, new for each connection
     bool initiator = false;
-    PeerIdentity peer;
+    PeerIdentity peer; // as it says itself: for texts alone
+    // Of this host, as the kernel knows it; 0: it is not in our namespace.
+    uint32_t peerPid = 0;
     OpenSideSocket sideSocket{}; // may be called after this object is gone
   };
   virtual Offer offer(const Context& context) = 0;

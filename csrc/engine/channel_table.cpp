@@ -12,26 +12,38 @@ namespace {
 constexpr size_t kMostFailures = 1024; // of keys; instances never come again
 } // namespace
 
-std::shared_ptr<PeerChannel> ChannelTable::find(const ChannelKey& key) const {
+const ChannelTable::Entry* ChannelTable::aliveWith(
+    const ChannelKey& key) const {
   for (const auto& entry : entries_) {
     if (entry.channel->alive() && entry.key == key) {
-      return entry.channel;
+      return &entry;
     }
   }
   return nullptr;
 }
 
+std::shared_ptr<PeerChannel> ChannelTable::find(const ChannelKey& key) const {
+  const auto* const found = aliveWith(key);
+  return found != nullptr ? found->channel : nullptr;
+}
+
+Bytes ChannelTable::pairSecretOf(const ChannelKey& key) const {
+  const auto* const found = aliveWith(key);
+  return found != nullptr ? found->contact.pairSecret : Bytes();
+}
+
 void ChannelTable::add(
     const ChannelKey& key,
-    AddressRecord peer,
+    Contact contact,
     std::shared_ptr<PeerChannel> channel,
     std::optional<ControlSocket> socket) {
   const auto token = nextToken_++;
   if (socket) {
     sleeper_.add(socket->fd(), token);
+    channel->useSocket(socket->fd());
   }
   entries_.push_back(
-      {key, std::move(peer), std::move(channel), std::move(socket), token});
+      {key, std::move(contact), std::move(channel), std::move(socket), token});
 }
 
 ChannelTable::Entry& ChannelTable::entryOf(const PeerChannel& channel) {
@@ -48,6 +60,7 @@ void ChannelTable::replaceSocket(
   dropSocket(entry);
   entry.token = nextToken_++;
   sleeper_.add(socket.fd(), entry.token);
+  entry.channel->useSocket(socket.fd());
   entry.socket.emplace(std::move(socket));
 }
 
@@ -60,7 +73,7 @@ std::vector<ChannelTable::Member> ChannelTable::those(
   std::vector<Member> found;
   for (const auto& entry : entries_) {
     if (wanted(*entry.channel)) {
-      found.push_back({entry.key, entry.peer, entry.channel});
+      found.push_back({entry.key, entry.contact, entry.channel});
     }
   }
   return found;
@@ -93,6 +106,7 @@ std::shared_ptr<PeerChannel> ChannelTable::claimCopy(CopyJob& job) {
 void ChannelTable::dropSocket(Entry& entry) {
   if (entry.socket) {
     sleeper_.remove(entry.socket->fd());
+    entry.channel->useSocket(-1);
     entry.socket.reset();
   }
 }
@@ -106,7 +120,7 @@ void ChannelTable::onSocket(uint64_t token) {
     const auto got =
         recv(entry.socket->fd(), ignored, sizeof(ignored), MSG_DONTWAIT);
     if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) {
-      return; // nothing is said here after the handshake; not an end either
+      return; // the peer rings; or some of many rings have been taken
     }
     const int error = got < 0 ? errno : 0;
     dropSocket(entry);

@@ -29,12 +29,19 @@ class ChannelTable {
 
   // The open channel with this key, or null.
   std::shared_ptr<PeerChannel> find(const ChannelKey& key) const;
+  // What it takes to connect to the peer again.
+  struct Contact {
+    AddressRecord record;
+    Bytes pairSecret; // drawn when the two connected first; empty: to oneself
+  };
   // `socket` is empty for the channel to oneself.
   void add(
       const ChannelKey& key,
-      AddressRecord peer,
+      Contact contact,
       std::shared_ptr<PeerChannel> channel,
       std::optional<ControlSocket> socket);
+  // Empty: there is no such channel.
+  Bytes pairSecretOf(const ChannelKey& key) const;
   void replaceSocket(const PeerChannel& channel, ControlSocket socket);
   void dropSocket(const PeerChannel& channel);
 
@@ -61,7 +68,7 @@ class ChannelTable {
   std::vector<Retired> reap();
   struct Member {
     ChannelKey key;
-    AddressRecord peer;
+    Contact contact;
     std::shared_ptr<PeerChannel> channel;
   };
   std::vector<Member> those(
@@ -83,11 +90,12 @@ class ChannelTable {
  private:
   struct Entry {
     ChannelKey key;
-    AddressRecord peer;
+    Contact contact;
     std::shared_ptr<PeerChannel> channel;
     std::optional<ControlSocket> socket;
     uint64_t token;
   };
+  const Entry* aliveWith(const ChannelKey& key) const;
   void dropSocket(Entry& entry);
   Entry& entryOf(const PeerChannel& channel);
   void noteFailure(const Entry& entry);

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -12,13 +13,13 @@
 #include "core/fork_guard.h"
 #include "core/status.h"
 #include "engine/net_address.h"
+#include "engine/wire_records.h"
 
 namespace dlslime {
 
 namespace {
 
-constexpr uint32_t kMostFrameBytes = 64 * 1024;
-constexpr size_t kMostFds = 8;
+constexpr size_t kMostFds = kMostDescriptors;
 
 // A host that has lost its power or its cable says nothing: after 10 s of
 // silence it is asked three times, five seconds apart.
@@ -105,7 +106,6 @@ ControlSocket& ControlSocket::operator=(ControlSocket&& other) noexcept {
   fd_ = std::move(other.fd_);
   heard_ = other.heard_;
   received_ = std::move(other.received_);
-  receivedFds_ = std::move(other.receivedFds_);
   return *this;
 }
 
@@ -188,27 +188,19 @@ std::string ControlSocket::peerText() const {
   return error == 0 ? peer.text() : "a process that is gone";
 }
 
-std::string ControlSocket::peerHost() const {
+std::string ControlSocket::peerSource() const {
+  if (local()) {
+    return "uid " + std::to_string(credentials().uid);
+  }
   const auto text = peerText();
-  return local() ? text : text.substr(0, text.rfind(':'));
+  return text.substr(0, text.rfind(':'));
 }
 
-void ControlSocket::sendFrame(
-    ByteSpan bytes,
-    const std::vector<UniqueFd>& fds) {
-  ByteWriter writer;
-  writer.blob(bytes);
-  const Bytes frame = writer.take();
-  iovec part{const_cast<std::byte*>(frame.data()), frame.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  std::optional<DescriptorCargo> cargo;
-  if (!fds.empty()) {
-    cargo.emplace(message, fds);
-  }
-  const auto sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
-  if (sent != static_cast<ssize_t>(frame.size())) {
+namespace {
+
+void sendWhole(int fd, msghdr& message, size_t size) {
+  const auto sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+  if (sent != static_cast<ssize_t>(size)) {
     throw Error(
         ErrorCode::kPeerFailed,
         "the handshake could not be sent: " +
@@ -216,69 +208,132 @@ void ControlSocket::sendFrame(
   }
 }
 
-void ControlSocket::receiveSome() {
-  std::array<std::byte, 4096> buffer{};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)>
-      control{};
-  iovec part{buffer.data(), buffer.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const auto got = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
-  for (auto* header = CMSG_FIRSTHDR(&message); got > 0 && header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_type != SCM_RIGHTS) {
-      continue;
-    }
-    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-      receivedFds_.emplace_back(fd);
-    }
-  }
+// False: nothing is there now. Throws Error: it has ended.
+bool received(ssize_t got) {
   if (got == 0) {
     throw Error(
         ErrorCode::kPeerFailed, "the peer closed the socket in the handshake");
-  }
-  if (got > 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
-    throw Error(ErrorCode::kExhausted, noDescriptorText());
   }
   if (got < 0 && errno != EAGAIN && errno != EINTR) {
     throw Error(
         ErrorCode::kPeerFailed,
         "the handshake could not be read: " + errnoText(errno));
   }
-  if (got > 0) {
+  return got > 0;
+}
+
+std::vector<UniqueFd> takeDescriptors(msghdr& message) {
+  std::vector<UniqueFd> fds;
+  for (auto* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
+}
+
+} // namespace
+
+void ControlSocket::sendFrame(ByteSpan bytes) {
+  ByteWriter writer;
+  writer.blob(bytes);
+  const Bytes frame = writer.take();
+  iovec part{const_cast<std::byte*>(frame.data()), frame.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  sendWhole(fd_.get(), message, frame.size());
+}
+
+void ControlSocket::sendDescriptors(const std::vector<UniqueFd>& fds) {
+  std::byte carrier{}; // descriptors need a byte to travel beside
+  iovec part{&carrier, 1};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  const DescriptorCargo cargo(message, fds);
+  sendWhole(fd_.get(), message, 1);
+}
+
+// True: so many bytes of the frame are there.
+bool ControlSocket::receiveUpTo(size_t size) {
+  while (received_.size() < size) {
+    std::array<std::byte, 4096> buffer{};
+    iovec part{buffer.data(), std::min(buffer.size(), size - received_.size())};
+    msghdr message{}; // without room for descriptors, which the kernel drops
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    const auto got = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+    if (!received(got)) {
+      return false;
+    }
+    if ((message.msg_flags & MSG_CTRUNC) != 0) {
+      throw Error(
+          ErrorCode::kPeerFailed,
+          "it sends descriptors where the handshake has none");
+    }
     heard_ = true;
     received_.insert(received_.end(), buffer.begin(), buffer.begin() + got);
   }
+  return true;
 }
 
-std::optional<ControlSocket::Frame> ControlSocket::receiveFrame() {
-  receiveSome();
-  if (received_.size() < sizeof(uint32_t)) {
+std::optional<Bytes> ControlSocket::receiveFrame(size_t most) {
+  if (!receiveUpTo(sizeof(uint32_t))) {
     return std::nullopt;
   }
   const auto size = ByteReader(received_).number<uint32_t>();
-  if (size > kMostFrameBytes || receivedFds_.size() > kMostFds) {
+  if (size > most) {
     throw Error(
         ErrorCode::kPeerFailed,
-        "a handshake frame of " + std::to_string(size) + " bytes with " +
-            std::to_string(receivedFds_.size()) + " descriptors is refused");
+        "a handshake frame of " + std::to_string(size) +
+            " bytes is refused: at most " + std::to_string(most) +
+            " may come now");
   }
-  if (received_.size() < sizeof(uint32_t) + size) {
+  if (!receiveUpTo(sizeof(uint32_t) + size)) {
     return std::nullopt;
   }
-  Frame frame;
-  const auto begin = received_.begin() + sizeof(uint32_t);
-  frame.bytes.assign(begin, begin + size);
-  received_.erase(received_.begin(), begin + size);
-  frame.fds = std::move(receivedFds_);
-  receivedFds_.clear();
+  Bytes frame(received_.begin() + sizeof(uint32_t), received_.end());
+  received_.clear();
   return frame;
+}
+
+std::optional<std::vector<UniqueFd>> ControlSocket::receiveDescriptors(
+    size_t count) {
+  std::byte carrier{};
+  iovec part{&carrier, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)>
+      control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_LEN(sizeof(int) * std::min(count, kMostFds));
+  const auto got =
+      recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (!received(got)) {
+    return std::nullopt;
+  }
+  auto fds = takeDescriptors(message);
+  const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  if (cut && fds.size() < count) {
+    throw Error(ErrorCode::kExhausted, noDescriptorText());
+  }
+  if (cut || fds.size() != count) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        std::to_string(fds.size()) + (cut ? " or more" : "") +
+            " descriptors came in the handshake, and " + std::to_string(count) +
+            " were announced");
+  }
+  return fds;
 }
 
 } // namespace dlslime

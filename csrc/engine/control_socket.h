@@ -30,17 +30,15 @@ class UnixAddress {
   socklen_t size_ = 0;
 };
 
-// The socket between two processes, a unix one on one host, else TCP: two
-// handshake frames, with descriptors on a unix one, then silence, until its
-// end tells that the peer has gone; over TCP a host that is gone without a
-// word is noticed after half a minute. Never blocks. Closed in forked children
-// (fork_guard.h).
+// The socket between two processes, a unix one on one host, else TCP: the
+// frames of a handshake, with descriptors between them on a unix one, then
+// silence, until its end tells that the peer has gone; over TCP a host that is
+// gone without a word is noticed after half a minute. Never blocks. Closed in
+// forked children (fork_guard.h).
 class ControlSocket {
  public:
-  struct Frame {
-    Bytes bytes;
-    std::vector<UniqueFd> fds;
-  };
+  static constexpr size_t kMostFrameBytes = 64 * 1024;
+
   // Throws Error: kPeerFailed if nobody listens there, else kTimeout: it has no
   // room for us now, there is no way to it, ...
   static ControlSocket connectTo(const std::string& abstractName);
@@ -59,10 +57,15 @@ class ControlSocket {
   }
   // Throws Error if the frame can't be sent whole: both ends are fresh, so
   // their buffers have room.
-  void sendFrame(ByteSpan bytes, const std::vector<UniqueFd>& fds);
-  // A whole frame, or nothing yet. Throws Error if the socket has ended or
-  // the peer sends what no frame may be.
-  std::optional<Frame> receiveFrame();
+  void sendFrame(ByteSpan bytes);
+  // A whole frame of at most so many bytes, or nothing yet; descriptors beside
+  // it never reach this process. Reads no byte beyond it. Throws Error if the
+  // socket has ended or the peer sends what no frame may be.
+  std::optional<Bytes> receiveFrame(size_t most = kMostFrameBytes);
+  // Between processes of this host, after a frame that told their number: 1 or
+  // more. The same errors.
+  void sendDescriptors(const std::vector<UniqueFd>& fds);
+  std::optional<std::vector<UniqueFd>> receiveDescriptors(size_t count);
   // Nothing is to be read but the end.
   bool ended() const;
   // It is the caller's alone from now on.
@@ -73,22 +76,24 @@ class ControlSocket {
   bool silent() const {
     return !heard_;
   }
-  // Who is at the other end, as the kernel knows it.
+  // The process at the other end, as the kernel knows it: the one that called
+  // connect(), or listen().
   struct Credentials {
-    uint32_t pid, uid;
+    uint32_t pid = 0; // in our namespace of pids; 0: it is not in there
+    uint32_t uid = 0; // effective
   };
   Credentials credentials() const; // of a unix socket
   // "process 12 of uid 0", or "10.9.0.2:4711".
   std::string peerText() const;
-  std::string peerHost() const; // the same for all its connections
+  // "uid 0", or "10.9.0.2": the same for all connections of one origin.
+  std::string peerSource() const;
 
  private:
-  void receiveSome();
+  bool receiveUpTo(size_t size);
 
   UniqueFd fd_;
   bool heard_ = false;
-  Bytes received_;
-  std::vector<UniqueFd> receivedFds_;
+  Bytes received_; // of the frame that has begun
 };
 
 } // namespace dlslime

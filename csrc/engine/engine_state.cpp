@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "core/log.h"
@@ -83,12 +84,17 @@ std::shared_ptr<Group> EngineState::groupUsing(
   return nullptr;
 }
 
-std::shared_ptr<PeerChannel> EngineState::makeChannel(PeerIdentity peer) {
+std::shared_ptr<PeerChannel> EngineState::makeChannel(
+    PeerIdentity peer,
+    uint64_t unexpectedLimit) {
   return std::make_shared<PeerChannel>(
       membership,
       completions,
       regions,
-      Outbound::Limits{config.eagerLimitBytes, config.unexpectedLimitBytes},
+      Outbound::Limits{
+          config.eagerLimitBytes,
+          std::min<uint64_t>(config.unexpectedLimitBytes, unexpectedLimit),
+          config.announcedLimitBytes},
       std::move(peer));
 }
 

@@ -59,7 +59,10 @@ struct EngineState {
   Accelerator* accelerator() const {
     return accelerator_.load(std::memory_order_acquire);
   }
-  std::shared_ptr<PeerChannel> makeChannel(PeerIdentity peer);
+  // The peer keeps so many bytes of our eager messages.
+  std::shared_ptr<PeerChannel> makeChannel(
+      PeerIdentity peer,
+      uint64_t unexpectedLimit);
   // Under the lock: a group with a link over this channel, and whose; or null.
   std::shared_ptr<Group> groupUsing(const PeerChannel& channel, int& rank)
       const;

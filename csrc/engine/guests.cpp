@@ -1,15 +1,23 @@
 #include "engine/guests.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/group.h"
 
 namespace dlslime {
 
-std::optional<Guests::Refusal> Guests::refusal() const {
+std::optional<Guests::Refusal> Guests::refusal(const PeerChannel& from) const {
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (waiting_ >= kMostWaiting) {
-    return Refusal{RefusalReason::kTooManyGuests, waiting_};
+  const auto ofOne = static_cast<size_t>(
+      std::count_if(guests_.begin(), guests_.end(), [&](const auto& entry) {
+        return !entry.second.accepted &&
+            entry.second.from.lock().get() == &from;
+      }));
+  if (waiting_ >= kMostWaiting || ofOne >= kMostWaitingOfOne) {
+    return Refusal{
+        RefusalReason::kTooManyGuests,
+        waiting_ >= kMostWaiting ? waiting_ : ofOne};
   }
   if (unread_ > mostUnread_) {
     return Refusal{RefusalReason::kTooMuchUnread, unread_};
@@ -17,10 +25,12 @@ std::optional<Guests::Refusal> Guests::refusal() const {
   return std::nullopt;
 }
 
-void Guests::add(std::shared_ptr<Group> group) {
+void Guests::add(
+    std::shared_ptr<Group> group,
+    const std::shared_ptr<PeerChannel>& from) {
   const std::lock_guard<std::mutex> guard(mutex_);
   const auto id = group->id();
-  guests_.emplace(id, Guest{std::move(group)});
+  guests_.emplace(id, Guest{std::move(group), false, from});
   ++waiting_;
 }
 
@@ -45,7 +55,7 @@ bool Guests::keep(std::shared_ptr<Group> group) {
     return false;
   }
   const auto id = group->id();
-  guests_.emplace(id, Guest{std::move(group), true});
+  guests_.emplace(id, Guest{std::move(group), true, {}});
   return true;
 }
 

@@ -12,6 +12,7 @@
 namespace dlslime {
 
 class Group;
+class PeerChannel;
 
 // The groups of a hub's guests that its owner does not hold:
 // it has not accepted them yet, or has dropped them again. Any thread.
@@ -25,9 +26,11 @@ class Guests {
     RefusalReason reason{};
     uint64_t amount = 0; // guests or bytes
   };
-  // Why nobody can come now.
-  std::optional<Refusal> refusal() const;
-  void add(std::shared_ptr<Group> group);
+  // Why no guest can come now from the process behind this channel.
+  std::optional<Refusal> refusal(const PeerChannel& from) const;
+  void add(
+      std::shared_ptr<Group> group,
+      const std::shared_ptr<PeerChannel>& from);
   // Those that have not been accepted, in the order in which they came.
   std::vector<std::shared_ptr<Group>> accept();
   // The owner has dropped one that it had accepted: it stays until it leaves.
@@ -43,10 +46,12 @@ class Guests {
   struct Guest {
     std::shared_ptr<Group> group;
     bool accepted = false;
+    std::weak_ptr<PeerChannel> from; // for comparison
     uint64_t unreadBytes = 0; // once it has left
   };
   // A process that knows the address may come as often as it likes.
   static constexpr size_t kMostWaiting = 4096;
+  static constexpr size_t kMostWaitingOfOne = 1024; // process
 
   const uint64_t mostUnread_;
   mutable std::mutex mutex_;

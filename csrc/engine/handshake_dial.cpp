@@ -1,3 +1,6 @@
+#include <unistd.h>
+
+#include "core/random.h"
 #include "engine/handshakes.h"
 
 // The side of a handshake that connects: from an address record to a socket.
@@ -6,7 +9,7 @@ namespace dlslime {
 
 void Handshakes::connect(Attempt& attempt) {
   const auto& record = attempt.request.record;
-  if (!sameHost(state_.self, record.identity)) {
+  if (!meetLocally(state_.self, record.identity)) {
     connectByNetwork(attempt);
     return;
   }
@@ -17,26 +20,34 @@ void Handshakes::connect(Attempt& attempt) {
     throw;
   }
   const auto other = attempt.socket->credentials();
-  if (other.uid != record.identity.uid) {
+  if (other.uid != state_.self.uid && other.uid != geteuid()) {
     throw Error(
         ErrorCode::kPeerFailed,
-        "its socket belongs to uid " + std::to_string(other.uid) +
-            ", the address record to uid " +
-            std::to_string(record.identity.uid));
+        "its socket belongs to a process of uid " + std::to_string(other.uid) +
+            ", and this process is of uid " + std::to_string(state_.self.uid) +
+            ": nothing is said to it");
   }
-  sendHello(attempt);
+  attempt.context.peerPid = other.pid;
+  sendGreeting(attempt);
 }
 
 // No later try would find any.
 void Handshakes::requireAddress(const Attempt& attempt) const {
   const auto& record = attempt.request.record;
-  if (!sameHost(state_.self, record.identity) && record.addresses.empty()) {
-    throw Error(
-        ErrorCode::kUnavailable,
-        "it is on another host (" + record.identity.host +
-            ") and has no network address there: its log says why "
-            "(DLSLIME_SOCKET_IFNAME)");
+  if (meetLocally(state_.self, record.identity) || !record.addresses.empty()) {
+    return;
   }
+  const auto& peer = record.identity;
+  throw Error(
+      ErrorCode::kUnavailable,
+      sameHost(state_.self, peer)
+          ? "it is of another user (uid " + std::to_string(peer.uid) +
+              ", this process of uid " + std::to_string(state_.self.uid) +
+              "), so that the two could only meet by the network, and it has "
+              "no network address (DLSLIME_SOCKET_IFNAME)"
+          : "it is on another host (" + peer.host +
+              ") and has no network address there: its log says why "
+              "(DLSLIME_SOCKET_IFNAME)");
 }
 
 void Handshakes::connectByNetwork(Attempt& attempt) {
@@ -76,22 +87,86 @@ void Handshakes::onConnected(Attempt& attempt) {
     return;
   }
   attempt.connecting = false;
-  sendHello(attempt);
+  sendGreeting(attempt);
 }
 
-void Handshakes::sendHello(Attempt& attempt) {
+void Handshakes::sendGreeting(Attempt& attempt) {
+  attempt.key.reset();
+  attempt.welcome.reset();
+  attempt.greeting.nonce = randomBytes(kNonceBytes);
   try {
-    attempt.socket->sendFrame(attempt.hello, attempt.helloFds);
+    attempt.socket->sendFrame(encode(attempt.greeting));
   } catch (const Error&) {
     // One that can't serve us says why before it hangs up.
-    auto told = attempt.socket->receiveFrame();
-    if (told) {
-      settle(attempt, decodeWelcome(told->bytes), *told);
+    if (const auto told = attempt.socket->receiveFrame()) {
+      onChallenge(attempt, *told);
     }
     throw;
   }
-  attempt.helloFds.clear();
   attempt.deadline = deadlineAfter(kHandshakeTime);
+}
+
+// Nothing of ours goes to a process that has not proved that it is the one we
+// mean: neither what we offer, nor descriptors.
+void Handshakes::onChallenge(Attempt& attempt, ByteSpan frame) {
+  const auto challenge = decodeChallenge(frame);
+  if (challenge.verdict == Verdict::kLater) {
+    throw Error(ErrorCode::kExhausted, challenge.text);
+  }
+  if (challenge.verdict == Verdict::kStranger) {
+    refusedBy(attempt, challenge.text);
+  }
+  const SessionKey key(
+      attempt.request.secret(), attempt.greeting, challenge.nonce);
+  if (!key.provenBy(challenge.proof)) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        attempt.request.pairSecret.empty()
+            ? "what answers there does not know the token of its address record"
+            : "what answers there does not know this pair's secret");
+  }
+  attempt.key = key;
+  attempt.socket->sendFrame(
+      key.seal(SessionKey::End::kInitiator, 0, encode(attempt.hello)));
+  if (!attempt.helloFds.empty()) {
+    attempt.socket->sendDescriptors(attempt.helloFds);
+    attempt.helloFds.clear();
+  }
+  attempt.deadline = deadlineAfter(kHandshakeTime);
+}
+
+void Handshakes::onAnswer(const ChannelKey& key) {
+  auto& attempt = attempts_.at(key);
+  auto& socket = *attempt.socket;
+  if (!attempt.welcome) {
+    const auto frame = socket.receiveFrame();
+    if (!frame) {
+      return;
+    }
+    if (!attempt.key) {
+      onChallenge(attempt, *frame);
+      return;
+    }
+    if (attempt.connection) {
+      throw Error(ErrorCode::kPeerFailed, "it says more than was asked");
+    }
+    attempt.welcome =
+        decodeWelcome(attempt.key->open(SessionKey::End::kAcceptor, 0, *frame));
+  }
+  std::vector<UniqueFd> fds;
+  if (const size_t count = attempt.welcome->descriptors; count > 0) {
+    auto received = socket.receiveDescriptors(count);
+    if (!received) {
+      return;
+    }
+    fds = std::move(*received);
+  }
+  auto welcome = std::move(*attempt.welcome);
+  attempt.welcome.reset();
+  settle(attempt, std::move(welcome), std::move(fds));
+  if (verify(attempt)) {
+    attempts_.erase(key);
+  }
 }
 
 // Whoever answers at one address of another host need not be the one we mean:
@@ -102,7 +177,7 @@ void Handshakes::onProblem(const ChannelKey& key, const Status& why) {
   try {
     if (why.code() != ErrorCode::kUnavailable && attempt.socket &&
         !attempt.connection && // else it was the one we mean
-        !sameHost(state_.self, record.identity) &&
+        !meetLocally(state_.self, record.identity) &&
         attempt.address < record.addresses.size()) {
       nextAddress(attempt, why);
       connectByNetwork(attempt); // or tells all that were tried

@@ -11,136 +11,69 @@
 namespace dlslime {
 
 namespace {
-constexpr size_t kMostGuests = 256;
-constexpr milliseconds kSilence{1000};
 constexpr microseconds kDrainPause{50};
 constexpr milliseconds kMostDraining{1100}; // a little more than a device may
 } // namespace
 
-// Who knocks while we are full waits in the listeners' queues: the oldest guest
-// that has said nothing leaves first, if it has had time to speak. One that was
-// answered counts on it, and would take our leaving for our death.
-bool Handshakes::accepting() const {
-  const auto now = Clock::now();
-  if (now < acceptAgain_ || guests_.size() < kMostGuests) {
-    return now >= acceptAgain_;
-  }
-  const auto oldest = std::find_if(guests_.begin(), guests_.end(), unanswered);
-  return oldest != guests_.end() &&
-      oldest->deadline - kHandshakeTime + kSilence <= now;
+// What is begun by one source leaves room for all others.
+bool Handshakes::roomFor(const Incoming& incoming) const {
+  const auto source = incoming.source();
+  const auto ofSource =
+      std::count_if(guests_.begin(), guests_.end(), [&](const Guest& guest) {
+        return guest.incoming.source() == source;
+      });
+  return guests_.size() < limits_.proven &&
+      static_cast<size_t>(ofSource) < limits_.provenOfOneSource;
 }
 
-void Handshakes::acceptGuests(Listener& listener) {
-  while (accepting()) {
-    auto socket = listener.accept();
-    if (!socket) {
-      if (listener.exhausted()) {
-        refuseAll(listener);
-      }
+void Handshakes::onIncoming(Incoming incoming) {
+  Welcome refusal;
+  try {
+    if (incoming.hello.route == kSideRoute) {
+      bringSideSocket(incoming);
       return;
     }
-    if (guests_.size() >= kMostGuests) {
-      // It is the likeliest to be nobody; those who know us speak at once.
-      if (!std::exchange(crowdSaid_, true)) {
-        logWarning("too many connections in the handshake: dropped the oldest");
-      }
-      guests_.erase(std::find_if(guests_.begin(), guests_.end(), unanswered));
+    if (!roomFor(incoming)) {
+      throw Error(
+          ErrorCode::kExhausted,
+          "too many handshakes have begun that are not finished");
     }
-    guests_.push_back(
-        {std::move(*socket), deadlineAfter(kHandshakeTime), {}, {}});
-  }
-}
-
-// Of those that wait, the ones that can be told why nobody answers.
-void Handshakes::refuseAll(Listener& listener) {
-  acceptAgain_ = deadlineAfter(kAcceptPause);
-  while (auto socket = listener.acceptToRefuse()) {
-    tellExhausted(*socket, noDescriptorText());
-  }
-}
-
-void Handshakes::tellExhausted(ControlSocket& socket, const std::string& why) {
-  if (!std::exchange(exhaustedSaid_, true)) {
-    logWarning("a peer can't connect: " + why);
-  }
-  try {
-    // What is unread when a TCP socket is closed takes the answer with it.
-    socket.receiveFrame();
-  } catch (const Error& error) { // which is not read for its content
-    logDebug(error.what());
-  }
-  try {
-    const Welcome later{Verdict::kLater, "the peer says: " + why, {}};
-    socket.sendFrame(encode(later), {});
-  } catch (const Error& error) {
-    logDebug(std::string("nobody waited to be told: ") + error.what());
-  }
-}
-
-bool Handshakes::onGuest(Guest& guest) {
-  if (guest.made) {
-    return onConfirm(guest);
-  }
-  try {
-    auto frame = guest.socket.receiveFrame();
-    if (!frame) {
-      return false;
-    }
-    const auto hello = decodeHello(frame->bytes);
-    if (hello.route == kSideRoute) {
-      bringSideSocket(guest, hello);
-      return true;
-    }
-    const auto welcome = answer(guest, std::move(*frame), hello);
-    if (welcome.verdict == Verdict::kAccepted) {
-      return false; // it has been told
-    }
-    try {
-      guest.socket.sendFrame(encode(welcome), {});
-    } catch (const Error& error) {
-      // It has given up already, most often because we have connected to it.
-      logDebug(std::string("an answer was not wanted: ") + error.what());
+    auto made = answer(incoming, refusal);
+    if (made) {
+      guests_.push_back(
+          {std::move(incoming),
+           std::move(*made),
+           deadlineAfter(kHandshakeTime)});
+      return;
     }
   } catch (const std::exception& error) {
-    // Anybody may knock here: say so, and nothing else happens. Peers of other
-    // hosts that have accepted our hello meanwhile leave without a word.
-    if (guest.socket.silent() && !guest.socket.local()) {
-      logDebug(std::string("a connection ended in silence: ") + error.what());
-      return true;
+    const auto status = statusOf(error);
+    if (status.code() != ErrorCode::kExhausted) {
+      acceptor_.sayRefused(incoming.socket, status.message());
+      return;
     }
-    if (statusOf(error).code() == ErrorCode::kExhausted) {
-      tellExhausted(guest.socket, error.what());
-    } else {
-      sayRefused(guest, error.what());
-    }
+    refusal = {Verdict::kLater, "the peer says: " + status.message(), {}};
   }
-  return true;
-}
-
-// Once for each host, or process of this one, and cause: it may come again at
-// once, and for ever.
-void Handshakes::sayRefused(const Guest& guest, const std::string& cause) {
-  if (refusedOnes_.size() < kMostRefusedOnes &&
-      refusedOnes_.insert(guest.socket.peerHost() + " " + cause).second) {
-    logWarning(
-        "a connection from " + guest.socket.peerText() +
-        " was refused: " + cause);
-  } else {
-    logDebug("a connection was refused: " + cause);
+  try {
+    incoming.answer(encode(refusal));
+  } catch (const Error& error) {
+    // It has given up already, most often because we have connected to it.
+    logDebug(std::string("an answer was not wanted: ") + error.what());
   }
 }
 
 // The answer was taken: either the connection works, or it comes to nothing.
 bool Handshakes::onConfirm(Guest& guest) {
-  auto& made = *guest.made;
+  auto& [incoming, made, deadline] = guest;
   const auto key = made.key;
   try {
-    const auto frame = guest.socket.receiveFrame();
+    const auto frame = incoming.socket.receiveFrame();
     if (!frame) {
       return false;
     }
-    const auto confirm = decodeConfirm(frame->bytes);
-    if (confirm.nonce != guest.nonce) {
+    const auto confirm = decodeConfirm(
+        incoming.key.open(SessionKey::End::kInitiator, 1, *frame));
+    if (confirm.nonce != incoming.hello.nonce) {
       throw Error(ErrorCode::kPeerFailed, "it confirms another connection");
     }
     if (made.probe) {
@@ -150,7 +83,7 @@ bool Handshakes::onConfirm(Guest& guest) {
       throw Error(ErrorCode::kPeerFailed, "the peer says: " + confirm.problem);
     }
     made.connection->confirm(confirm.blob);
-    install(std::move(made), std::move(guest.socket));
+    install(std::move(made), std::move(incoming.socket));
   } catch (const std::exception& error) {
     if (made.probe) {
       logDebug(error.what());
@@ -164,49 +97,41 @@ bool Handshakes::onConfirm(Guest& guest) {
   return true;
 }
 
-Welcome Handshakes::answer(
-    Guest& guest,
-    ControlSocket::Frame frame,
-    const Hello& hello) {
-  if (!forUs(hello)) {
-    sayRefused(guest, "it does not know this process's token");
-    return {
-        Verdict::kStranger,
-        "it is not for this process, or lacks its token",
-        {}};
-  }
-  const ChannelKey key{hello.self.identity.instance, hello.policy};
+// Nothing: `refusal` says why.
+std::optional<Handshakes::Made> Handshakes::answer(
+    Incoming& incoming,
+    Welcome& refusal) {
+  const auto& hello = incoming.hello;
+  const ChannelKey key{incoming.greeting.self, incoming.greeting.policy};
   if (!hello.probe) {
     if (ownAttemptGoesOn(key)) {
-      return {Verdict::kCrossed, "", {}};
+      refusal = {Verdict::kCrossed, "", {}};
+      return std::nullopt;
     }
-    if (auto refusal = answerReplacing(hello)) {
-      return *refusal;
+    if (auto already = answerReplacing(key, hello)) {
+      refusal = std::move(*already);
+      return std::nullopt;
     }
   }
   auto* const transport = state_.transports.find(hello.route);
   if (transport == nullptr) {
-    return {Verdict::kRefused, "the peer has no such route", {}};
+    refusal = {
+        Verdict::kRefused,
+        "the peer says: " + state_.transports.whyNot(hello.route),
+        {}};
+    return std::nullopt;
   }
-  const auto reachable = transport->reaches(state_.self, hello.self.identity);
+  const auto reachable = transport->reaches(state_.self, hello.self);
   if (!reachable.ok()) {
-    return {Verdict::kRefused, "the peer says: " + reachable.message(), {}};
+    refusal = {Verdict::kRefused, "the peer says: " + reachable.message(), {}};
+    return std::nullopt;
   }
-  return connectGuest(guest, std::move(frame), hello, *transport);
-}
-
-bool Handshakes::forUs(const Hello& hello) const {
-  return hello.targetInstance == state_.self.instance &&
-      equalSecrets(hello.token, state_.token);
+  return connectGuest(incoming, *transport, refusal);
 }
 
 // Of a connection that this end has accepted.
-void Handshakes::bringSideSocket(Guest& guest, const Hello& hello) {
-  if (!forUs(hello)) {
-    throw Error(
-        ErrorCode::kPeerFailed, "it does not know this process's token");
-  }
-  if (!sideSockets_->bring(hello.nonce, guest.socket.release())) {
+void Handshakes::bringSideSocket(Incoming& incoming) {
+  if (!sideSockets_->bring(incoming.hello.nonce, incoming.socket.release())) {
     throw Error(ErrorCode::kPeerFailed, "its second socket is not expected");
   }
 }
@@ -222,8 +147,9 @@ bool Handshakes::ownAttemptGoesOn(const ChannelKey& key) const {
 }
 
 // What there is of a connection already decides; nothing: a new one is made.
-std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
-  const ChannelKey key{hello.self.identity.instance, hello.policy};
+std::optional<Welcome> Handshakes::answerReplacing(
+    const ChannelKey& key,
+    const Hello& hello) {
   std::shared_ptr<PeerChannel> channel;
   {
     const Section section(state_);
@@ -276,22 +202,27 @@ std::optional<Welcome> Handshakes::answerReplacing(const Hello& hello) {
 // The group that needs the connection; or null, which says little: the peer may
 // have read our record of an earlier life. A connection that takes the place of
 // another is for any group that has used that.
-std::shared_ptr<Group> Handshakes::groupOf(const Hello& hello) {
+std::shared_ptr<Group> Handshakes::groupOf(
+    const ChannelKey& key,
+    const Hello& hello) {
   const Section section(state_);
   if (auto group = state_.membership.find(hello.group)) {
     return group;
   }
-  const auto replaced = hello.replaces == 0
-      ? nullptr
-      : state_.channels.find({hello.self.identity.instance, hello.policy});
+  const auto replaced =
+      hello.replaces == 0 ? nullptr : state_.channels.find(key);
   int rank = 0;
   return replaced ? state_.groupUsing(*replaced, rank) : nullptr;
 }
 
-Transport::Context Handshakes::contextOf(const Hello& hello) {
+Transport::Context Handshakes::contextOf(const Incoming& incoming) {
+  const auto& hello = incoming.hello;
   Transport::Context context;
   context.nonce = hello.nonce;
-  context.peer = hello.self.identity;
+  context.peer = hello.self;
+  if (incoming.socket.local()) {
+    context.peerPid = incoming.socket.credentials().pid;
+  }
   sideSockets_->expect(hello.nonce);
   context.sideSocket = [all = sideSockets_,
                         nonce = hello.nonce](TimePoint deadline) {
@@ -300,17 +231,19 @@ Transport::Context Handshakes::contextOf(const Hello& hello) {
   return context;
 }
 
-Welcome Handshakes::connectGuest(
-    Guest& guest,
-    ControlSocket::Frame frame,
-    const Hello& hello,
-    Transport& transport) {
-  const bool last = isFallback(transport, hello.policy);
-  const auto group = groupOf(hello);
+std::optional<Handshakes::Made> Handshakes::connectGuest(
+    Incoming& incoming,
+    Transport& transport,
+    Welcome& refusal) {
+  const auto& hello = incoming.hello;
+  const ChannelKey key{incoming.greeting.self, incoming.greeting.policy};
+  const bool last = isFallback(transport, key.policy);
+  const auto group = groupOf(key, hello);
   if (!group && needsGroup(transport)) {
-    return {Verdict::kNotJoined, kNotJoinedText, {}};
+    refusal = {Verdict::kNotJoined, kNotJoinedText, {}};
+    return std::nullopt;
   }
-  auto context = contextOf(hello);
+  auto context = contextOf(incoming);
   if (group) {
     context.carrierSource = group->options().carrierSource;
   }
@@ -326,7 +259,7 @@ Welcome Handshakes::connectGuest(
       requireFallbackAllowed(group->options().fallback, rejected);
     }
     connection =
-        transport.accept(context, {hello.blob, std::move(frame.fds)}, reply);
+        transport.accept(context, {hello.blob, std::move(incoming.fds)}, reply);
     if (last) { // the end that began tells the user
       tellFallback(
           FallbackPolicy::kAllow,
@@ -337,38 +270,43 @@ Welcome Handshakes::connectGuest(
     if (statusOf(error).code() == ErrorCode::kExhausted) {
       throw; // it comes again
     }
-    return {
+    refusal = {
         Verdict::kRefused, std::string("the peer says: ") + error.what(), {}};
+    return std::nullopt;
   }
-  const ChannelKey key{hello.self.identity.instance, hello.policy};
   if (!hello.probe) {
     dropOthers(key);
   }
-  Welcome welcome{Verdict::kAccepted, "", std::move(reply.blob), lastSeen(key)};
-  guest.socket.sendFrame(encode(welcome), reply.fds);
-  guest.nonce = hello.nonce;
-  guest.made = Made{
+  Welcome welcome{
+      Verdict::kAccepted,
+      "",
+      std::move(reply.blob),
+      lastSeen(key),
+      static_cast<uint8_t>(reply.fds.size()),
+      state_.config.unexpectedLimitBytes};
+  incoming.answer(encode(welcome));
+  if (!reply.fds.empty()) {
+    incoming.socket.sendDescriptors(reply.fds);
+  }
+  return Made{
       key,
-      hello.self,
+      {hello.self, {}, hello.socketName, hello.addresses, 0, 0},
+      incoming.key.pairSecret(),
+      hello.unexpectedLimit,
       std::move(connection),
       std::move(rejected),
       hello.replaces,
       hello.lastSeen,
       hello.probe,
       false};
-  guest.deadline = deadlineAfter(kHandshakeTime);
-  return welcome;
 }
 
 // Our own attempt, and an earlier one of the same peer.
 void Handshakes::dropOthers(const ChannelKey& key) {
   drop(key);
-  for (auto& other : guests_) {
-    if (other.made && !other.made->probe && other.made->key == key) {
-      other.made.reset();
-      other.deadline = Clock::now();
-    }
-  }
+  std::erase_if(guests_, [&](const Guest& other) {
+    return !other.made.probe && other.made.key == key;
+  });
 }
 
 uint64_t Handshakes::lastSeen(const ChannelKey& key) {

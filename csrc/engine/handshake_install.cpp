@@ -11,13 +11,14 @@ namespace dlslime {
 void Handshakes::settle(
     Attempt& attempt,
     Welcome welcome,
-    ControlSocket::Frame& frame) {
+    std::vector<UniqueFd> fds) {
   switch (welcome.verdict) {
     case Verdict::kAccepted:
       try {
         attempt.connection = attempt.transport->finish(
-            attempt.context, {std::move(welcome.blob), std::move(frame.fds)});
+            attempt.context, {std::move(welcome.blob), std::move(fds)});
         attempt.peerLast = welcome.lastSeen;
+        attempt.peerUnexpected = welcome.unexpectedLimit;
         attempt.deadline = deadlineAfter(kVerifyTime);
       } catch (const Error& error) {
         tellProblem(attempt, error.what());
@@ -40,19 +41,26 @@ void Handshakes::settle(
     case Verdict::kNotJoined:
       throw Error(ErrorCode::kNotJoined, welcome.text);
     case Verdict::kStranger:
-      break;
+      refusedBy(attempt, welcome.text);
   }
+}
+
+void Handshakes::refusedBy(const Attempt& attempt, const std::string& text) {
   throw Error(
       attempt.request.replaces != 0 ? ErrorCode::kTransportFailed
                                     : ErrorCode::kPeerFailed,
-      "it refuses us: " + welcome.text);
+      "it refuses us: " + text);
+}
+
+void Handshakes::sendConfirm(Attempt& attempt, const Confirm& confirm) {
+  attempt.socket->sendFrame(
+      attempt.key->seal(SessionKey::End::kInitiator, 1, encode(confirm)));
 }
 
 // To a peer that has accepted the connection, and waits.
 void Handshakes::tellProblem(Attempt& attempt, const std::string& what) {
   try {
-    const Confirm failed{attempt.context.nonce, {}, what};
-    attempt.socket->sendFrame(encode(failed), {});
+    sendConfirm(attempt, {attempt.context.nonce, {}, what});
   } catch (const Error& error) {
     logDebug(std::string("the peer does not wait: ") + error.what());
   }
@@ -81,10 +89,12 @@ bool Handshakes::verify(Attempt& attempt) {
         attempt.request.fallback, describePeer(attempt), attempt.rejected);
   }
   confirm.nonce = attempt.context.nonce;
-  attempt.socket->sendFrame(encode(confirm), {});
+  sendConfirm(attempt, confirm);
   install(
       {attempt.request.key,
        std::move(attempt.request.record),
+       attempt.key->pairSecret(),
+       attempt.peerUnexpected,
        std::move(attempt.connection),
        std::move(attempt.rejected),
        attempt.request.replaces,
@@ -111,7 +121,7 @@ void Handshakes::judge(const Attempt& attempt) {
 void Handshakes::install(Made made, ControlSocket socket) {
   const auto& peer = made.peer.identity;
   news_ = true;
-  exhaustedSaid_ = false; // there are descriptors again
+  acceptor_.noteRoom();
   failures_.erase(made.key);
   Section section(state_);
   logInfo(
@@ -121,11 +131,14 @@ void Handshakes::install(Made made, ControlSocket socket) {
   if (made.replaces != 0) {
     installAgain(section, made, std::move(socket));
   } else {
-    auto channel = state_.makeChannel(peer);
+    auto channel = state_.makeChannel(peer, made.unexpectedLimit);
     channel->connected(
         std::move(made.connection), std::move(made.rejected), made.began);
     state_.channels.add(
-        made.key, std::move(made.peer), std::move(channel), std::move(socket));
+        made.key,
+        {std::move(made.peer), std::move(made.pairSecret)},
+        std::move(channel),
+        std::move(socket));
   }
   state_.buryFailed(); // what was sent again at once may have failed
   // The peer may have sent, and rung, before there was a channel to look at.

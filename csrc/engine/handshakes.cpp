@@ -1,6 +1,7 @@
 #include "engine/handshakes.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/log.h"
 #include "core/random.h"
@@ -12,18 +13,18 @@ namespace {
 constexpr size_t kMostFailures = 1024;
 } // namespace
 
-Handshakes::Handshakes(EngineState& state) : state_(state) {
-  const auto& wanted = state_.config.interfaces;
-  try {
-    network_.emplace(
-        Listener::onTheNetwork(wanted, state_.config.interfacesSetting));
-  } catch (const Error& error) {
-    const auto what =
-        std::string("other hosts can't connect to this process: ") +
-        error.what();
-    // Without a network most often nobody needs one.
-    wanted.empty() ? logInfo(what) : logWarning(what);
+Handshakes::Handshakes(EngineState& state)
+    : state_(state),
+      acceptor_(
+          {state.self, state.config.interfaces, state.config.interfacesSetting},
+          [this](const Greeting& greeting) { return secretOf(greeting); }) {}
+
+Bytes Handshakes::secretOf(const Greeting& greeting) {
+  if (greeting.secret == SecretKind::kToken) {
+    return state_.token;
   }
+  const Section section(state_);
+  return state_.channels.pairSecretOf({greeting.self, greeting.policy});
 }
 
 Handshakes::~Handshakes() {
@@ -81,17 +82,18 @@ void Handshakes::start(const ChannelKey& key, Request request) {
 
 void Handshakes::connectSelf(const Request& request) {
   const Section section(state_);
-  auto channel = state_.makeChannel(request.record.identity);
+  auto channel = state_.makeChannel(
+      request.record.identity, state_.config.unexpectedLimitBytes);
   channel->connected(Transports::makeSelfConnection(), {});
   state_.channels.add(
-      request.key, request.record, std::move(channel), std::nullopt);
+      request.key, {request.record, {}}, std::move(channel), std::nullopt);
 }
 
 bool Handshakes::busy(const ChannelKey& key) const {
   const auto own = attempts_.find(key);
   return (own != attempts_.end() && !own->second.request.than) ||
       std::any_of(guests_.begin(), guests_.end(), [&](const Guest& guest) {
-           return guest.made && !guest.made->probe && guest.made->key == key;
+           return !guest.made.probe && guest.made.key == key;
          });
 }
 
@@ -149,36 +151,46 @@ void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
   attempt.context.nonce = hex(randomBytes(8));
   Offer offer = transport.offer(attempt.context);
   Hello hello;
-  hello.targetInstance = record.identity.instance;
-  hello.token = record.token;
-  hello.self.identity = state_.self;
-  hello.self.token = state_.token;
-  hello.self.socketName = socketName();
-  hello.self.addresses = addresses();
+  hello.self = state_.self;
+  hello.socketName = socketName();
+  hello.addresses = addresses();
   hello.nonce = attempt.context.nonce;
-  hello.policy = attempt.request.key.policy;
   hello.group = record.group;
+  hello.unexpectedLimit = state_.config.unexpectedLimitBytes;
   hello.route = transport.name();
   hello.blob = std::move(offer.blob);
+  hello.descriptors = static_cast<uint8_t>(offer.fds.size());
   for (const auto& entry : attempt.rejected) {
     hello.rejected.emplace_back(entry.route, entry.reason);
   }
   hello.probe = attempt.request.than.has_value();
   hello.replaces = attempt.request.replaces;
   hello.lastSeen = attempt.request.lastSeen;
-  attempt.hello = encode(hello);
+  attempt.hello = std::move(hello);
   attempt.helloFds = std::move(offer.fds);
-  makeSideSocket(attempt, std::move(hello));
+  const bool first = attempt.request.pairSecret.empty();
+  attempt.greeting = {
+      record.identity.instance,
+      state_.self.instance,
+      attempt.request.key.policy,
+      first ? SecretKind::kToken : SecretKind::kPair,
+      {}};
+  makeSideSocket(attempt);
 }
 
-void Handshakes::makeSideSocket(Attempt& attempt, Hello hello) const {
+void Handshakes::makeSideSocket(Attempt& attempt) const {
+  auto hello = attempt.hello;
   hello.route = kSideRoute;
   hello.blob.clear();
+  hello.descriptors = 0;
   hello.rejected.clear();
-  attempt.context.sideSocket = [record = attempt.request.record,
-                                self = state_.self,
-                                bytes = encode(hello)](TimePoint deadline) {
-    return openSideSocket(record, self, bytes, deadline);
+  attempt.context.sideSocket = [way = SideSocketWay{
+                                    attempt.request.record,
+                                    state_.self,
+                                    attempt.greeting,
+                                    attempt.request.secret(),
+                                    encode(hello)}](TimePoint deadline) {
+    return openSideSocket(way, deadline);
   };
 }
 
@@ -188,25 +200,10 @@ void Handshakes::onSocket(const ChannelKey& key) {
     if (attempt.connecting) {
       onConnected(attempt);
     } else {
-      onWelcome(key);
+      onAnswer(key);
     }
   } catch (const std::exception& error) {
     onProblem(key, statusOf(error));
-  }
-}
-
-void Handshakes::onWelcome(const ChannelKey& key) {
-  auto& attempt = attempts_.at(key);
-  auto frame = attempt.socket->receiveFrame();
-  if (!frame) {
-    return;
-  }
-  if (attempt.connection) {
-    throw Error(ErrorCode::kPeerFailed, "it says more than was asked");
-  }
-  settle(attempt, decodeWelcome(frame->bytes), *frame);
-  if (verify(attempt)) {
-    attempts_.erase(key);
   }
 }
 
@@ -254,12 +251,7 @@ void Handshakes::tryAnother(Attempt& attempt, const std::string& why) {
 }
 
 void Handshakes::addTo(std::vector<pollfd>& fds) const {
-  if (accepting()) {
-    fds.push_back({local_.fd(), POLLIN, 0});
-    if (network_) {
-      fds.push_back({network_->fd(), POLLIN, 0});
-    }
-  }
+  acceptor_.addTo(fds);
   for (const auto& [key, attempt] : attempts_) {
     if (attempt.socket) {
       const short wanted = attempt.connecting ? POLLOUT : POLLIN;
@@ -267,16 +259,18 @@ void Handshakes::addTo(std::vector<pollfd>& fds) const {
     }
   }
   for (const auto& guest : guests_) {
-    fds.push_back({guest.socket.fd(), POLLIN, 0});
+    fds.push_back({guest.incoming.socket.fd(), POLLIN, 0});
   }
 }
 
 void Handshakes::onPoll(const std::vector<pollfd>& fds) {
-  const auto ready = [&](int fd) {
-    return std::any_of(fds.begin(), fds.end(), [fd](const pollfd& entry) {
-      return entry.fd == fd && entry.revents != 0;
-    });
-  };
+  std::set<int> heard;
+  for (const auto& entry : fds) {
+    if (entry.revents != 0) {
+      heard.insert(entry.fd);
+    }
+  }
+  const auto ready = [&](int fd) { return heard.contains(fd); };
   std::vector<ChannelKey> answered;
   for (const auto& [key, attempt] : attempts_) {
     if (attempt.socket && ready(attempt.socket->fd())) {
@@ -288,18 +282,16 @@ void Handshakes::onPoll(const std::vector<pollfd>& fds) {
     onSocket(key);
   }
   std::erase_if(guests_, [&](Guest& guest) {
-    return ready(guest.socket.fd()) && onGuest(guest);
+    return ready(guest.incoming.socket.fd()) && onConfirm(guest);
   });
-  if (ready(local_.fd())) {
-    acceptGuests(local_);
-  }
-  if (network_ && ready(network_->fd())) {
-    acceptGuests(*network_);
+  acceptor_.onPoll(heard);
+  for (auto& incoming : acceptor_.take()) {
+    onIncoming(std::move(incoming));
   }
 }
 
 TimePoint Handshakes::nextDeadline() const {
-  auto next = accepting() ? never() : deadlineAfter(kAcceptPause);
+  auto next = acceptor_.nextDeadline();
   for (const auto& [key, attempt] : attempts_) {
     next = std::min(
         next,
@@ -332,6 +324,7 @@ void Handshakes::expire(TimePoint looked) {
   std::erase_if(guests_, [looked](const Guest& guest) {
     return guest.deadline <= looked;
   });
+  acceptor_.expire(looked);
 }
 
 void Handshakes::onLate(const ChannelKey& key) {

@@ -4,14 +4,12 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "engine/bootstrap/side_sockets.h"
-#include "engine/control_socket.h"
+#include "engine/connect/acceptor.h"
 #include "engine/engine_state.h"
-#include "engine/listener.h"
 #include "engine/route.h"
 #include "engine/wire_records.h"
 
@@ -43,6 +41,12 @@ class Handshakes {
       size_t merit = 0;
     };
     std::optional<Standing> than;
+    // With `replaces` or `than`: what the two share since they first connected.
+    Bytes pairSecret{};
+    // What proves us to the peer, and the peer to us.
+    const Bytes& secret() const {
+      return pairSecret.empty() ? record.token : pairSecret;
+    }
   };
   // Starts connecting; the channel appears in the table, or failure() tells.
   // Or tries whether something better than what there is would work, which
@@ -70,10 +74,10 @@ class Handshakes {
 
   // Where peers find us: for the address record.
   const std::string& socketName() const {
-    return local_.names().front();
+    return acceptor_.socketName();
   }
   std::vector<std::string> addresses() const {
-    return network_ ? network_->names() : std::vector<std::string>();
+    return acceptor_.addresses();
   }
   // Descriptors to poll for reading, and what to do when poll() returns.
   void addTo(std::vector<pollfd>& fds) const;
@@ -91,8 +95,6 @@ class Handshakes {
   static constexpr milliseconds kCrossedTime{1000};
   // Of one address of several: packets that a firewall drops tell nobody.
   static constexpr milliseconds kConnectTime{5000};
-  // Without accepting: this process is full of guests, or of descriptors.
-  static constexpr milliseconds kAcceptPause{100};
   // Until a new connection is known to work: RDMA tries for 4.3 s by default.
   static constexpr milliseconds kVerifyTime{6000};
   static constexpr milliseconds kVerifyPause{1};
@@ -104,12 +106,16 @@ class Handshakes {
     Transport* transport = nullptr; // of the one that is being tried
     std::vector<RejectedRoute> rejected; // those before, and why
     Transport::Context context;
-    Bytes hello; // what is sent once the socket is connected,
-    std::vector<UniqueFd> helloFds; // and beside it
+    Hello hello; // what is sent once the acceptor has proved itself,
+    std::vector<UniqueFd> helloFds; // and behind it
     std::optional<ControlSocket> socket; // none: crossed, the peer comes to us
     bool connecting = false;
+    Greeting greeting; // that was sent on it
+    std::optional<SessionKey> key; // the acceptor has proved itself
+    std::optional<Welcome> welcome; // it has come, but not its descriptors
     std::unique_ptr<Connection> connection; // made, and being verified
-    uint64_t peerLast = 0; // of the Welcome
+    uint64_t peerLast = 0; // of the Welcome,
+    uint64_t peerUnexpected = 0; // the same: its limit, in bytes
     size_t address = 0; // of the record's, the one in use or to be tried
     std::string unreachable; // by those before, and why
     bool refused = true; // by all of those: nobody listens there
@@ -120,7 +126,9 @@ class Handshakes {
   // A connection that can be used: what it takes to install it.
   struct Made {
     ChannelKey key;
-    AddressRecord peer;
+    AddressRecord peer; // without its token, if the peer has begun
+    Bytes pairSecret;
+    uint64_t unexpectedLimit = 0; // of the peer, in bytes
     std::unique_ptr<Connection> connection;
     std::vector<RejectedRoute> rejected;
     uint32_t replaces = 0;
@@ -128,28 +136,30 @@ class Handshakes {
     bool probe = false;
     bool began = false; // this end has
   };
+  // Answered: until it confirms.
   struct Guest {
-    ControlSocket socket;
+    Incoming incoming;
+    Made made;
     TimePoint deadline;
-    // Once it was answered: until it confirms, and what it must say then.
-    std::optional<Made> made;
-    std::string nonce;
   };
   struct Failure {
     Status why;
     bool gone = false;
   };
-  static bool unanswered(const Guest& guest) {
-    return !guest.made;
-  }
   static std::string describePeer(const Attempt& attempt);
+  Bytes secretOf(const Greeting& greeting);
   void start(const ChannelKey& key, Request request);
   bool tryNext(Attempt& attempt);
   void makeHello(Attempt& attempt, Transport& transport);
-  void makeSideSocket(Attempt& attempt, Hello hello) const;
+  void makeSideSocket(Attempt& attempt) const;
   void onSocket(const ChannelKey& key);
-  void onWelcome(const ChannelKey& key);
-  void settle(Attempt& attempt, Welcome welcome, ControlSocket::Frame& frame);
+  void onAnswer(const ChannelKey& key);
+  void onChallenge(Attempt& attempt, ByteSpan frame);
+  [[noreturn]] static void refusedBy(
+      const Attempt& attempt,
+      const std::string& text);
+  void settle(Attempt& attempt, Welcome welcome, std::vector<UniqueFd> fds);
+  static void sendConfirm(Attempt& attempt, const Confirm& confirm);
   bool verify(Attempt& attempt);
   void judge(const Attempt& attempt);
   bool ownAttemptGoesOn(const ChannelKey& key) const;
@@ -173,47 +183,35 @@ class Handshakes {
   void connectByNetwork(Attempt& attempt);
   static void nextAddress(Attempt& attempt, const Status& problem);
   void onConnected(Attempt& attempt);
-  void sendHello(Attempt& attempt);
+  void sendGreeting(Attempt& attempt);
   void onProblem(const ChannelKey& key, const Status& why);
 
   // handshake_guests.cpp
-  bool accepting() const;
-  void acceptGuests(Listener& listener);
-  bool onGuest(Guest& guest); // true: finished with it
-  bool onConfirm(Guest& guest);
-  Welcome answer(Guest& guest, ControlSocket::Frame frame, const Hello& hello);
-  bool forUs(const Hello& hello) const;
-  void sayRefused(const Guest& guest, const std::string& cause);
-  void refuseAll(Listener& listener);
-  void tellExhausted(ControlSocket& socket, const std::string& why);
-  void bringSideSocket(Guest& guest, const Hello& hello);
-  std::optional<Welcome> answerReplacing(const Hello& hello);
+  void onIncoming(Incoming incoming);
+  bool roomFor(const Incoming& incoming) const;
+  bool onConfirm(Guest& guest); // true: finished with it
+  std::optional<Made> answer(Incoming& incoming, Welcome& refusal);
+  void bringSideSocket(Incoming& incoming);
+  std::optional<Welcome> answerReplacing(
+      const ChannelKey& key,
+      const Hello& hello);
   void dropOthers(const ChannelKey& key);
   uint64_t lastSeen(const ChannelKey& key);
-  std::shared_ptr<Group> groupOf(const Hello& hello);
-  Transport::Context contextOf(const Hello& hello);
-  Welcome connectGuest(
-      Guest& guest,
-      ControlSocket::Frame frame,
-      const Hello& hello,
-      Transport& transport);
+  std::shared_ptr<Group> groupOf(const ChannelKey& key, const Hello& hello);
+  Transport::Context contextOf(const Incoming& incoming);
+  std::optional<Made>
+  connectGuest(Incoming& incoming, Transport& transport, Welcome& refusal);
 
   EngineState& state_;
   const std::shared_ptr<SideSockets> sideSockets_ =
       std::make_shared<SideSockets>();
-  Listener local_ = Listener::onThisHost();
-  std::optional<Listener> network_; // none: this host has no network
+  Acceptor acceptor_;
   std::map<ChannelKey, Attempt> attempts_;
   std::map<ChannelKey, Failure> failures_;
   std::vector<Guest> guests_;
   std::vector<Better> better_;
   bool news_ = false;
-  TimePoint acceptAgain_{};
-  // What has been logged, where it would be again and again.
-  static constexpr size_t kMostRefusedOnes = 256;
-  std::set<std::string> refusedOnes_;
-  bool exhaustedSaid_ = false;
-  bool crowdSaid_ = false;
+  const HandshakeLimits limits_ = HandshakeLimits::ofProcess();
 };
 
 } // namespace dlslime

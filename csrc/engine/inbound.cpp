@@ -14,6 +14,7 @@ namespace {
 // seldom lacks it, and at most this, to be told in time.
 constexpr uint64_t kMostCreditLumpBytes = 1024 * 1024;
 constexpr uint64_t kCreditLumpParts = 4;
+constexpr uint64_t kAnnouncementBytes = 256; // of bookkeeping
 
 Status truncated(const Operation& receive, int source, uint64_t length) {
   return {
@@ -41,16 +42,38 @@ Inbound::Inbound(
     PeerGpus& gpus,
     Completions& completions,
     const Sequencer& sequencer,
-    size_t unexpectedBytes)
+    const Outbound::Limits& limits)
     : connection_(&connection),
       out_(out),
       gpus_(gpus),
       completions_(completions),
       ready_(out, completions, sequencer),
+      limits_(limits),
       creditLump_(std::min<uint64_t>(
           kMostCreditLumpBytes,
-          unexpectedBytes / kCreditLumpParts)) {
+          limits.unexpectedBytes / kCreditLumpParts)) {
   resume(connection);
+}
+
+Status Inbound::admit(const MessageHeader& header, size_t payload) {
+  const bool eager = header.type == MessageType::kEager;
+  auto& kept = eager ? unexpected_ : announced_;
+  const uint64_t most =
+      eager ? limits_.unexpectedBytes : limits_.announcedBytes;
+  const uint64_t cost = eager ? eagerCost(payload) : kAnnouncementBytes;
+  if (kept + cost > most) {
+    return {
+        ErrorCode::kTransportFailed,
+        "the peer has sent more than this process keeps for receives that are "
+        "not posted yet: " +
+            std::to_string(kept + cost) + " bytes of " +
+            (eager ? "eager messages" : "announcements") + ", and at most " +
+            std::to_string(most) +
+            (eager ? " (DLSLIME_UNEXPECTED_LIMIT)"
+                   : " (DLSLIME_ANNOUNCED_LIMIT, 256 bytes each)")};
+  }
+  kept += cost;
+  return {};
 }
 
 void Inbound::returnCredit(uint64_t cost) {
@@ -61,6 +84,7 @@ void Inbound::returnCredit(uint64_t cost) {
   MessageHeader credit;
   credit.type = MessageType::kCredit;
   credit.length = creditOwed_;
+  unexpected_ -= std::min(unexpected_, creditOwed_);
   creditOwed_ = 0;
   out_.sendControl(credit);
 }
@@ -71,6 +95,7 @@ void Inbound::sendFinish(uint64_t id, FinishStatus status, uint64_t capacity) {
   finish.id = id;
   finish.status = status;
   finish.offset = capacity;
+  announced_ -= std::min<uint64_t>(announced_, kAnnouncementBytes);
   out_.sendControl(finish);
 }
 

@@ -18,16 +18,19 @@ class Group;
 // (docs/protocol.md). Under the engine's lock.
 class Inbound {
  public:
-  // `unexpectedBytes` is the limit of the peer's eager messages that wait here
-  // (Outbound::Limits): credit is returned in parts of it.
+  // `limits`: of the peer's messages that wait here. Credit for eager ones is
+  // returned in parts of theirs.
   Inbound(
       Connection& connection,
       Outbound& out,
       PeerGpus& gpus,
       Completions& completions,
       const Sequencer& sequencer,
-      size_t unexpectedBytes);
+      const Outbound::Limits& limits);
 
+  // A message that is to be kept until it is received. Not ok: a peer that
+  // keeps the rules has not sent so much.
+  Status admit(const MessageHeader& header, size_t payload);
   // Messages of a group that this peer has joined.
   void onEager(Group& group, const MessageHeader& header, ByteSpan payload);
   void onAnnounce(Group& group, const MessageHeader& header);
@@ -123,8 +126,11 @@ class Inbound {
   bool mayBePushed_ = false;
   bool severed_ = false;
   uint32_t generation_ = 0; // of the connection
+  const Outbound::Limits limits_;
   const uint64_t creditLump_;
   uint64_t creditOwed_ = 0;
+  uint64_t unexpected_ = 0; // eager bytes for which no credit was returned yet
+  uint64_t announced_ = 0; // bytes of bookkeeping, until each has its kFinish
 };
 
 } // namespace dlslime

@@ -19,8 +19,9 @@ void Lender::onResolve(const MessageHeader& header) {
       connection_ != nullptr ? connection_->registrar() : nullptr;
   if (registrar != nullptr && !region->refusedBy(registrar) &&
       region->enrolled(registrar) == nullptr) {
-    enrolling_[header.id] = region;
-    regions_.enrollLater(region, registrar);
+    if (enrolling_.try_emplace(header.id, region).second) {
+      regions_.enrollLater(region, registrar);
+    }
     return;
   }
   lend(region);
@@ -46,7 +47,9 @@ void Lender::lend(const RegionPtr& region) {
   }
   RemoteBuffer memory;
   if (!reach(*region, memory)) {
-    waiting_.push_back(region);
+    if (std::find(waiting_.begin(), waiting_.end(), region) == waiting_.end()) {
+      waiting_.push_back(region);
+    }
     return;
   }
   const auto& handle = region->handle();

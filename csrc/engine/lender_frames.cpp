@@ -13,6 +13,9 @@ namespace {
 // What a peer may ask for before it takes any of it: 128 MiB of our memory, at
 // 16 bytes a piece.
 constexpr size_t kMostPieces = size_t{8} << 20;
+constexpr size_t kPiecesOfStream = 64; // what its bookkeeping is as large as
+// Writes that have failed, or go to a GPU, and whose end has not come.
+constexpr size_t kMostArriving = 65536;
 
 FramePiece pieceAt(ByteSpan payload, size_t index) {
   FramePiece piece; // read once: the peer may write the payload any time
@@ -55,7 +58,8 @@ void Lender::onFetch(const MessageHeader& header, ByteSpan payload) {
     streams_.push_back(begin(header, region));
     stream = std::prev(streams_.end());
   }
-  size_t asked = payload.size() / sizeof(FramePiece);
+  size_t asked =
+      payload.size() / sizeof(FramePiece) + streams_.size() * kPiecesOfStream;
   for (const auto& entry : streams_) {
     asked += entry.pieces.size();
   }
@@ -126,6 +130,10 @@ void Lender::put(
     putPlainly(header, bytes, places);
     return;
   }
+  if (arriving_.size() >= kMostArriving && !arriving_.contains(header.id)) {
+    answer(MessageType::kSettled, header.id, FinishStatus::kFailed);
+    return;
+  }
   auto& arriving = arriving_[header.id];
   if (!arriving) {
     arriving = std::make_shared<Arriving>();
@@ -150,7 +158,8 @@ void Lender::putPlainly(
   const auto failed = arriving_.find(header.id);
   auto fault = failed == arriving_.end() ? scatterGuarded(bytes, places)
                                          : failed->second->fault;
-  if (fault != Fault::kNone && failed == arriving_.end()) {
+  if (fault != Fault::kNone && failed == arriving_.end() &&
+      arriving_.size() < kMostArriving) {
     auto& arriving = arriving_[header.id] = std::make_shared<Arriving>();
     arriving->failed = true;
     arriving->fault = fault;

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +19,7 @@ namespace dlslime {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr int kMostDropped = 64; // in one call
 
 UniqueFd listenAt(int family, const sockaddr* name, socklen_t size) {
   UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -60,7 +62,10 @@ std::string ownText(int fd) {
 } // namespace
 
 Listener::Listener(UniqueFd fd, std::vector<std::string> names, bool network)
-    : fd_(std::move(fd)), names_(std::move(names)), network_(network) {
+    : fd_(std::move(fd)),
+      names_(std::move(names)),
+      network_(network),
+      uid_(geteuid()) {
   registerForkFd(fd_.get());
   keepSpare();
 }
@@ -87,13 +92,15 @@ Listener::~Listener() {
   }
 }
 
-Listener Listener::onThisHost() {
+Listener Listener::onThisHost(Dropped dropped) {
   std::string name = "dlslime-" + hex(randomBytes(8));
   const UnixAddress address(name);
-  return {
+  Listener made(
       listenAt(AF_UNIX, address.get(), address.size()),
       {std::move(name)},
-      false};
+      false);
+  made.dropped_ = std::move(dropped);
+  return made;
 }
 
 Listener Listener::onTheNetwork(
@@ -113,25 +120,39 @@ Listener Listener::onTheNetwork(
   return {std::move(fd), std::move(names), true};
 }
 
-// The socket listens at every address of the host, also at those of interfaces
-// that nobody has selected.
-bool Listener::meant(int fd) const {
-  return !network_ ||
-      std::find(names_.begin(), names_.end(), ownText(fd)) != names_.end();
+// A socket on the network listens at every address of the host, also at those
+// of interfaces that are not selected. One on this host is for this user: the
+// one that began to listen, or the one that the process has become since.
+bool Listener::meant(const ControlSocket& socket) const {
+  if (network_) {
+    const auto own = ownText(socket.fd());
+    return std::find(names_.begin(), names_.end(), own) != names_.end();
+  }
+  const auto uid = socket.credentials().uid;
+  return uid == uid_ || uid == geteuid();
 }
 
 std::optional<ControlSocket> Listener::accept() {
-  for (;;) {
+  for (int i = 0; i < kMostDropped; ++i) {
     UniqueFd fd(
         accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    exhausted_ = !fd && (errno == EMFILE || errno == ENFILE);
+    // Of a connection that has ended in the queue, the next one is asked for.
+    if (!fd && (errno == ECONNABORTED || errno == EINTR)) {
+      continue;
+    }
+    problem_ = fd || errno == EAGAIN ? 0 : errno;
     if (!fd) {
       return std::nullopt;
     }
-    if (meant(fd.get())) {
-      return ControlSocket(std::move(fd));
+    ControlSocket socket(std::move(fd));
+    if (meant(socket)) {
+      return socket;
+    }
+    if (dropped_) {
+      dropped_(socket);
     }
   }
+  return std::nullopt;
 }
 
 } // namespace dlslime

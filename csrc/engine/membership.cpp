@@ -194,14 +194,14 @@ void Membership::admit(
     refuse(channel, join, MessageType::kStale);
     return;
   }
-  if (const auto why = guests->refusal()) {
+  if (const auto why = guests->refusal(*channel)) {
     refuse(channel, join, MessageType::kRefused, *why);
     return;
   }
   auto options = hub.options();
   options.hub = std::exchange(options.guests, nullptr);
   const auto group = add(hub.epoch(), std::move(options));
-  guests->add(group);
+  guests->add(group, channel);
   accept(channel, join, *group);
 }
 
@@ -254,6 +254,11 @@ void Membership::accept(
   auto unprepared =
       group.unprepared(static_cast<int>(join.source), channel->registrar());
   if (!unprepared.operations.empty()) {
+    // One that asks again, which a peer of ours does not, waits once.
+    std::erase_if(waiting_, [&](const Waiting& other) {
+      return other.channel == channel && other.join.group == join.group &&
+          other.join.source == join.source;
+    });
     waiting_.push_back({channel, join, std::move(unprepared)});
     wake_();
     return;
@@ -325,11 +330,16 @@ void Membership::onAnswer(
 // The send has ended well: an eager message is the route's from the moment it
 // is copied. Nobody may look at its operation any more, so say it in the log.
 void Membership::onTruncated(Group& group, const MessageHeader& notice) {
+  constexpr uint64_t kMostLines = 1000; // a peer that lies could fill a disk
+  if (++truncated_ > kMostLines) {
+    return;
+  }
   logError(
       "a send of " + std::to_string(notice.length) + " bytes to " +
       group.nameOf(static_cast<int>(notice.source)) + " " +
       tagName(notice.tag) + " met a receive of only " +
-      std::to_string(notice.offset) + " bytes; that receive has failed");
+      std::to_string(notice.offset) + " bytes; that receive has failed" +
+      (truncated_ == kMostLines ? " (no more of these are logged)" : ""));
 }
 
 void Membership::sendNote(const Transfer& transfer) {

@@ -109,6 +109,7 @@ class Membership final : public ChannelOwner {
   // The group of the last message: most often the next one's, too.
   Group* lastGroup_ = nullptr;
   uint32_t nextId_ = 1;
+  uint64_t truncated_ = 0; // sends that were told so after their end
 };
 
 } // namespace dlslime

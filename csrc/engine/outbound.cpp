@@ -56,7 +56,7 @@ bool Outbound::announce(Queued& entry) {
 }
 
 void Outbound::sendControl(const MessageHeader& header) {
-  post({header, nullptr, nullptr});
+  post({header, nullptr, nullptr, 0, false, true});
 }
 
 bool Outbound::sendNow(MessageHeader header, ByteSpan payload) {
@@ -81,6 +81,7 @@ void Outbound::post(Queued entry) {
     if (entry.eager) {
       entry.eager->transferId = entry.order;
     }
+    waitingControls_ += entry.control ? 1 : 0;
     outbox_.push_back(std::move(entry));
   }
 }
@@ -188,6 +189,7 @@ bool Outbound::flush() {
   bool any = false;
   while (!outbox_.empty() &&
          (outbox_.front().cancelled || trySend(outbox_.front()))) {
+    waitingControls_ -= outbox_.front().control ? 1 : 0;
     outbox_.pop_front();
     any = true;
   }

@@ -25,6 +25,7 @@ class Outbound {
   struct Limits {
     size_t eagerBytes; // larger messages are announced
     size_t unexpectedBytes; // eager bytes the receiver may have to keep
+    size_t announcedBytes = size_t{64} << 20; // and of what is announced
   };
   struct Target {
     uint32_t group; // the receiver's id of the group
@@ -54,6 +55,11 @@ class Outbound {
   void cancel(const OperationPtr& operation, const Status& why);
   // Moves what had to wait for room. True if anything moved.
   bool flush();
+  // Messages without bytes of an operation that wait for room: a peer that
+  // reads none of them may go on asking for more.
+  size_t waitingControls() const {
+    return waitingControls_;
+  }
   // All is with the route.
   bool handedOver() const {
     return outbox_.empty() && unconfirmed_.empty();
@@ -102,6 +108,7 @@ class Outbound {
     Counters* counters = nullptr; // of the eager operation's group
     uint64_t order = 0; // ascending
     bool cancelled = false; // only its place is left
+    bool control = false; // there was no operation from the beginning
   };
   struct Exposure {
     OperationPtr operation;
@@ -163,6 +170,7 @@ class Outbound {
   uint64_t outstanding_ = 0; // eager cost that the receiver has not returned
   std::deque<SentMessage> unconfirmed_; // of connections that are gone
   std::deque<Queued> outbox_;
+  size_t waitingControls_ = 0; // of them
   uint64_t nextOrder_ = 1;
   Slab<Exposure> exposures_;
   std::deque<Stream> streams_;

@@ -90,6 +90,7 @@ void Outbound::fail(const Status& why) {
   failure_ = why;
   auto entries = std::move(outbox_);
   outbox_.clear();
+  waitingControls_ = 0;
   unconfirmed_.clear();
   streams_.clear();
   const auto tell = [&](const OperationPtr& operation) {

@@ -1,6 +1,7 @@
 #include "engine/peer_channel.h"
 
 #include <algorithm>
+#include <new>
 
 #include "core/log.h"
 
@@ -11,6 +12,21 @@ namespace {
 // goes by the kernel's network takes its time.
 constexpr milliseconds kDrainTime{1000};
 constexpr milliseconds kSlowDrainTime{10000};
+
+class Batch {
+ public:
+  explicit Batch(Connection& connection) : connection_(connection) {
+    connection_.beginBatch();
+  }
+  ~Batch() {
+    connection_.endBatch();
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+ private:
+  Connection& connection_;
+};
 } // namespace
 
 void PeerChannel::use(
@@ -18,6 +34,7 @@ void PeerChannel::use(
     std::vector<RejectedRoute> rejected,
     bool began) {
   connection_ = std::move(connection);
+  connection_->useSocket(socket_);
   rejected_ = std::move(rejected);
   route_ = connection_->route();
   gpus_.connected(*connection_);
@@ -37,13 +54,7 @@ void PeerChannel::connected(
     bool began) {
   use(std::move(connection), std::move(rejected), began);
   out_.emplace(*connection_, completions_, limits_);
-  in_.emplace(
-      *connection_,
-      *out_,
-      gpus_,
-      completions_,
-      sequencer_,
-      limits_.unexpectedBytes);
+  in_.emplace(*connection_, *out_, gpus_, completions_, sequencer_, limits_);
   transfers_.emplace(
       *connection_,
       *out_,
@@ -169,19 +180,35 @@ std::string PeerChannel::copyName() const {
   return connection_ ? std::string(connection_->copyName()) : copyName_;
 }
 
+// What a peer sends may want more memory than there is: that ends the pair,
+// and not the process.
 bool PeerChannel::poll(int most) {
+  try {
+    return pollOnce(most);
+  } catch (const std::bad_alloc&) {
+    fail(Status(
+        ErrorCode::kExhausted,
+        "this process has no memory for what pid " + std::to_string(peer_.pid) +
+            " on " + peer_.host + " has sent"));
+    return true;
+  }
+}
+
+bool PeerChannel::pollOnce(int most) {
   if (!connection_) {
     return false;
   }
   Status broken;
-  connection_->beginBatch();
-  bool any = connection_->poll(*this, broken, most);
-  if (broken.ok() && state_ == State::kOpen) {
-    any |= out_->flush();
-    any |= transfers_->flush();
-    any |= lender_->flush();
+  bool any = false;
+  {
+    const Batch batch(*connection_);
+    any = connection_->poll(*this, broken, most);
+    if (broken.ok() && state_ == State::kOpen) {
+      any |= out_->flush();
+      any |= transfers_->flush();
+      any |= lender_->flush();
+    }
   }
-  connection_->endBatch();
   // A device is over with it in microseconds, and may not tell when.
   const bool device =
       connection_->replaceable() == Connection::Replaceable::kBroken;

@@ -74,6 +74,13 @@ class PeerChannel final : public ConnectionEvents,
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected,
       bool began = true);
+  // Of connections to come, too. See Connection::useSocket().
+  void useSocket(int fd) {
+    socket_ = fd;
+    if (connection_) {
+      connection_->useSocket(fd);
+    }
+  }
   // The `generation`-th connection takes the place of a severed one: the peer
   // has seen every message up to number `peerLast`.
   void resumed(
@@ -223,11 +230,13 @@ class PeerChannel final : public ConnectionEvents,
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected,
       bool began);
+  bool pollOnce(int most);
   void detachIfDrained();
   void refuse(const MessageHeader& header);
   void askForShare(uint64_t id);
   void inOrder(const MessageHeader& header, ByteSpan payload);
   void dispatch(const MessageHeader& header, ByteSpan payload);
+  void handle(const MessageHeader& header, ByteSpan payload);
   void toGroup(const MessageHeader& header, ByteSpan payload);
   void toOutbound(const MessageHeader& header);
   void toTransfers(const MessageHeader& header, ByteSpan payload);
@@ -249,6 +258,7 @@ class PeerChannel final : public ConnectionEvents,
   Status peerClosed_; // set by peerClosed() until the route is drained
   std::vector<RejectedRoute> rejected_;
   std::unique_ptr<Connection> connection_;
+  int socket_ = -1;
   std::string route_;
   // By route: of all connections so far, and of those since the last one that
   // the other end began.

@@ -8,6 +8,9 @@ namespace {
 // Messages that overtook others wait here; a peer that leaves a gap for ever
 // must not make us keep more.
 constexpr size_t kMostKept = 65536;
+constexpr size_t kMostKeptBytes = size_t{64} << 20;
+// Answers that wait for the peer to read. About 130 bytes each.
+constexpr size_t kMostAnswers = 262144;
 } // namespace
 
 void PeerChannel::onPulled(uint64_t pullId, const Status& status) {
@@ -86,11 +89,15 @@ void PeerChannel::inOrder(const MessageHeader& header, ByteSpan payload) {
       });
       return;
     case Sequencer::Verdict::kLater:
-      if (sequencer_.kept() > kMostKept) {
+      if (sequencer_.kept() > kMostKept ||
+          sequencer_.keptBytes() > kMostKeptBytes) {
         fail(Status(
             ErrorCode::kTransportFailed,
-            "a message is missing and " + std::to_string(kMostKept) +
-                " later ones have come"));
+            "a message is missing, and " + std::to_string(sequencer_.kept()) +
+                " later ones of " + std::to_string(sequencer_.keptBytes()) +
+                " bytes have come (at most " + std::to_string(kMostKept) +
+                " of " + std::to_string(kMostKeptBytes) +
+                " bytes are kept for it)"));
       }
       return;
     case Sequencer::Verdict::kSeen:
@@ -99,6 +106,16 @@ void PeerChannel::inOrder(const MessageHeader& header, ByteSpan payload) {
 }
 
 void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
+  handle(header, payload);
+  if (alive() && out_->waitingControls() > kMostAnswers) {
+    fail(Status(
+        ErrorCode::kTransportFailed,
+        "the peer has asked for " + std::to_string(kMostAnswers) +
+            " answers and reads none"));
+  }
+}
+
+void PeerChannel::handle(const MessageHeader& header, ByteSpan payload) {
   switch (header.type) {
     case MessageType::kJoin:
     case MessageType::kJoined:
@@ -110,6 +127,13 @@ void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
       return;
     case MessageType::kEager:
     case MessageType::kAnnounce:
+      if (const auto status = in_->admit(header, payload.size());
+          !status.ok()) {
+        fail(status);
+        return;
+      }
+      toGroup(header, payload);
+      return;
     case MessageType::kRevoke:
     case MessageType::kMoved:
     case MessageType::kPushed:

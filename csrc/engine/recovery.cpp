@@ -153,7 +153,8 @@ void Recovery::look(const ChannelTable::Member& lost, Search& search) {
     }
     request.carrierSource = group->options().carrierSource;
     request.key = lost.key;
-    request.record = lost.peer;
+    request.record = lost.contact.record;
+    request.pairSecret = lost.contact.pairSecret;
     request.record.group = group->remoteId(request.rank);
     request.replaces = lost.channel->generation();
     request.lastSeen = lost.channel->lastSeen();

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/bytes.h"
+#include "core/printable.h"
 #include "core/random.h"
 #include "engine/wire_records.h"
 
@@ -34,13 +35,13 @@ RegionHandle decodeRegion(ByteSpan bytes) {
   const auto instance = reader.blob();
   handle.instance.assign(instance.begin(), instance.end());
   handle.pid = reader.number<uint32_t>();
-  handle.host = reader.text();
+  handle.host = printable(reader.text());
   handle.id = reader.number<uint64_t>();
   handle.secret = reader.number<uint64_t>();
   handle.address = reader.number<uint64_t>();
   handle.size = reader.number<uint64_t>();
   handle.readOnly = reader.number<uint8_t>() != 0;
-  handle.name = reader.text();
+  handle.name = printable(reader.text());
   handle.pages.file = reader.text();
   handle.pages.offset = reader.number<uint64_t>();
   const bool wraps = handle.address + handle.size < handle.address ||

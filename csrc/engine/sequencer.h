@@ -22,8 +22,11 @@ class Sequencer {
     if (header.sequence < next_) {
       return Verdict::kSeen;
     }
-    early_.try_emplace(
-        header.sequence, header, Bytes(payload.begin(), payload.end()));
+    const auto [place, isNew] = early_.try_emplace(header.sequence);
+    if (isNew) {
+      place->second = {header, Bytes(payload.begin(), payload.end())};
+      keptBytes_ += costOf(payload.size());
+    }
     return Verdict::kLater;
   }
   // Calls `handle` for kept messages whose turn has come.
@@ -32,6 +35,7 @@ class Sequencer {
     while (!early_.empty() && early_.begin()->first == next_) {
       auto entry = early_.extract(early_.begin());
       ++next_;
+      keptBytes_ -= costOf(entry.mapped().second.size());
       handle(entry.mapped().first, ByteSpan(entry.mapped().second));
     }
   }
@@ -48,9 +52,18 @@ class Sequencer {
   size_t kept() const {
     return early_.size();
   }
+  // Their payloads, and their bookkeeping.
+  size_t keptBytes() const {
+    return keptBytes_;
+  }
 
  private:
+  static size_t costOf(size_t payload) {
+    return payload + 160;
+  }
+
   uint64_t next_ = 1;
+  size_t keptBytes_ = 0;
   std::map<uint64_t, std::pair<MessageHeader, Bytes>> early_;
 };
 

@@ -54,6 +54,15 @@ Transport* Transports::find(const std::string& name) const {
   return nullptr;
 }
 
+std::string Transports::whyNot(const std::string& name) const {
+  for (const auto& route : routes_) {
+    if (route.route == name) {
+      return route.reason;
+    }
+  }
+  return "there is no such route";
+}
+
 std::unique_ptr<Connection> Transports::makeSelfConnection() {
   return std::make_unique<loopback::LoopbackConnection>(
       std::make_shared<loopback::Wire>(), 0, 0);

@@ -28,6 +28,8 @@ class Transports {
     return all_;
   }
   Transport* find(const std::string& name) const;
+  // Why find() has nothing of this name.
+  std::string whyNot(const std::string& name) const;
   // All that we know, best first.
   const std::vector<RouteOption>& routes() const {
     return routes_;

@@ -63,7 +63,8 @@ void Upgrades::probe(const ChannelTable::Member& member) {
   }
   Handshakes::Request request;
   request.key = member.key;
-  request.record = member.peer;
+  request.record = member.contact.record;
+  request.pairSecret = member.contact.pairSecret;
   request.fallback = FallbackPolicy::kForbid;
   {
     const Section section(state_);

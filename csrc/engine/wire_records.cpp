@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "core/bytes.h"
+#include "core/printable.h"
 #include "core/random.h"
 
 namespace dlslime {
@@ -66,7 +67,7 @@ PeerIdentity readIdentity(ByteReader& reader) {
   PeerIdentity identity;
   identity.instance = readBlob(reader);
   identity.bootId = reader.text();
-  identity.host = reader.text();
+  identity.host = printable(reader.text());
   identity.networkNamespace = reader.number<uint64_t>();
   identity.pid = reader.number<uint32_t>();
   identity.uid = reader.number<uint32_t>();
@@ -80,18 +81,54 @@ std::string readLine(const char* path) {
   return line;
 }
 
+// Text of another process, which may end up in a log.
+std::string readText(ByteReader& reader) {
+  return printable(reader.text());
+}
+
+// How to connect to a process.
+void writeContact(
+    ByteWriter& writer,
+    const PeerIdentity& identity,
+    const std::string& socketName,
+    const std::vector<std::string>& addresses) {
+  writeIdentity(writer, identity);
+  writer.text(socketName);
+  writer.number(static_cast<uint32_t>(addresses.size()));
+  for (const auto& address : addresses) {
+    writer.text(address);
+  }
+}
+
+struct Contact {
+  PeerIdentity identity;
+  std::string socketName;
+  std::vector<std::string> addresses;
+  bool valid = false;
+};
+
+Contact readContact(ByteReader& reader) {
+  Contact contact;
+  contact.identity = readIdentity(reader);
+  contact.socketName = reader.text();
+  const auto count = reader.number<uint32_t>();
+  for (uint32_t i = 0;
+       i < count && i < AddressRecord::kMostAddresses && reader.ok();
+       ++i) {
+    contact.addresses.push_back(readText(reader));
+  }
+  contact.valid = contact.identity.instance.size() == kInstanceBytes &&
+      contact.socketName.size() < 100;
+  return contact;
+}
+
 } // namespace
 
 Bytes encode(const AddressRecord& record) {
   ByteWriter writer;
   writePreamble(writer);
-  writeIdentity(writer, record.identity);
+  writeContact(writer, record.identity, record.socketName, record.addresses);
   writer.blob(record.token);
-  writer.text(record.socketName);
-  writer.number(static_cast<uint32_t>(record.addresses.size()));
-  for (const auto& address : record.addresses) {
-    writer.text(address);
-  }
   writer.number(record.group);
   writer.number(record.epoch);
   return writer.take();
@@ -101,34 +138,86 @@ AddressRecord decodeAddress(ByteSpan bytes) {
   ByteReader reader(bytes);
   readPreamble(reader, "the address record");
   AddressRecord record;
-  record.identity = readIdentity(reader);
+  auto contact = readContact(reader);
+  record.identity = std::move(contact.identity);
+  record.socketName = std::move(contact.socketName);
+  record.addresses = std::move(contact.addresses);
   record.token = readBlob(reader);
-  record.socketName = reader.text();
-  const auto count = reader.number<uint32_t>();
-  for (uint32_t i = 0;
-       i < count && i < AddressRecord::kMostAddresses && reader.ok();
-       ++i) {
-    record.addresses.push_back(reader.text());
-  }
   record.group = reader.number<uint32_t>();
   record.epoch = reader.number<uint64_t>();
-  const bool valid = record.identity.instance.size() == kInstanceBytes &&
-      record.token.size() == kTokenBytes && record.socketName.size() < 100;
+  const bool valid = contact.valid && record.token.size() == kTokenBytes;
   requireWhole(reader, valid, "the address record");
   return record;
+}
+
+Bytes encode(const Greeting& greeting) {
+  ByteWriter writer;
+  writePreamble(writer);
+  writer.blob(greeting.target);
+  writer.blob(greeting.self);
+  writer.number(static_cast<uint8_t>(greeting.policy));
+  writer.number(static_cast<uint8_t>(greeting.secret));
+  writer.blob(greeting.nonce);
+  return writer.take();
+}
+
+Greeting decodeGreeting(ByteSpan bytes) {
+  ByteReader reader(bytes);
+  readPreamble(reader, "the greeting");
+  Greeting greeting;
+  greeting.target = readBlob(reader);
+  greeting.self = readBlob(reader);
+  const auto policy = reader.number<uint8_t>();
+  greeting.policy = static_cast<RoutePolicy>(policy);
+  const auto secret = reader.number<uint8_t>();
+  greeting.secret = static_cast<SecretKind>(secret);
+  greeting.nonce = readBlob(reader);
+  const bool valid = greeting.target.size() == kInstanceBytes &&
+      greeting.self.size() == kInstanceBytes &&
+      policy <= static_cast<uint8_t>(kLastRoutePolicy) &&
+      (greeting.secret == SecretKind::kToken ||
+       greeting.secret == SecretKind::kPair) &&
+      greeting.nonce.size() == kNonceBytes;
+  requireWhole(reader, valid, "the greeting");
+  return greeting;
+}
+
+Bytes encode(const Challenge& challenge) {
+  ByteWriter writer;
+  writePreamble(writer);
+  writer.number(static_cast<uint8_t>(challenge.verdict));
+  writer.text(challenge.text);
+  writer.blob(challenge.nonce);
+  writer.blob(challenge.proof);
+  return writer.take();
+}
+
+Challenge decodeChallenge(ByteSpan bytes) {
+  ByteReader reader(bytes);
+  readPreamble(reader, "the challenge");
+  Challenge challenge;
+  challenge.verdict = static_cast<Verdict>(reader.number<uint8_t>());
+  challenge.text = readText(reader);
+  challenge.nonce = readBlob(reader);
+  challenge.proof = readBlob(reader);
+  const bool proves = challenge.verdict == Verdict::kAccepted;
+  const bool valid = proves ? challenge.nonce.size() == kNonceBytes
+                            : challenge.verdict == Verdict::kStranger ||
+          challenge.verdict == Verdict::kLater;
+  requireWhole(reader, valid, "the challenge");
+  return challenge;
 }
 
 Bytes encode(const Hello& hello) {
   ByteWriter writer;
   writePreamble(writer);
-  writer.blob(hello.targetInstance);
-  writer.blob(hello.token);
-  writer.blob(encode(hello.self));
+  writeContact(writer, hello.self, hello.socketName, hello.addresses);
   writer.text(hello.nonce);
-  writer.number(static_cast<uint8_t>(hello.policy));
   writer.number(hello.group);
+  writer.number(hello.unexpectedLimit);
   writer.text(hello.route);
   writer.blob(hello.blob);
+  writer.number(hello.descriptors);
   writer.number(static_cast<uint32_t>(hello.rejected.size()));
   for (const auto& [route, reason] : hello.rejected) {
     writer.text(route);
@@ -144,26 +233,28 @@ Hello decodeHello(ByteSpan bytes) {
   ByteReader reader(bytes);
   readPreamble(reader, "the hello");
   Hello hello;
-  hello.targetInstance = readBlob(reader);
-  hello.token = readBlob(reader);
-  hello.self = decodeAddress(reader.blob());
+  auto contact = readContact(reader);
+  hello.self = std::move(contact.identity);
+  hello.socketName = std::move(contact.socketName);
+  hello.addresses = std::move(contact.addresses);
   hello.nonce = reader.text();
-  const auto policy = reader.number<uint8_t>();
-  hello.policy = static_cast<RoutePolicy>(policy);
   hello.group = reader.number<uint32_t>();
-  hello.route = reader.text();
+  hello.unexpectedLimit = reader.number<uint64_t>();
+  hello.route = readText(reader);
   hello.blob = readBlob(reader);
+  hello.descriptors = reader.number<uint8_t>();
   const auto count = reader.number<uint32_t>();
   for (uint32_t i = 0; i < count && i < kMostRejected && reader.ok(); ++i) {
-    auto route = reader.text();
-    hello.rejected.emplace_back(std::move(route), reader.text());
+    auto route = readText(reader);
+    hello.rejected.emplace_back(std::move(route), readText(reader));
   }
   const auto probe = reader.number<uint8_t>();
   hello.probe = probe != 0;
   hello.replaces = reader.number<uint32_t>();
   hello.lastSeen = reader.number<uint64_t>();
-  const bool valid =
-      policy <= static_cast<uint8_t>(kLastRoutePolicy) && probe <= 1;
+  const bool valid = contact.valid && probe <= 1 &&
+      hello.nonce.size() <= kNonceBytes &&
+      hello.descriptors <= kMostDescriptors;
   requireWhole(reader, valid, "the hello");
   return hello;
 }
@@ -175,6 +266,8 @@ Bytes encode(const Welcome& welcome) {
   writer.text(welcome.text);
   writer.blob(welcome.blob);
   writer.number(welcome.lastSeen);
+  writer.number(welcome.descriptors);
+  writer.number(welcome.unexpectedLimit);
   return writer.take();
 }
 
@@ -184,11 +277,14 @@ Welcome decodeWelcome(ByteSpan bytes) {
   Welcome welcome;
   const auto verdict = reader.number<uint8_t>();
   welcome.verdict = static_cast<Verdict>(verdict);
-  welcome.text = reader.text();
+  welcome.text = readText(reader);
   welcome.blob = readBlob(reader);
   welcome.lastSeen = reader.number<uint64_t>();
+  welcome.descriptors = reader.number<uint8_t>();
+  welcome.unexpectedLimit = reader.number<uint64_t>();
   const bool valid = verdict >= static_cast<uint8_t>(Verdict::kAccepted) &&
-      verdict <= static_cast<uint8_t>(Verdict::kNotJoined);
+      verdict <= static_cast<uint8_t>(Verdict::kNotJoined) &&
+      welcome.descriptors <= kMostDescriptors;
   requireWhole(reader, valid, "the welcome");
   return welcome;
 }
@@ -208,7 +304,7 @@ Confirm decodeConfirm(ByteSpan bytes) {
   Confirm confirm;
   confirm.nonce = reader.text();
   confirm.blob = readBlob(reader);
-  confirm.problem = reader.text();
+  confirm.problem = readText(reader);
   requireWhole(reader, true, "the confirmation");
   return confirm;
 }
@@ -226,13 +322,17 @@ PeerIdentity makeIdentity(const std::string& hostId) {
     identity.networkNamespace = info.st_ino;
   }
   identity.pid = static_cast<uint32_t>(getpid());
-  identity.uid = static_cast<uint32_t>(getuid());
+  identity.uid = static_cast<uint32_t>(geteuid());
   return identity;
 }
 
 bool sameHost(const PeerIdentity& one, const PeerIdentity& other) {
   return one.bootId == other.bootId &&
       one.networkNamespace == other.networkNamespace;
+}
+
+bool meetLocally(const PeerIdentity& one, const PeerIdentity& other) {
+  return sameHost(one, other) && one.uid == other.uid;
 }
 
 } // namespace dlslime

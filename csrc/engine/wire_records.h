@@ -11,7 +11,7 @@ namespace dlslime {
 
 // Raised when anything in docs/protocol.md changes its meaning; two processes
 // of different versions refuse each other by name.
-constexpr uint16_t kProtocolVersion = 14;
+constexpr uint16_t kProtocolVersion = 15;
 
 // What every record begins with, and what one may not lack at its end.
 constexpr size_t kInstanceBytes = 16;
@@ -35,16 +35,37 @@ Bytes encode(const AddressRecord& record);
 // Throws Error: truncated, oversized, or another protocol version.
 AddressRecord decodeAddress(ByteSpan bytes);
 
-// The frames of the handshake on a control socket: Hello, Welcome, Confirm.
-struct Hello {
-  Bytes targetInstance; // whom the sender means to talk to
-  Bytes token; // of the target's record
-  AddressRecord self; // so that the target can connect to us, too
-  std::string nonce; // of this connection
+// The records of the handshake on a control socket, in their order: Greeting,
+// Challenge, Hello, Welcome, Confirm. The last three are sealed (SessionKey).
+
+constexpr size_t kNonceBytes = 32;
+constexpr uint8_t kMostDescriptors = 4;
+
+// What both ends of a handshake know, and nobody else.
+enum class SecretKind : uint8_t {
+  kToken = 1, // of the acceptor's address record
+  kPair, // of the connection that is to be replaced, or compared
+};
+struct Greeting {
+  Bytes target; // instance that the initiator means to talk to
+  Bytes self; // instance of the initiator
   RoutePolicy policy = RoutePolicy::kAuto;
+  SecretKind secret = SecretKind::kToken;
+  Bytes nonce; // kNonceBytes random bytes
+};
+Bytes encode(const Greeting& greeting);
+Greeting decodeGreeting(ByteSpan bytes);
+
+struct Hello {
+  PeerIdentity self;
+  std::string socketName; // of the initiator, so that ...
+  std::vector<std::string> addresses; // ... the acceptor can connect to it, too
+  std::string nonce; // of this connection
   uint32_t group = 0; // the target's id of the group that needs the pair
+  uint64_t unexpectedLimit = 0; // bytes of eager messages that we keep
   std::string route;
-  Bytes blob; // the route's own; its descriptors travel beside the frame
+  Bytes blob; // the route's own
+  uint8_t descriptors = 0; // that follow, on a unix socket
   std::vector<std::pair<std::string, std::string>> rejected; // route, reason
   bool probe = false; // nothing is to come of it but whether it would work
   // The connection takes the place of this one of the pair, counted from 1 ...
@@ -58,18 +79,31 @@ enum class Verdict : uint8_t {
   kAccepted = 1,
   kRefused, // this route does not work, try another; `text` says why
   kCrossed, // the target is connecting to us at the same time: wait for it
-  kStranger, // wrong instance, token or version: this record is not ours
+  kStranger, // another instance, or it does not know this pair
   kLater, // this process lacks something now, which `text` tells
   kNotJoined, // it is not, or not yet, in the group that needs the connection
 };
 inline constexpr const char* kNotJoinedText =
     "its process answers, but is not (or no more, or not yet) in this life of "
     "the group";
+// The acceptor's answer to a Greeting: its proof that it knows the secret; or
+// kStranger or kLater, which nothing proves.
+struct Challenge {
+  Verdict verdict = Verdict::kStranger; // kAccepted: the rest is there
+  std::string text;
+  Bytes nonce; // kNonceBytes random bytes
+  Bytes proof; // SessionKey::acceptorProof()
+};
+Bytes encode(const Challenge& challenge);
+Challenge decodeChallenge(ByteSpan bytes);
+
 struct Welcome {
   Verdict verdict = Verdict::kRefused;
   std::string text;
   Bytes blob;
   uint64_t lastSeen = 0; // as in the Hello
+  uint8_t descriptors = 0; // the same
+  uint64_t unexpectedLimit = 0; // the same
 };
 Bytes encode(const Welcome& welcome);
 Welcome decodeWelcome(ByteSpan bytes);
@@ -86,7 +120,10 @@ Confirm decodeConfirm(ByteSpan bytes);
 // This process's identity, with a new instance number. `hostId` takes the
 // place of the machine's boot number unless it is empty.
 PeerIdentity makeIdentity(const std::string& hostId = "");
-// Whether the two can meet at an abstract unix socket.
+// On one host, in one network namespace.
 bool sameHost(const PeerIdentity& one, const PeerIdentity& other);
+// The two meet at an abstract unix socket: they are on one host, and of one
+// user. Those of different users meet by TCP, as if they were on two hosts.
+bool meetLocally(const PeerIdentity& one, const PeerIdentity& other);
 
 } // namespace dlslime

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 namespace dlslime::gloo {
@@ -68,10 +69,14 @@ void GlooPump::breakWith(const std::string& what) {
 
 void GlooPump::peerClosed() {
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (!peerClosed_ && making_) {
-    watcher_ = std::thread([self = shared_from_this()] { self->watch(); });
+  if (!std::exchange(peerClosed_, true) && making_) {
+    try {
+      watcher_ = std::thread([self = shared_from_this()] { self->watch(); });
+    } catch (const std::system_error& error) { // then nobody waits for it
+      broken_ = statusOf(error);
+      tell();
+    }
   }
-  peerClosed_ = true;
 }
 
 // Its end of the carrier may have been ready, and used, before ours is.
@@ -237,7 +242,7 @@ void GlooPump::deliver(Packet packet) {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(
       lock, [this] { return closing_ || incomingBytes_ < kMostQueuedBytes; });
-  incomingBytes_ += packet.payload.size();
+  incomingBytes_ += packet.payload.size() + sizeof(MessageHeader);
   incoming_.push_back(std::move(packet));
   tell();
 }

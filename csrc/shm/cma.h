@@ -12,15 +12,10 @@ namespace dlslime::shm {
 int readFromPeer(const CopyJob& job);
 int writeToPeer(const CopyJob& job);
 
-// A random word that peers try to read, to find out by doing whether this
-// kernel lets them (Yama, containers, users, PID namespaces).
-struct ProbeWord {
-  uint64_t address = 0;
-  uint64_t value = 0;
-};
-
-// 0, or the errno of the attempt; ESRCH also when another process answers to
-// this pid in our namespace.
-int probePeer(uint32_t pid, const ProbeWord& word);
+// Whether the kernel lets this process at the memory of that one (Yama,
+// containers, users): 0, or the errno of an attempt, which touches no memory:
+// where the other process can choose an address, it can make a read of it wait
+// for ever (userfaultfd). `pid` is of our namespace; 0: in none.
+int accessProblem(uint32_t pid);
 
 } // namespace dlslime::shm

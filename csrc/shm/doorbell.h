@@ -11,54 +11,60 @@ namespace dlslime::shm {
 constexpr size_t kDoorbellBytes = 4096;
 
 struct DoorbellPage {
-  std::atomic<uint32_t> asleep; // 1: whoever has something for us must ring
+  std::atomic<uint32_t> turn; // odd: asleep; goes up with each change
 };
 
-// How peers wake this process: a shared word that says whether anybody is
-// looking, and an eventfd to write to when nobody is. One for all peers.
+// Tells peers whether this process must be rung: a word that it alone writes.
+// One for all peers.
 class Doorbell {
  public:
-  Doorbell();
+  Doorbell() : segment_(Segment::createForReaders(kDoorbellBytes)) {}
 
-  int fd() const {
-    return event_.get();
-  }
   // Before the last look at what peers publish: see RemoteDoorbell::ring().
   void setAsleep(bool asleep) {
-    page().asleep.store(asleep ? 1 : 0, std::memory_order_relaxed);
+    auto& turn = reinterpret_cast<DoorbellPage*>(segment_.data())->turn;
+    const auto now = turn.load(std::memory_order_relaxed);
+    if ((now % 2 != 0) != asleep) {
+      turn.store(now + 1, std::memory_order_relaxed);
+    }
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
-  void drain();
-  // Copies for a peer: the page, then the eventfd.
+  // For a peer.
   UniqueFd duplicatePage() const {
     return segment_.duplicateFd();
   }
-  UniqueFd duplicateEvent() const;
 
  private:
-  DoorbellPage& page() {
-    return *reinterpret_cast<DoorbellPage*>(segment_.data());
-  }
-
   Segment segment_;
-  UniqueFd event_;
 };
 
-// A peer's doorbell.
+// A peer's doorbell: a byte on the socket between the two. Nothing that the
+// peer does to its end can make the caller wait, or keeps a third process from
+// ringing, as it could with a descriptor that all of them shared.
 class RemoteDoorbell {
  public:
-  RemoteDoorbell(UniqueFd page, UniqueFd event);
+  explicit RemoteDoorbell(UniqueFd page);
+  // The socket; -1: there is none any more.
+  void useSocket(int fd) {
+    socket_ = fd;
+  }
   // Some thread of the peer is polling.
   bool awake() const {
-    return reinterpret_cast<DoorbellPage*>(segment_.data())
-               ->asleep.load(std::memory_order_relaxed) == 0;
+    return turn() % 2 == 0;
   }
-  // Cheap when the peer is awake. Call after publishing what it should see.
+  // Cheap when the peer is awake, or has been rung since it fell asleep. Call
+  // after publishing what it should see.
   void ring();
 
  private:
+  uint32_t turn() const {
+    return reinterpret_cast<const DoorbellPage*>(segment_.data())
+        ->turn.load(std::memory_order_relaxed);
+  }
+
   Segment segment_;
-  UniqueFd event_;
+  int socket_ = -1;
+  uint32_t rung_ = 0; // in this turn
 };
 
 } // namespace dlslime::shm

@@ -33,6 +33,9 @@ class ShmConnection final : public Connection {
   bool onThisHost() const override {
     return true;
   }
+  void useSocket(int fd) override {
+    doorbell_.useSocket(fd);
+  }
   uint32_t peerPid() const override {
     return granted_ ? peerPid_ : 0;
   }

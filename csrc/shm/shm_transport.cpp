@@ -1,30 +1,21 @@
 #include "shm/shm_transport.h"
 
-#include <unistd.h>
-
 #include <cerrno>
-#include <cstring>
 
 #include "core/bytes.h"
 #include "core/log.h"
-#include "core/random.h"
+#include "shm/cma.h"
 #include "shm/shm_connection.h"
 
 namespace dlslime::shm {
 
 // What one end tells the other while they connect.
 struct ShmTransport::PeerHalf {
-  uint32_t pid = 0;
-  ProbeWord probe;
   uint64_t ringBytes = 0;
-  std::vector<UniqueFd> fds; // doorbell page, doorbell event[, segment]
+  std::vector<UniqueFd> fds; // doorbell page[, segment]
 };
 
-ShmTransport::ShmTransport(const Config& config)
-    : config_(config), probeValue_(std::make_unique<uint64_t>()) {
-  const auto random = randomBytes(sizeof(uint64_t));
-  std::memcpy(probeValue_.get(), random.data(), random.size());
-}
+ShmTransport::ShmTransport(const Config& config) : config_(config) {}
 
 Status ShmTransport::reaches(const PeerIdentity& self, const PeerIdentity& peer)
     const {
@@ -40,18 +31,21 @@ Status ShmTransport::reaches(const PeerIdentity& self, const PeerIdentity& peer)
         "same host, but another network namespace: its unix socket can't be "
         "reached"};
   }
+  if (self.uid != peer.uid) {
+    return {
+        ErrorCode::kUnavailable,
+        "same host, but another user (uid " + std::to_string(peer.uid) +
+            ", this process has " + std::to_string(self.uid) +
+            "): users share no memory"};
+  }
   return {};
 }
 
 Offer ShmTransport::half(bool withSegment, const std::string& nonce) {
   ByteWriter writer;
-  writer.number(static_cast<uint32_t>(getpid()));
-  writer.number(reinterpret_cast<uint64_t>(probeValue_.get()));
-  writer.number(*probeValue_);
   writer.number(static_cast<uint64_t>(config_.ringBytes));
   Offer offer{writer.take(), {}};
   offer.fds.push_back(doorbell_.duplicatePage());
-  offer.fds.push_back(doorbell_.duplicateEvent());
   if (withSegment) {
     const auto& made =
         offered_.put(nonce, Segment::create(segmentBytes(config_.ringBytes)));
@@ -64,12 +58,9 @@ ShmTransport::PeerHalf ShmTransport::parse(Offer offer, bool withSegment)
     const {
   ByteReader reader(offer.blob);
   PeerHalf peer;
-  peer.pid = reader.number<uint32_t>();
-  peer.probe.address = reader.number<uint64_t>();
-  peer.probe.value = reader.number<uint64_t>();
   peer.ringBytes = reader.number<uint64_t>();
   peer.fds = std::move(offer.fds);
-  const size_t expected = withSegment ? 3 : 2;
+  const size_t expected = withSegment ? 2 : 1;
   if (!reader.atEnd() || peer.fds.size() != expected ||
       peer.ringBytes < (1 << 14) || peer.ringBytes > (1 << 30) ||
       peer.ringBytes % kLayoutBytes != 0) {
@@ -83,24 +74,28 @@ ShmTransport::PeerHalf ShmTransport::parse(Offer offer, bool withSegment)
   return peer;
 }
 
-std::unique_ptr<Connection>
-ShmTransport::connect(PeerHalf peer, Segment segment, int side) const {
+std::unique_ptr<Connection> ShmTransport::connect(
+    const Context& context,
+    PeerHalf peer,
+    Segment segment,
+    int side) const {
+  const auto pid = context.peerPid;
   int denied = ECANCELED; // DLSLIME_CMA=off
   if (config_.crossMemoryAttach) {
-    denied = probePeer(peer.pid, peer.probe);
+    denied = accessProblem(pid);
   }
   if (denied != 0 && config_.crossMemoryAttach) {
     logInfo(
-        "process_vm_readv of process " + std::to_string(peer.pid) +
+        "process_vm_readv of process " + std::to_string(pid) +
         " is not permitted: " + errnoText(denied) +
         "; large messages are streamed through shared memory");
   }
   const size_t ringBytes = (segment.size() - kLayoutBytes) / 2;
   ShmConnection::Ends ends{
       std::move(segment),
-      RemoteDoorbell(std::move(peer.fds[0]), std::move(peer.fds[1])),
+      RemoteDoorbell(std::move(peer.fds[0])),
       ringBytes,
-      peer.pid,
+      pid,
       side};
   return std::make_unique<ShmConnection>(std::move(ends), denied == 0);
 }
@@ -113,16 +108,17 @@ std::unique_ptr<Connection>
 ShmTransport::accept(const Context& context, Offer offer, Offer& answer) {
   PeerHalf peer = parse(std::move(offer), true);
   Segment segment =
-      Segment::adopt(std::move(peer.fds[2]), segmentBytes(peer.ringBytes));
+      Segment::adopt(std::move(peer.fds[1]), segmentBytes(peer.ringBytes));
   answer = half(false, context.nonce);
-  return connect(std::move(peer), std::move(segment), 1);
+  return connect(context, std::move(peer), std::move(segment), 1);
 }
 
 std::unique_ptr<Connection> ShmTransport::finish(
     const Context& context,
     Offer answer) {
   Segment segment = offered_.take(context.nonce);
-  return connect(parse(std::move(answer), false), std::move(segment), 0);
+  return connect(
+      context, parse(std::move(answer), false), std::move(segment), 0);
 }
 
 } // namespace dlslime::shm

@@ -5,7 +5,6 @@
 #include "core/config.h"
 #include "core/offered.h"
 #include "core/transport.h"
-#include "shm/cma.h"
 #include "shm/doorbell.h"
 
 namespace dlslime::shm {
@@ -30,12 +29,6 @@ class ShmTransport final : public Transport {
   void withdraw(const Context& context) override {
     offered_.drop(context.nonce);
   }
-  std::vector<int> wakeFds() const override {
-    return {doorbell_.fd()};
-  }
-  void drainWakeFds() override {
-    doorbell_.drain();
-  }
   void beginSleep() override {
     doorbell_.setAsleep(true);
   }
@@ -47,12 +40,14 @@ class ShmTransport final : public Transport {
   struct PeerHalf;
   Offer half(bool withSegment, const std::string& nonce);
   PeerHalf parse(Offer offer, bool withSegment) const;
-  std::unique_ptr<Connection> connect(PeerHalf peer, Segment segment, int side)
-      const;
+  std::unique_ptr<Connection> connect(
+      const Context& context,
+      PeerHalf peer,
+      Segment segment,
+      int side) const;
 
   const Config config_;
   Doorbell doorbell_;
-  std::unique_ptr<uint64_t> probeValue_;
   Offered<Segment> offered_;
 };
 

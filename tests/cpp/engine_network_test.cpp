@@ -1,12 +1,14 @@
 // Engines that count as on different hosts: they connect by TCP.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "core/random.h"
 #include "engine/listener.h"
 #include "engine/wire_records.h"
 #include "fakes/cluster.h"
+#include "fakes/initiator.h"
 #include "fakes/log_capture.h"
 #include "fakes/memory_carriers.h"
 
@@ -39,7 +41,7 @@ class EngineNetwork : public ::testing::Test {
     auto socket = ControlSocket::startConnecting(record.addresses.front());
     EXPECT_TRUE(eventually([&] {
       try {
-        socket.sendFrame(bytes, {});
+        socket.sendFrame(bytes);
         return true;
       } catch (const Error&) {
         return false; // not connected yet
@@ -126,9 +128,9 @@ TEST_F(EngineNetwork, WhoIsToldToWaitForThePeerAsksAgain) {
     std::optional<ControlSocket> peer;
     const auto came = [&] { return (peer = listener.accept()).has_value(); };
     ASSERT_TRUE(eventually(came, 5)) << i;
-    const auto asked = [&] { return peer->receiveFrame().has_value(); };
-    ASSERT_TRUE(eventually(asked)) << i;
-    peer->sendFrame(encode(Welcome{Verdict::kCrossed, "", {}}), {});
+    ASSERT_TRUE(
+        answerBy(*peer, recordOf(world, 1).token, {Verdict::kCrossed, "", {}}))
+        << i;
   }
   readdress(world, 1, [&](auto& addresses) { addresses = real; });
   const auto receive = world[1].receive(0, 1, 8);
@@ -182,21 +184,12 @@ TEST_F(EngineNetwork, StrangersAtThePortAreRefusedByHostAndToldOfOnce) {
     EXPECT_TRUE(eventually([&] { return socket.ended(); }));
   }
   EXPECT_EQ(log.count("a connection from 127.0.0.1:"), 1U) << log.all();
-  Hello hello;
-  hello.targetInstance = record.identity.instance;
-  hello.token = randomBytes(32);
-  hello.self = record;
-  hello.self.identity = makeIdentity("elsewhere");
-  hello.route = "gloo";
-  auto socket = knock(record, encode(hello));
-  std::optional<Welcome> answer;
-  ASSERT_TRUE(eventually([&] {
-    if (auto frame = socket.receiveFrame()) {
-      answer = decodeWelcome(frame->bytes);
-    }
-    return answer.has_value();
-  }));
-  EXPECT_EQ(answer->verdict, Verdict::kStranger);
+  Initiator peer(
+      ControlSocket::startConnecting(record.addresses.at(0)), record);
+  pollfd writable{peer.socket.fd(), POLLOUT, 0};
+  ASSERT_EQ(::poll(&writable, 1, 5000), 1);
+  peer.secret = randomBytes(32);
+  EXPECT_FALSE(peer.meet()) << "what has another token is not the peer";
   EXPECT_TRUE(world.passes(1, 0, 3 << 20));
 }
 

@@ -66,7 +66,7 @@ class Ends {
   std::unique_ptr<Connection> connections[2];
 
  private:
-  Transport::Context context_{nullptr, "n", true, {}};
+  Transport::Context context_{nullptr, "n", true, {}, 0};
 };
 
 TEST(RdmaPaths, WhatIsConfiguredReachesTheQueuePair) {

@@ -45,14 +45,14 @@ AddressRecord address() {
 
 Hello hello() {
   Hello made;
-  made.targetInstance = pattern(16, 1);
-  made.token = pattern(32, 2);
-  made.self = address();
+  made.self = identity();
+  made.socketName = address().socketName;
+  made.addresses = address().addresses;
   made.nonce = "abcdef";
-  made.policy = RoutePolicy::kGloo;
   made.group = 12;
   made.route = "shm";
   made.blob = pattern(28, 3);
+  made.descriptors = 3;
   made.rejected = {{"rdma", "no device"}, {"cuda", ""}};
   made.probe = true;
   made.replaces = 3;
@@ -60,8 +60,21 @@ Hello hello() {
   return made;
 }
 
+Greeting greeting() {
+  return {
+      pattern(16, 1),
+      pattern(16, 2),
+      RoutePolicy::kGloo,
+      SecretKind::kPair,
+      pattern(32, 3)};
+}
+
+Challenge challenge() {
+  return {Verdict::kAccepted, "", pattern(32, 5), pattern(32, 6)};
+}
+
 Welcome welcome() {
-  return {Verdict::kRefused, "no room", pattern(20, 4), 99};
+  return {Verdict::kRefused, "no room", pattern(20, 4), 99, 2};
 }
 
 Confirm confirm() {
@@ -80,21 +93,38 @@ TEST(WireRecordsTest, AddressComesBack) {
 
 TEST(WireRecordsTest, HelloComesBack) {
   const auto back = decodeHello(encode(hello()));
-  expectEqual(back.self.identity, identity());
-  EXPECT_EQ(back.self.token, address().token);
-  EXPECT_EQ(back.self.socketName, address().socketName);
-  EXPECT_EQ(back.self.addresses, address().addresses);
+  expectEqual(back.self, identity());
+  EXPECT_EQ(back.socketName, address().socketName);
+  EXPECT_EQ(back.addresses, address().addresses);
   EXPECT_TRUE(back.probe);
   EXPECT_EQ(back.replaces, 3U);
   EXPECT_EQ(back.lastSeen, 1ULL << 40);
-  EXPECT_EQ(back.targetInstance, hello().targetInstance);
-  EXPECT_EQ(back.token, hello().token);
   EXPECT_EQ(back.nonce, "abcdef");
-  EXPECT_EQ(back.policy, RoutePolicy::kGloo);
+  EXPECT_EQ(back.descriptors, 3);
   EXPECT_EQ(back.group, 12U);
   EXPECT_EQ(back.route, "shm");
   EXPECT_EQ(back.blob, hello().blob);
   EXPECT_EQ(back.rejected, hello().rejected);
+}
+
+TEST(WireRecordsTest, GreetingComesBack) {
+  const auto back = decodeGreeting(encode(greeting()));
+  EXPECT_EQ(back.target, greeting().target);
+  EXPECT_EQ(back.self, greeting().self);
+  EXPECT_EQ(back.policy, RoutePolicy::kGloo);
+  EXPECT_EQ(back.secret, SecretKind::kPair);
+  EXPECT_EQ(back.nonce, greeting().nonce);
+}
+
+TEST(WireRecordsTest, ChallengeComesBack) {
+  const auto back = decodeChallenge(encode(challenge()));
+  EXPECT_EQ(back.verdict, Verdict::kAccepted);
+  EXPECT_EQ(back.nonce, challenge().nonce);
+  EXPECT_EQ(back.proof, challenge().proof);
+  const auto later =
+      decodeChallenge(encode(Challenge{Verdict::kLater, "no room", {}, {}}));
+  EXPECT_EQ(later.verdict, Verdict::kLater);
+  EXPECT_EQ(later.text, "no room");
 }
 
 TEST(WireRecordsTest, WelcomeOfEveryVerdictComesBack) {
@@ -112,6 +142,7 @@ TEST(WireRecordsTest, WelcomeOfEveryVerdictComesBack) {
     EXPECT_EQ(back.text, "no room");
     EXPECT_EQ(back.blob, sent.blob);
     EXPECT_EQ(back.lastSeen, 99U);
+    EXPECT_EQ(back.descriptors, 2);
   }
 }
 
@@ -241,6 +272,14 @@ INSTANTIATE_TEST_SUITE_P(
             encode(address()),
             [](ByteSpan bytes) { decodeAddress(bytes); }},
         Kind{
+            "Greeting",
+            encode(greeting()),
+            [](ByteSpan bytes) { decodeGreeting(bytes); }},
+        Kind{
+            "Challenge",
+            encode(challenge()),
+            [](ByteSpan bytes) { decodeChallenge(bytes); }},
+        Kind{
             "Hello",
             encode(hello()),
             [](ByteSpan bytes) { decodeHello(bytes); }},
@@ -282,10 +321,70 @@ TEST(WireRecordsTest, HostIsTheSameWhereBootAndNetworkAre) {
   EXPECT_TRUE(sameHost(makeIdentity("a"), makeIdentity("a")));
 }
 
-TEST(WireRecordsTest, HelloWithAnUnknownPolicyIsRefused) {
-  auto bad = hello();
+TEST(WireRecordsTest, ProcessesOfDifferentUsersDoNotMeetLocally) {
+  const auto one = identity();
+  auto other = identity();
+  EXPECT_TRUE(meetLocally(one, other));
+  other.uid += 1;
+  EXPECT_TRUE(sameHost(one, other));
+  EXPECT_FALSE(meetLocally(one, other));
+}
+
+TEST(WireRecordsTest, GreetingThatCannotBeIsRefused) {
+  auto bad = greeting();
   bad.policy = static_cast<RoutePolicy>(17);
+  EXPECT_THROW(decodeGreeting(encode(bad)), Error);
+  bad = greeting();
+  bad.secret = static_cast<SecretKind>(3);
+  EXPECT_THROW(decodeGreeting(encode(bad)), Error);
+  bad = greeting();
+  bad.nonce.pop_back();
+  EXPECT_THROW(decodeGreeting(encode(bad)), Error);
+  bad = greeting();
+  bad.self.clear();
+  EXPECT_THROW(decodeGreeting(encode(bad)), Error);
+}
+
+TEST(WireRecordsTest, ChallengeThatCannotBeIsRefused) {
+  auto bad = challenge();
+  bad.nonce.pop_back();
+  EXPECT_THROW(decodeChallenge(encode(bad)), Error);
+  for (const auto verdict : {Verdict::kRefused, Verdict::kCrossed}) {
+    bad = challenge();
+    bad.verdict = verdict;
+    EXPECT_THROW(decodeChallenge(encode(bad)), Error);
+  }
+}
+
+TEST(WireRecordsTest, MoreDescriptorsThanThereMayBeAreRefused) {
+  auto bad = hello();
+  bad.descriptors = kMostDescriptors + 1;
   EXPECT_THROW(decodeHello(encode(bad)), Error);
+  auto answer = welcome();
+  answer.descriptors = kMostDescriptors + 1;
+  EXPECT_THROW(decodeWelcome(encode(answer)), Error);
+}
+
+// It ends up in logs and exceptions.
+TEST(WireRecordsTest, TextOfPeersIsMadePrintable) {
+  const std::string evil = "\x1b[2Jgone\n\xff";
+  const std::string shown = "\\x1b[2Jgone\\x0a\\xff";
+  auto sent = hello();
+  sent.self.host = evil;
+  sent.rejected = {{evil, evil}};
+  const auto back = decodeHello(encode(sent));
+  EXPECT_EQ(back.self.host, shown);
+  EXPECT_EQ(back.rejected.at(0).first, shown);
+  EXPECT_EQ(back.rejected.at(0).second, shown);
+  auto answer = welcome();
+  answer.text = evil;
+  EXPECT_EQ(decodeWelcome(encode(answer)).text, shown);
+  auto asked = challenge();
+  asked.text = evil;
+  EXPECT_EQ(decodeChallenge(encode(asked)).text, shown);
+  auto last = confirm();
+  last.problem = evil;
+  EXPECT_EQ(decodeConfirm(encode(last)).problem, shown);
 }
 
 TEST(WireRecordsTest, WelcomeWithAnUnknownVerdictIsRefused) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/bytes.h"
+#include "core/printable.h"
 #include "torch_ext/checked_call.h"
 
 namespace dlslime {
@@ -138,7 +139,7 @@ MonitoredBarrier::receive(int peer, uint64_t number, TimePoint deadline) {
     }
     ByteReader reader(ByteSpan(*bytes).first(operation->bytes()));
     const auto theirs = reader.number<uint64_t>();
-    auto verdict = reader.text();
+    auto verdict = printable(reader.text());
     if (theirs >= number) {
       return verdict;
     }

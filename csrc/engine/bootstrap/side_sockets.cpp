@@ -6,7 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "core/random.h"
 #include "core/status.h"
+#include "engine/connect/session_key.h"
 #include "engine/control_socket.h"
 
 namespace dlslime {
@@ -90,34 +92,58 @@ void SideSockets::close() {
   changed_.notify_all();
 }
 
-SideSocket openSideSocket(
-    const AddressRecord& record,
-    const PeerIdentity& self,
-    const Bytes& hello,
-    TimePoint deadline) {
-  std::optional<ControlSocket> socket;
-  std::string unreachable;
-  if (sameHost(self, record.identity)) {
-    socket = ControlSocket::connectTo(record.socketName);
+namespace {
+
+ControlSocket connectedTo(const SideSocketWay& way, TimePoint deadline) {
+  if (meetLocally(way.self, way.record.identity)) {
+    return ControlSocket::connectTo(way.record.socketName);
   }
-  for (const auto& address : record.addresses) {
-    if (socket) {
-      break;
-    }
+  std::string unreachable;
+  for (const auto& address : way.record.addresses) {
     try {
-      socket = connectedTo(address, deadline);
+      return connectedTo(address, deadline);
     } catch (const Error& error) {
       unreachable += (unreachable.empty() ? "" : "; ") + address + " (" +
           error.what() + ")";
     }
   }
-  if (!socket) {
+  throw Error(
+      ErrorCode::kPeerFailed,
+      "its second socket can't be opened: nobody answers at " + unreachable);
+}
+
+Challenge awaitChallenge(ControlSocket& socket, TimePoint deadline) {
+  for (;;) {
+    pollfd readable{socket.fd(), POLLIN, 0};
+    if (poll(&readable, 1, pollTimeoutMs(deadline)) != 1) {
+      throw Error(
+          ErrorCode::kTimeout,
+          "the peer has accepted the second socket, but does not answer");
+    }
+    if (const auto frame = socket.receiveFrame()) {
+      return decodeChallenge(*frame);
+    }
+  }
+}
+
+} // namespace
+
+SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
+  auto socket = connectedTo(way, deadline);
+  auto greeting = way.greeting;
+  greeting.nonce = randomBytes(kNonceBytes);
+  socket.sendFrame(encode(greeting));
+  const auto challenge = awaitChallenge(socket, deadline);
+  const SessionKey key(way.secret, greeting, challenge.nonce);
+  if (challenge.verdict != Verdict::kAccepted ||
+      !key.provenBy(challenge.proof)) {
     throw Error(
         ErrorCode::kPeerFailed,
-        "its second socket can't be opened: nobody answers at " + unreachable);
+        "what answers at its second socket does not know the secret: " +
+            challenge.text);
   }
-  socket->sendFrame(hello, {});
-  return socket->release();
+  socket.sendFrame(key.seal(SessionKey::End::kInitiator, 0, way.hello));
+  return socket.release();
 }
 
 } // namespace dlslime

@@ -43,12 +43,15 @@ class SideSockets {
   bool closed_ = false; // guarded by mutex_
 };
 
-// Opens one to the process of the record, with this Hello. Blocks until the
-// deadline at most; throws Error.
-SideSocket openSideSocket(
-    const AddressRecord& record,
-    const PeerIdentity& self,
-    const Bytes& hello,
-    TimePoint deadline);
+// How to open one to a process, and what to say to it.
+struct SideSocketWay {
+  AddressRecord record;
+  PeerIdentity self;
+  Greeting greeting; // but for the nonce
+  Bytes secret;
+  Bytes hello; // encoded
+};
+// Blocks until the deadline at most; throws Error.
+SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline);
 
 } // namespace dlslime

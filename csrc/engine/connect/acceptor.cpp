@@ -1,0 +1,260 @@
+#include "engine/connect/acceptor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/log.h"
+#include "core/random.h"
+
+namespace dlslime {
+
+namespace {
+constexpr size_t kMostGreetingBytes = 1024;
+constexpr int kMostAccepted = 64; // at a time: other work waits meanwhile
+// Without accepting: this process is full of connections, or of descriptors.
+constexpr milliseconds kAcceptPause{100};
+} // namespace
+
+Acceptor::Acceptor(Self self, SecretOf secretOf)
+    : self_(std::move(self)),
+      secretOf_(std::move(secretOf)),
+      local_(Listener::onThisHost([this](const ControlSocket& socket) {
+        sayRefused(
+            socket,
+            "only processes of uid " + std::to_string(self_.identity.uid) +
+                " may connect on this host");
+      })) {
+  try {
+    network_.emplace(
+        Listener::onTheNetwork(self_.interfaces, self_.interfacesSetting));
+  } catch (const Error& error) {
+    const auto what =
+        std::string("other hosts can't connect to this process: ") +
+        error.what();
+    // Without a network most often nobody needs one.
+    self_.interfaces.empty() ? logInfo(what) : logWarning(what);
+  }
+}
+
+void Acceptor::addTo(std::vector<pollfd>& fds) const {
+  if (accepting()) {
+    fds.push_back({local_.fd(), POLLIN, 0});
+    if (network_) {
+      fds.push_back({network_->fd(), POLLIN, 0});
+    }
+  }
+  for (const auto& guest : unproven_) {
+    fds.push_back({guest.socket.fd(), POLLIN, 0});
+  }
+}
+
+void Acceptor::onPoll(const std::set<int>& heard) {
+  std::erase_if(unproven_, [&](Unproven& guest) {
+    return heard.contains(guest.socket.fd()) && advance(guest);
+  });
+  if (heard.contains(local_.fd())) {
+    acceptFrom(local_);
+  }
+  if (network_ && heard.contains(network_->fd())) {
+    acceptFrom(*network_);
+  }
+}
+
+TimePoint Acceptor::nextDeadline() const {
+  auto next = accepting() ? never() : deadlineAfter(kAcceptPause);
+  if (!unproven_.empty()) {
+    next =
+        std::min(next, unproven_.front().since + HandshakeLimits::kProofTime);
+  }
+  return std::min(next, refusals_.next());
+}
+
+void Acceptor::expire(TimePoint looked) {
+  std::erase_if(unproven_, [looked](const Unproven& guest) {
+    return guest.since + HandshakeLimits::kProofTime <= looked;
+  });
+  refusals_.tell(looked);
+}
+
+// The connection that leaves first for another one: the oldest that has said
+// nothing, since a process that knows us speaks at once; else the oldest that
+// has had time to prove itself.
+Acceptor::Place Acceptor::replaceable(TimePoint now) const {
+  const auto silent = std::find_if(
+      unproven_.begin(), unproven_.end(), [](const Unproven& guest) {
+        return guest.socket.silent();
+      });
+  if (silent != unproven_.end()) {
+    return silent;
+  }
+  const bool old = !unproven_.empty() &&
+      unproven_.front().since + HandshakeLimits::kSafeTime <= now;
+  return old ? unproven_.begin() : unproven_.end();
+}
+
+// What connects while we are full waits in the listeners' queues.
+bool Acceptor::accepting() const {
+  const auto now = Clock::now();
+  return now >= acceptAgain_ &&
+      (unproven_.size() < limits_.unproven ||
+       replaceable(now) != unproven_.end());
+}
+
+void Acceptor::acceptFrom(Listener& listener) {
+  for (int i = 0; i < kMostAccepted && accepting(); ++i) {
+    auto socket = listener.accept();
+    if (!socket) {
+      if (listener.exhausted()) {
+        refuseAll(listener);
+      } else if (listener.failing()) {
+        acceptAgain_ = deadlineAfter(kAcceptPause);
+      }
+      return;
+    }
+    const auto now = Clock::now();
+    if (unproven_.size() >= limits_.unproven) {
+      if (!std::exchange(crowdSaid_, true)) {
+        logWarning(
+            "more than " + std::to_string(limits_.unproven) +
+            " connections have not proved themselves: the oldest are dropped");
+      }
+      unproven_.erase(replaceable(now));
+    }
+    unproven_.push_back({std::move(*socket), now});
+    if (advance(unproven_.back())) {
+      unproven_.pop_back();
+    }
+  }
+}
+
+// Of those that wait, the ones that can be told why nobody answers.
+void Acceptor::refuseAll(Listener& listener) {
+  acceptAgain_ = deadlineAfter(kAcceptPause);
+  for (int i = 0; i < kMostAccepted; ++i) {
+    auto socket = listener.acceptToRefuse();
+    if (!socket) {
+      return;
+    }
+    Unproven guest{std::move(*socket), {}};
+    tellExhausted(guest, noDescriptorText());
+  }
+}
+
+void Acceptor::tellExhausted(Unproven& guest, const std::string& why) {
+  if (!std::exchange(exhaustedSaid_, true)) {
+    logWarning("a peer can't connect: " + why);
+  }
+  const auto text = "the peer says: " + why;
+  try {
+    if (guest.hello) {
+      const auto later = encode(Welcome{Verdict::kLater, text, {}});
+      guest.socket.sendFrame(
+          guest.key->seal(SessionKey::End::kAcceptor, 0, later));
+      return;
+    }
+    // What is unread when a TCP socket is closed takes the answer with it.
+    guest.socket.receiveFrame(kMostGreetingBytes);
+  } catch (const Error& error) { // which is not read for its content
+    logDebug(error.what());
+  }
+  try {
+    guest.socket.sendFrame(encode(Challenge{Verdict::kLater, text, {}, {}}));
+  } catch (const Error& error) {
+    logDebug(std::string("nobody waited to be told: ") + error.what());
+  }
+}
+
+void Acceptor::sayRefused(
+    const ControlSocket& socket,
+    const std::string& cause) {
+  refusals_.note(socket.peerSource(), socket.peerText(), cause);
+}
+
+bool Acceptor::advance(Unproven& guest) {
+  try {
+    return step(guest);
+  } catch (const std::exception& error) {
+    // Anything may connect: that is said, and nothing else happens. Peers of
+    // other hosts that have accepted our hello meanwhile leave without a word.
+    if (guest.socket.silent() && !guest.socket.local()) {
+      logDebug(std::string("a connection ended in silence: ") + error.what());
+    } else if (statusOf(error).code() == ErrorCode::kExhausted) {
+      tellExhausted(guest, error.what());
+    } else {
+      sayRefused(guest.socket, error.what());
+    }
+  }
+  return true;
+}
+
+bool Acceptor::step(Unproven& guest) {
+  if (!guest.key) {
+    return onGreeting(guest);
+  }
+  if (!guest.hello) {
+    return onHello(guest);
+  }
+  auto fds = guest.socket.receiveDescriptors(guest.hello->descriptors);
+  return fds && finish(guest, std::move(*fds));
+}
+
+// Proves to it that this is the process that it means, and asks for its proof.
+bool Acceptor::onGreeting(Unproven& guest) {
+  const auto frame = guest.socket.receiveFrame(kMostGreetingBytes);
+  if (!frame) {
+    return false;
+  }
+  guest.greeting = decodeGreeting(*frame);
+  const auto& greeting = guest.greeting;
+  Challenge challenge;
+  if (greeting.target != self_.identity.instance) {
+    challenge.text = "this is another process than the one that is meant";
+    sayRefused(guest.socket, "it means another process");
+  } else if (greeting.self == self_.identity.instance) {
+    throw Error(ErrorCode::kPeerFailed, "it claims to be this process itself");
+  } else if (const auto secret = secretOf_(greeting); secret.empty()) {
+    challenge.text = "the connection that is to be replaced is given up";
+  } else {
+    challenge.verdict = Verdict::kAccepted;
+    challenge.nonce = randomBytes(kNonceBytes);
+    guest.key.emplace(secret, greeting, challenge.nonce);
+    challenge.proof = guest.key->acceptorProof();
+  }
+  guest.socket.sendFrame(encode(challenge));
+  return challenge.verdict != Verdict::kAccepted;
+}
+
+bool Acceptor::onHello(Unproven& guest) {
+  const auto frame = guest.socket.receiveFrame();
+  if (!frame) {
+    return false;
+  }
+  auto hello =
+      decodeHello(guest.key->open(SessionKey::End::kInitiator, 0, *frame));
+  const bool ofPair = guest.greeting.secret == SecretKind::kPair;
+  const bool asksAsPair = hello.probe || hello.replaces != 0;
+  if (hello.self.instance != guest.greeting.self || (asksAsPair && !ofPair)) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "its hello and its greeting do not agree on what it is");
+  }
+  if (hello.descriptors > 0 && !guest.socket.local()) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "it announces descriptors, which no network carries");
+  }
+  guest.hello = std::move(hello);
+  return guest.hello->descriptors > 0 ? step(guest) : finish(guest, {});
+}
+
+bool Acceptor::finish(Unproven& guest, std::vector<UniqueFd> fds) {
+  proven_.push_back(
+      {std::move(guest.socket),
+       *guest.key,
+       std::move(guest.greeting),
+       std::move(*guest.hello),
+       std::move(fds)});
+  return true;
+}
+
+} // namespace dlslime

@@ -1,0 +1,24 @@
+#include "engine/connect/handshake_limits.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+namespace dlslime {
+
+HandshakeLimits HandshakeLimits::ofProcess() {
+  HandshakeLimits limits;
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) {
+    return limits;
+  }
+  const auto part = [&](size_t parts, size_t most) {
+    return std::clamp<size_t>(files.rlim_cur / parts, 8, most);
+  };
+  limits.unproven = part(16, limits.unproven);
+  limits.proven = part(8, limits.proven);
+  limits.provenOfOneSource = std::max<size_t>(limits.proven / 4, 4);
+  return limits;
+}
+
+} // namespace dlslime
