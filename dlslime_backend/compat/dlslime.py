@@ -15,7 +15,9 @@ not looked at.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,6 +25,7 @@ import numpy as np
 import torch
 
 from dlslime_backend import memory, one_sided
+from dlslime_backend._untrusted import decode_base64, fields, items, shown, text
 from dlslime_backend.transfer import Transfer
 
 __all__ = ["Assignment", "NVLinkEndpoint", "RDMAEndpoint", "available_nic"]
@@ -31,6 +34,11 @@ Key: TypeAlias = int | str
 
 _DEVICES = Path("/sys/class/infiniband")
 _VERSION = 1
+# What a peer's info may have.
+_MOST_REGIONS = 1 << 16
+_MOST_EXPORTED = 64 << 10  # bytes of an address, or of a region
+_MOST_NAME = 4096  # characters of a key
+_INTEGER = re.compile("-?[0-9]{1,40}", re.ASCII)
 
 
 class Assignment(NamedTuple):
@@ -135,20 +143,20 @@ class _Endpoint:
         """Take the peer's `endpoint_info`. Once more adds regions that are new.
 
         Raises:
-            ValueError: it is of another library, or of another peer than before.
+            ValueError: it is malformed, of another library, or of another peer than before. Nothing
+                has changed then.
         """
-        if info.get("dlslime_backend") != _VERSION:
-            raise ValueError(
-                "dlslime: the other endpoint's info is not of dlslime_backend "
-                f"(keys {sorted(info)}): both ends must use it"
-            )
-        self._endpoint.connect(_decode(info["address"]))
-        for key, exported in info["mr_info"].items():
-            self.register_remote_memory_region(_as_key(key), exported)
+        address, regions = _endpoint_of(info)
+        self._endpoint.connect(address)
+        self._remote.update(regions)
 
     def register_remote_memory_region(self, mr_key: Key, info: str) -> int:
-        """Take one region of the peer's `mr_info`; returns how many there were before."""
-        self._remote[mr_key] = memory.import_region(_decode(info))
+        """Take one region of the peer's `mr_info`; returns how many there were before.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        self._remote[mr_key] = _region_of(info, mr_key)
         return len(self._remote) - 1
 
     def read(self, assign: Iterable[Sequence[Any]], stream: object = None) -> _Future:
@@ -247,14 +255,36 @@ def _as_text(key: Key) -> str:
     return f"int:{key}" if isinstance(key, int) else f"str:{key}"
 
 
-def _as_key(text: str) -> Key:
-    kind, _, value = text.partition(":")
-    return int(value) if kind == "int" else value
+def _as_key(found: object) -> Key:
+    kind, _, value = text(found, "a key of mr_info", _MOST_NAME).partition(":")
+    if kind == "str":
+        return value
+    if kind == "int" and _INTEGER.fullmatch(value):
+        return int(value)
+    raise ValueError(f"a key of mr_info is {shown(found)}, not int:NUMBER or str:TEXT")
 
 
 def _encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _decode(text: str) -> bytes:
-    return base64.b64decode(text)
+def _endpoint_of(info: object) -> tuple[bytes, dict[Key, memory.RemoteRegion]]:
+    if not isinstance(info, dict) or info.get("dlslime_backend") != _VERSION:
+        keys = f"keys {shown(list(islice(info, 5)))}" if isinstance(info, dict) else shown(info)
+        raise ValueError(
+            f"dlslime: the other endpoint's info is not of dlslime_backend ({keys}): both ends "
+            "must use it"
+        )
+    try:
+        found = fields(info, "it", ["address", "mr_info"])
+        address = decode_base64(found["address"], "address", _MOST_EXPORTED)
+        mr_info = items(list(fields(found["mr_info"], "mr_info").items()), "mr_info", _MOST_REGIONS)
+        regions = {_as_key(key): entry for key, entry in mr_info}
+        return address, {key: _region_of(entry, key) for key, entry in regions.items()}
+    except ValueError as error:
+        raise ValueError(f"dlslime: the other endpoint's info: {error}") from error
+
+
+def _region_of(exported: object, key: Key) -> memory.RemoteRegion:
+    what = f"dlslime: the remote region with key {shown(key)}"
+    return memory.import_region(decode_base64(exported, what, _MOST_EXPORTED))

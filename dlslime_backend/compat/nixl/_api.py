@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dlslime_backend import memory
+from dlslime_backend._untrusted import printable
 from dlslime_backend.compat.nixl import _backends
 from dlslime_backend.compat.nixl import _bindings as b
 from dlslime_backend.compat.nixl._bindings import DEFAULT_COMM_PORT as DEFAULT_COMM_PORT
@@ -173,17 +174,26 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
             raise b.nixlInvalidParamError(f"{self.name} is this agent's own name")
         known = self._remotes.get(found.name)
         try:
-            if known is None or found.address not in (b"", known.address):
-                if not found.address:
-                    raise b.nixlNotFoundError(f"the address of {found.name} is not known")
-                fresh = Remote(self.name, found.name, found.address)
-                if known is not None:
-                    known.close()  # it has started again
-                known = self._remotes[found.name] = fresh
-            known.add(found.regions, found.whole)
+            if known is not None and found.address in (b"", known.address):
+                known.add(found.regions, found.whole)
+            else:
+                self._add_fresh(found, known)
         except ValueError as error:
             raise b.nixlMismatchError(str(error)) from error
         return found.name.encode()
+
+    def _add_fresh(self, found: Metadata, known: Remote | None) -> None:
+        if not found.address:
+            raise b.nixlNotFoundError(f"the address of {printable(found.name)} is not known")
+        fresh = Remote(self.name, found.name, found.address)
+        try:
+            fresh.add(found.regions, found.whole)
+        except ValueError:  # what is refused must not take the place of what is known
+            fresh.close()
+            raise
+        if known is not None:
+            known.close()  # it has started again
+        self._remotes[found.name] = fresh
 
     def remove_remote_agent(self, agent: str | bytes) -> None:
         """Forget an agent; transfers with it fail. Does nothing if it is not known."""

@@ -8,14 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dlslime_backend._untrusted import U64, choice, items, parse_json
+
 DEFAULT_COMM_PORT = 8888
 NIXL_INIT_AGENT = ""
 Table = npt.NDArray[np.uint64]
+# Of descriptors that come from another process: a row takes 40 bytes.
+_MOST_BYTES = 128 << 20
+_MOST_ROWS = 2 << 20
 
 
 class nixl_mem_t(Enum):  # noqa: N801  (NIXL's name, as all in here)
@@ -218,7 +224,23 @@ def deserialized(content: bytes) -> nixlXferDList | nixlRegDList:
         nixlMismatchError: these bytes are something else.
     """
     try:
-        kind, memory, rows = json.loads(content)
-        return _KINDS[kind](nixl_mem_t[memory], rows)
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        found = parse_json(content, most_bytes=_MOST_BYTES, most_values=6 * _MOST_ROWS)
+        kind, memory, rows = items(found, "it", 3, 3)
+        kind = choice(kind, "the kind of list", list(_KINDS))
+        memory = choice(memory, "the kind of memory", list(nixl_mem_t.__members__))
+        return _KINDS[kind](nixl_mem_t[memory], _table_of(rows))
+    except ValueError as error:
         raise nixlMismatchError(f"no descriptors of dlslime's NIXL module: {error}") from error
+
+
+def _table_of(found: object) -> Table:
+    # There may be a million of them: no loop over them in Python.
+    rows = items(found, "the list of descriptors", _MOST_ROWS)
+    if not rows:
+        return np.empty((0, 3), dtype=np.uint64)
+    if set(map(type, rows)) != {list} or set(map(len, rows)) != {3}:
+        raise ValueError("a descriptor is not a list of 3 integers")
+    numbers = list(chain.from_iterable(rows))
+    if set(map(type, numbers)) != {int} or min(numbers) < 0 or max(numbers) > U64:
+        raise ValueError(f"a number of a descriptor is not an integer from 0 to {U64}")
+    return np.array(rows, dtype=np.uint64)

@@ -11,12 +11,18 @@ from typing import Any
 import torch.distributed as dist
 
 from dlslime_backend import memory, one_sided
+from dlslime_backend._untrusted import choice, decode_base64, flag, items, parse_json, text
 from dlslime_backend.compat.nixl import _bindings as b
 from dlslime_backend.compat.nixl._regions import Index, Regions, of_exported
 
 NOTE_TAG = 2  # beside immediates
 NOTE_BYTES = 64 << 10  # at most, of one notification
 _FORMAT = "dlslime nixl 1"
+# What metadata may have; a region takes some 200 bytes.
+_MOST_BYTES = 64 << 20
+_MOST_FIELDS = 1 << 18
+_MOST_NAME = 4096  # characters
+_MOST_EXPORTED = 64 << 10  # bytes of an address, or of a region
 
 
 @dataclass
@@ -42,13 +48,17 @@ class Metadata:
             nixlMismatchError: these bytes are something else.
         """
         try:
-            form, name, whole, *texts = json.loads(content)
-            address, *regions = (base64.b64decode(text, validate=True) for text in texts)
-        except (ValueError, TypeError) as error:
+            found = parse_json(content, most_bytes=_MOST_BYTES, most_values=_MOST_FIELDS)
+            form, name, whole, address, *regions = items(found, "it", _MOST_FIELDS, 4)
+            choice(form, "the format", [_FORMAT])
+            return cls(
+                text(name, "the agent's name", _MOST_NAME),
+                decode_base64(address, "the agent's address", _MOST_EXPORTED),
+                [decode_base64(entry, "a region", _MOST_EXPORTED) for entry in regions],
+                flag(whole, "whether that is all memory"),
+            )
+        except ValueError as error:
             raise b.nixlMismatchError(f"no metadata of dlslime's NIXL module: {error}") from error
-        if form != _FORMAT or not isinstance(name, str) or not isinstance(whole, bool):
-            raise b.nixlMismatchError(f"metadata that begins with {form!r}, and not {_FORMAT!r}")
-        return cls(name, address, regions, whole)
 
 
 class Remote:
@@ -111,7 +121,7 @@ class Remote:
 class _Sender:
     guest: one_sided.Guest
     pending: Any
-    name: str = ""
+    name: str | None = None  # its first note
 
 
 class Mailbox:
@@ -152,10 +162,10 @@ def _drain(sender: _Sender, notes: dict[str, list[bytes]]) -> bool:
         try:
             sender.pending.wait(0)
             content = bytes(sender.pending.content)
-            if sender.name:
-                notes.setdefault(sender.name, []).append(content)
+            if sender.name is None:
+                sender.name = text(content.decode(), "the agent's name", _MOST_NAME)
             else:
-                sender.name = content.decode(errors="replace")
+                notes.setdefault(sender.name, []).append(content)
             sender.pending = _receive(sender.guest)
         except (ValueError, dist.DistBackendError):  # it has gone, or breaks the rules
             sender.guest.close()
