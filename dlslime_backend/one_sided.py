@@ -122,7 +122,7 @@ class Peer:
             core = self._untaken.popleft()
         except IndexError:
             core = self._link.receive_note(_IMMEDIATE, 4)
-        return Transfer(core, lambda core: struct.unpack("<I", core.content)[0], self._give_back)
+        return Transfer(core, _immediate_of, self._give_back)
 
     def _give_back(self, core: Any) -> None:
         if core.ended and len(core.content) == 4:  # it has come, and well
@@ -244,6 +244,13 @@ def peer(rank: int, group: dist.ProcessGroup | None = None) -> Peer:
     if not 0 <= operator.index(rank) < backend.size():
         raise ValueError(f"dlslime: the group has no rank {rank}, but {backend.size()} of them")
     return Peer(extension().PeerLink(backend, operator.index(rank)))
+
+
+def _immediate_of(core: Any) -> int:
+    content = bytes(core.content)
+    if len(content) != 4:  # the peer chooses how long a note is, up to what there is room for
+        raise ValueError(f"dlslime: the peer's immediate is of {len(content)} bytes, not of 4")
+    return int.from_bytes(content, "little")
 
 
 def _checked_tag(tag: int) -> int:
