@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import itertools
 import json
 import zlib
@@ -14,8 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dlslime_backend import _untrusted
+from dlslime_backend._untrusted import U64, decode_base64, fields, integer, items
+
 _FORMAT = "dlslime vllm 2"
-_MOST = 16 << 20  # bytes of a description
+# What a description may have; one of 128 layers has some 60 KiB, and 10 KiB as text.
+_MOST = 16 << 20  # bytes
+MOST_TEXT = 4 << 20  # characters, when it is compressed and encoded
+_MOST_LAYERS = 4096
+_MOST_PIECES = 65536  # of a block in one layer
+_MOST_NAME = 4096  # characters
+_MOST_NUMBER = 2**31 - 1  # of blocks, and of the tokens of one
+_MOST_SIZE = 2**63 - 1  # bytes
+_MOST_DEVICE = 65535
 Addresses = npt.NDArray[np.uint64]
 
 
@@ -29,6 +41,25 @@ class Layer:
     nbytes: int  # that lie together
     offsets: list[int]
     form: str  # what a block holds, and in which order
+
+    @classmethod
+    def decode(cls, found: object) -> Layer:
+        """Return the layer of a JSON value.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        entry = fields(found, "a layer", [field.name for field in dataclasses.fields(cls)])
+        name = _untrusted.text(entry["name"], "the name of a layer", _MOST_NAME)
+        offsets = items(entry["offsets"], "the list of offsets", _MOST_PIECES, 1)
+        return cls(
+            name,
+            integer(entry["address"], "the address of a layer", 0, U64),
+            integer(entry["stride"], "the stride of a layer", 0, _MOST_SIZE),
+            integer(entry["nbytes"], "the size of a piece", 1, _MOST_SIZE),
+            [integer(offset, "an offset", 0, _MOST_SIZE) for offset in offsets],
+            _untrusted.text(entry["form"], "the form of a layer", _MOST_NAME),
+        )
 
     def addresses(self, blocks: Sequence[int]) -> Addresses:
         """Return where all pieces of these blocks are: of each block in turn its offsets."""
@@ -51,30 +82,37 @@ class Cache:
     def encode(self) -> str:
         """Return it as text, for `kv_transfer_params`."""
         agent = base64.b64encode(self.agent).decode()
-        fields = {**asdict(self), "format": _FORMAT, "agent": agent}
+        content = {**asdict(self), "format": _FORMAT, "agent": agent}
         # Layers differ by their names and addresses only: a tenth is left of them.
-        content = zlib.compress(json.dumps(fields).encode())
-        return base64.b64encode(content).decode()
+        packed = zlib.compress(json.dumps(content).encode())
+        return base64.b64encode(packed).decode()
 
     @classmethod
     def decode(cls, text: str) -> Cache:
-        """Return what `encode` was given.
+        """Return what `encode` was given; it comes with a request, so nothing is trusted.
 
         Raises:
             ValueError: this text is something else, or of another version.
         """
         try:
-            content = base64.b64decode(text, validate=True)
-            fields = json.loads(zlib.decompressobj().decompress(content, _MOST))
-            found = fields.pop("format")
-            fields["agent"] = base64.b64decode(fields["agent"], validate=True)
-            fields["layers"] = [Layer(**layer) for layer in fields["layers"]]
-            cache = cls(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:
-            raise ValueError(f"dlslime: no description of a KV cache: {error!r}") from error
-        if found != _FORMAT:
-            raise ValueError(f"dlslime: a KV cache in the format {found!r}, not {_FORMAT!r}")
-        return cache
+            packed = decode_base64(text, "the text", MOST_TEXT)
+            content = _untrusted.decompress(packed, "what it encodes", _MOST)
+            return cls._of(_untrusted.parse_json(content, most_bytes=_MOST))
+        except ValueError as error:
+            raise ValueError(f"dlslime: no description of a KV cache: {error}") from error
+
+    @classmethod
+    def _of(cls, found: object) -> Cache:
+        _untrusted.choice(fields(found, "it", ["format"])["format"], "the format", [_FORMAT])
+        entry = fields(found, "it", [field.name for field in dataclasses.fields(cls)])
+        return cls(
+            decode_base64(entry["agent"], "agent", _MOST),
+            integer(entry["num_blocks"], "num_blocks", 1, _MOST_NUMBER),
+            integer(entry["block_size"], "block_size", 1, _MOST_NUMBER),
+            [Layer.decode(layer) for layer in items(entry["layers"], "layers", _MOST_LAYERS, 1)],
+            integer(entry["device"], "device", -1, _MOST_DEVICE),
+            integer(entry["expired"], "expired", 0, U64),
+        )
 
     def require_like(self, other: Cache) -> None:
         """Refuse a cache whose blocks can't be copied into this one's as they are.
@@ -87,9 +125,14 @@ class Cache:
             ("layers", [x.name for x in self.layers], [x.name for x in other.layers]),
         ]
         for mine, theirs in zip(self.layers, other.layers, strict=False):
-            pairs.append((f"a block of {mine.name}", mine.form, theirs.form))
+            block = f"a block of {mine.name}"
+            pairs.append((block, mine.form, theirs.form))
+            # The form has them both, in a text that the other engine's cache need not agree with.
+            pairs.append((f"bytes of a piece of {block}", mine.nbytes, theirs.nbytes))
+            pairs.append((f"pieces of {block}", len(mine.offsets), len(theirs.offsets)))
         for what, here, there in pairs:
             if here != there:
+                there, here = (_untrusted.printable(str(value)) for value in (there, here))
                 raise ValueError(f"dlslime: KV caches differ: {what}: {there} there, {here} here")
 
 

@@ -6,7 +6,22 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from dlslime_backend._untrusted import fields, integer, items, printable, shown, text
+from dlslime_backend.integrations._vllm_layout import MOST_TEXT
+
 _PARAMS = "dlslime"
+# Of what `kv_transfer_params` may have.
+_NEEDED = (
+    "remote_engine_id",
+    "remote_request_id",
+    "remote_block_ids",
+    "remote_num_tokens",
+    _PARAMS,
+)
+MOST_NAME = 4096  # characters of a request's name, or of an engine's
+_MOST_BLOCKS = 1 << 22
+_MOST_NUMBER = 2**31 - 1  # of a block, and of tokens
+_MOST_RANKS = 4096
 _logger = logging.getLogger("dlslime.vllm")
 
 
@@ -34,25 +49,38 @@ class Source:
         }
 
     @classmethod
-    def decode(cls, params: dict[str, Any], tp_size: int) -> Source:
-        """Return what `encode` was given.
+    def decode(cls, params: object, tp_size: int) -> Source:
+        """Return what `encode` was given; it comes with a request, so nothing is trusted.
 
         Raises:
-            ValueError: something is missing, or the engine is of another tensor-parallel size.
+            ValueError: something is missing or something else than it should be, or the engine is
+                of another tensor-parallel size.
         """
         try:
-            engine, request = str(params["remote_engine_id"]), str(params["remote_request_id"])
-            blocks = [int(block) for block in params["remote_block_ids"]]
-            num_tokens = int(params["remote_num_tokens"])
-            caches = [str(cache) for cache in params[_PARAMS]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"dlslime: no kv_transfer_params of a prefill: {error!r}") from error
-        if len(caches) != tp_size:
+            source = cls._of(params)
+        except ValueError as error:
+            raise ValueError(f"dlslime: no kv_transfer_params of a prefill: {error}") from error
+        if len(source.caches) != tp_size:
             raise ValueError(
-                f"dlslime: the engine {engine} has tensor_parallel_size {len(caches)} and this one "
-                f"{tp_size}: KV caches go between equal ones only"
+                f"dlslime: the engine {shown(source.engine)} has tensor_parallel_size "
+                f"{len(source.caches)} and this one {tp_size}: KV caches go between equal ones only"
             )
-        return cls(engine, request, blocks, num_tokens, caches)
+        return source
+
+    @classmethod
+    def _of(cls, params: object) -> Source:
+        found = fields(params, "the whole", _NEEDED)
+        blocks = items(found["remote_block_ids"], "remote_block_ids", _MOST_BLOCKS)
+        return cls(
+            text(found["remote_engine_id"], "remote_engine_id", MOST_NAME),
+            text(found["remote_request_id"], "remote_request_id", MOST_NAME),
+            [integer(block, "a number of remote_block_ids", 0, _MOST_NUMBER) for block in blocks],
+            integer(found["remote_num_tokens"], "remote_num_tokens", 0, _MOST_NUMBER),
+            [
+                text(cache, f"a text of {_PARAMS}", MOST_TEXT)
+                for cache in items(found[_PARAMS], _PARAMS, _MOST_RANKS)
+            ],
+        )
 
 
 @dataclass
@@ -91,6 +119,13 @@ class Scheduler:
             )
         self._caches = [caches[rank] for rank in range(self._tp_size)]
 
+    def arrived(self, request: Any) -> None:
+        """Look at what has come with a request; what is malformed is taken away from it."""
+        if request.kv_transfer_params and not isinstance(request.kv_transfer_params, dict):
+            found, request.kv_transfer_params = request.kv_transfer_params, None
+            _refuse(request, f"kv_transfer_params is {shown(found)}, not an object")
+        self._source(request)
+
     def matched(self, request: Any, computed: int) -> int:
         """Return how many tokens beyond the first `computed` can be loaded."""
         source = self._source(request)
@@ -114,15 +149,14 @@ class Scheduler:
 
     def finished(self, request: Any, blocks: list[int], completed: bool) -> dict[str, Any] | None:
         """Return what a decode engine needs for a request, whose blocks are kept then; or None."""
-        params = request.kv_transfer_params or {}
+        params = _params(request)
         if params.get("do_remote_prefill"):  # aborted before there was a place for it
             self._release(request)
         if not params.get("do_remote_decode") or not completed or not blocks:
             return None
         if not self._caches:
-            _logger.error(
-                "request %s can't be read: this engine is no producer", request.request_id
-            )
+            name = printable(request.request_id)
+            _logger.error("request %s can't be read: this engine is no producer", name)
             return None
         name, tokens = request.request_id, request.num_computed_tokens
         self._plan.leases[name] = self._lease
@@ -140,17 +174,29 @@ class Scheduler:
             self._plan.loads[request.request_id] = Load(source, [], [])
 
     def _source(self, request: Any) -> Source | None:
-        params = request.kv_transfer_params
-        if not params or not params.get("do_remote_prefill"):
+        params = _params(request)
+        if not params.get("do_remote_prefill"):
             return None
         try:
             return Source.decode(params, self._tp_size)
         except ValueError as error:
             # It came with a request: that must not end the engine, which can compute it by itself.
-            params["do_remote_prefill"] = False
-            _logger.error("request %s is computed here: %s", request.request_id, error)  # noqa: TRY400
+            params["do_remote_prefill"] = False  # so that it is neither decoded nor logged again
+            if not self._caches:  # nor that it can't be read
+                params["do_remote_decode"] = False
+            _refuse(request, str(error))
             return None
 
     def _total(self, request: Any, source: Source) -> int:
         held = len(source.blocks) * self._block_size
         return int(min(source.num_tokens, held, request.num_prompt_tokens))
+
+
+def _params(request: Any) -> dict[str, Any]:
+    params = request.kv_transfer_params
+    return params if isinstance(params, dict) else {}
+
+
+def _refuse(request: Any, why: str) -> None:
+    name = printable(request.request_id)
+    _logger.error("request %s is computed here: %s", name, printable(why))

@@ -19,8 +19,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from dlslime_backend._untrusted import printable, shown
 from dlslime_backend.compat.nixl import _bindings as nixl
 from dlslime_backend.compat.nixl import nixl_agent, nixl_xfer_handle
+from dlslime_backend.compat.nixl._remote import Metadata
 from dlslime_backend.integrations._vllm_layout import (
     Addresses,
     Cache,
@@ -28,14 +30,16 @@ from dlslime_backend.integrations._vllm_layout import (
     layers_of,
     storages,
 )
-from dlslime_backend.integrations._vllm_scheduler import Load, Plan
+from dlslime_backend.integrations._vllm_scheduler import MOST_NAME, Load, Plan
 
 # Of the list of requests given up. One is missed if as many more are given up, within the time that
 # its blocks are read in.
 _SLOTS = 4096
+# Requests that others have told of and the scheduler has not: others may tell of what never was.
+_MOST_EARLY = 1 << 16
 _FAILED = (
     ValueError,
-    TypeError,  # this and the next by descriptions of caches that make no sense
+    TypeError,  # nothing that was decoded should raise this or the next, but no step may end by it
     OverflowError,
     dist.DistBackendError,
     nixl.nixlBackendError,
@@ -154,19 +158,27 @@ class Worker:
         now = time.monotonic()
         for notes in self.agent.get_new_notifs().values():
             for note in notes:
-                request = note.decode(errors="replace")
-                if self._leases.pop(request, None) is None:
-                    self._early[request] = now  # the scheduler may tell us later than the peer
-                else:
-                    self._sent.add(request)
+                self._told(note, now)
         for request in [name for name, until in self._leases.items() if until <= now]:
             del self._leases[request]
-            _logger.warning("nobody has fetched the blocks of request %s in time", request)
+            name = printable(request)
+            _logger.warning("nobody has fetched the blocks of request %s in time", name)
             self._expired[self._expirations % _SLOTS] = _digest(request)
             self._expirations += 1
             self._sent.add(request)
         for request in [name for name, since in self._early.items() if since + self._lease < now]:
             del self._early[request]  # it was late, and its lease is over
+
+    def _told(self, note: bytes, now: float) -> None:
+        if len(note) > 4 * MOST_NAME:  # bytes of UTF-8: no engine asks for such a request
+            return
+        request = note.decode(errors="replace")
+        if self._leases.pop(request, None) is not None:
+            self._sent.add(request)
+            return
+        if len(self._early) >= _MOST_EARLY:
+            del self._early[next(iter(self._early))]  # the oldest
+        self._early[request] = now  # the scheduler may tell us later than the peer
 
     # As the one that loads.
 
@@ -186,6 +198,7 @@ class Worker:
             if self.cache is None:
                 raise ValueError("dlslime: no KV caches are registered here")
             self.cache.require_like(cache)
+            self._require_new(Metadata.decode(cache.agent).name)
             name = self.agent.add_remote_agent(cache.agent).decode()
             if not self._spare:
                 self._spare.append(np.zeros(_SLOTS, dtype=np.uint64))
@@ -193,11 +206,19 @@ class Worker:
             self._peers[encoded] = _Peer(cache, name, self._spare.pop())
         return self._peers[encoded]
 
+    def _require_new(self, agent: str) -> None:
+        # A worker has one description as long as it lives: another one would take the place of what
+        # other requests are read by.
+        if any(peer.agent == agent for peer in self._peers.values()):
+            raise ValueError(
+                f"dlslime: the agent {shown(agent)} has told of another KV cache before"
+            )
+
     def _read(self, peer: _Peer, load: Load) -> nixl_xfer_handle:
         assert self.cache is not None
         count = peer.cache.num_blocks  # `there` came with the request
-        if not all(0 <= block < count for block in load.there):
-            raise ValueError(f"dlslime: blocks {load.there} of a KV cache of {count} blocks")
+        if max(load.there) >= count:
+            raise ValueError(f"dlslime: block {max(load.there)} of a KV cache of {count} blocks")
         here = [(layer.addresses(load.here), layer.nbytes) for layer in self.cache.layers]
         there = [(layer.addresses(load.there), layer.nbytes) for layer in peer.cache.layers]
         return self._post(peer, (here, self.cache.device), (there, peer.cache.device))
@@ -246,7 +267,8 @@ class Worker:
             try:
                 self._release(peer, load)
             except _FAILED as error:  # the blocks are here, and there they are freed in time
-                _logger.warning("%s can't be told that it is read: %s", request, error)
+                name, text = printable(request), printable(str(error))
+                _logger.warning("%s can't be told that it is read: %s", name, text)
 
     def _release(self, peer: _Peer, load: Load) -> None:
         self.agent.send_notif(peer.agent, load.source.request)
@@ -254,9 +276,9 @@ class Worker:
     def _fail(self, request: str, load: Load, error: Exception, peer: _Peer | None) -> None:
         _logger.warning(
             "the blocks of request %s can't be read from engine %s: %s",
-            request,
-            load.source.engine,
-            error,
+            printable(request),
+            printable(load.source.engine),
+            printable(str(error)),
         )
         if load.here:
             self._received.add(request)

@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any
 
+from dlslime_backend._untrusted import printable
 from dlslime_backend.compat.nixl import _api
 from dlslime_backend.compat.nixl import _bindings as b
 
@@ -195,7 +196,8 @@ class Agent(_api.nixl_agent):
             reported = self._reported.setdefault(remote, set())
             if type(error) not in reported:
                 reported.add(type(error))
-                _logger.warning("transfers with agent %s fail: %s", remote.name, error)
+                name, text = printable(remote.name), printable(str(error))
+                _logger.warning("transfers with agent %s fail: %s", name, text)
             unreachable = isinstance(error, b.nixlRemoteDisconnectError)
             if unreachable and self._remotes.get(remote.name) is remote:
                 self.remove_remote_agent(remote.name)

@@ -21,9 +21,11 @@ from torch.distributed._transport import Transport  # type: ignore[import-not-fo
 
 from dlslime_backend import memory, one_sided
 from dlslime_backend._load import extension
+from dlslime_backend._untrusted import choice, decode_base64, integer, items, parse_json
 from dlslime_backend.transfer import Transfer
 
 _FORMAT = "dlslime transport 1"
+_MOST_BYTES = 128 << 10  # of a serialized buffer
 
 
 @dataclass(frozen=True)
@@ -47,17 +49,15 @@ class DlslimeRemoteBuffer:
             ValueError: these bytes are something else, or the range is outside of the memory.
         """
         try:
-            form, text, offset, length = json.loads(data)
-            exported = base64.b64decode(text, validate=True)
-            offset, length = operator.index(offset), operator.index(length)
-        except (TypeError, ValueError) as error:
+            found = parse_json(data, most_bytes=_MOST_BYTES, most_values=16)
+            form, text, offset, length = items(found, "it", 4, 4)
+            choice(form, "the format", [_FORMAT])
+            exported = decode_base64(text, "the region", _MOST_BYTES)
+            region = memory.import_region(exported)
+            integer(offset, "the offset", 0, region.nbytes)
+            integer(length, "the length", 0, region.nbytes - offset)
+        except ValueError as error:
             raise ValueError(f"dlslime: no remote buffer: {error}") from error
-        region = memory.import_region(exported)
-        if form != _FORMAT or not (0 <= offset <= offset + length <= region.nbytes):
-            raise ValueError(
-                f"dlslime: a remote buffer of {form!r}, bytes {offset} to {offset + length} of a "
-                f"region of {region.nbytes}"
-            )
         return cls(exported, offset, length)
 
 

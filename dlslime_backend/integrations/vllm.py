@@ -9,6 +9,13 @@ been tried. Any of vLLM's proxies for prefill and decode does, which hands the `
 of prefill's answer to decode: they have all that is needed, and no port has to be chosen. Who has
 them may read and write prefill's KV cache while it runs.
 
+`kv_transfer_params` must not come from clients: the router or proxy in front of vLLM has to strip
+or overwrite what a client's request has under this name. Well-formed params can name any endpoint
+that can be reached: decode's workers connect to it and read the memory that the params name, and
+they can make a prefill engine free the blocks of another request. Malformed ones harm their own
+request only: what the scheduler can't decode it refuses with one line in the log, and decode
+computes the request; what a worker can't decode is a load that fails, as below.
+
 What it wants: KV caches on CPUs or CUDA GPUs, each worker's on one device; equal tensor-parallel
 sizes, models and KV cache layouts on both sides, without pipeline or context parallelism; one KV
 cache group of full attention. It starts no thread and blocks no step.
@@ -94,6 +101,10 @@ class DlslimeConnector(KVConnectorBase_V1):
             ValueError: not all ranks are there.
         """
         self._of_scheduler.set_caches({rank: entry.cache for rank, entry in metadata.items()})
+
+    def on_new_request(self, request: Any) -> None:
+        """Take malformed `kv_transfer_params` away from a request, before it is scheduled."""
+        self._of_scheduler.arrived(request)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
