@@ -14,8 +14,10 @@ from prefill to decode is JSON, as in vLLM.
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
+import zlib
 from typing import Any
 from unittest import mock
 
@@ -276,6 +278,28 @@ def _refused(rank: int, size: int) -> None:
 
 def test_engines_that_do_not_fit_are_refused_and_decode_computes() -> None:
     run_world(_refused, 1, init=False, env=OWN)
+
+
+def _malformed(rank: int, size: int) -> None:
+    producer = Engine("prefill", "kv_producer", 64)
+    producer.add("p", prompt_of(0, 30), dict(PREFILL))
+    producer.run(lambda: producer.answers)
+    params = json.loads(json.dumps(producer.answers["p"]))
+    decode = Engine("decode", "kv_consumer", 80)
+    request = decode.add("d", prompt_of(0, 30), {**params, "remote_num_tokens": 1e999}, tokens=9)
+    decode.run(lambda: request.num_tokens > 30)
+    decode.expect(request, decode.salt, 0, 30)
+    assert not decode.received
+    brackets = base64.b64encode(zlib.compress(b"[" * 292)).decode()
+    _recomputed(decode, "nested", {**params, "dlslime": [brackets]}, 30)
+    loaded = decode.add("loaded", prompt_of(0, 30), params, tokens=9)
+    decode.run(lambda: decode.received["loaded"])
+    decode.step()
+    decode.expect(loaded, SALT, 0, 29)
+
+
+def test_malformed_requests_are_computed_and_others_are_loaded() -> None:
+    run_world(_malformed, 1, init=False, env=OWN)
 
 
 def _not_supported(rank: int, size: int) -> None:
