@@ -38,7 +38,7 @@ std::vector<uint64_t> Notifier::take() {
 bool Pending::done() const {
   if (!operation_->done()) {
     refuseInForkedChild();
-    handle_->engine->poke();
+    handle_->engine->poke(operation_.get());
   }
   return operation_->done();
 }

@@ -56,7 +56,7 @@ bool P2PWork::isCompleted() {
   // Looks for news as well, so that polling alone is enough to make progress.
   const StaysWhenPythonEnds stays;
   checkedCall(refuseInForkedChild);
-  handle_->engine->poke();
+  handle_->engine->poke(operation_.get());
   return operation_->done();
 }
 

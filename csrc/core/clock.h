@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace dlslime {
 
@@ -13,6 +14,13 @@ using std::chrono::nanoseconds;
 // Far enough to mean "never", near enough that adding to it can't overflow.
 inline TimePoint never() {
   return TimePoint::max() - std::chrono::hours(1);
+}
+
+// In ns: the same for all processes of a host since it was booted.
+inline int64_t nowSinceBoot() {
+  return std::chrono::duration_cast<nanoseconds>(
+             Clock::now().time_since_epoch())
+      .count();
 }
 
 inline TimePoint timeAfter(TimePoint now, milliseconds timeout) {

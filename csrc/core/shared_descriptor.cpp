@@ -6,9 +6,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <system_error>
+#include <thread>
 
+#include "core/clock.h"
 #include "core/random.h"
 
 namespace dlslime {
@@ -29,17 +36,96 @@ std::string problemOf(uint32_t pid, const std::string& why) {
       ErrorCode::kUnavailable, problemOf(pid, "it has been closed meanwhile"));
 }
 
+// One read of another process's memory. Where it says that the word is, there
+// may be memory that it never provides: then the read does not return.
+class WordRead {
+ public:
+  void run(uint32_t pid, uint64_t address) {
+    uint64_t word = 0;
+    const iovec here{&word, sizeof(word)};
+    const iovec there{reinterpret_cast<void*>(address), sizeof(word)};
+    const auto got =
+        process_vm_readv(static_cast<pid_t>(pid), &here, 1, &there, 1, 0);
+    const int error = got < 0 ? errno : 0;
+    const std::lock_guard<std::mutex> guard(mutex_);
+    word_ = got == sizeof(word) ? word : 0;
+    error_ = error;
+    over_ = true;
+    changed_.notify_all();
+  }
+  bool await() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [this] { return over_; });
+  }
+  // Once it is over.
+  uint64_t word() const {
+    return word_;
+  }
+  int error() const {
+    return error_;
+  }
+
+  static constexpr milliseconds kPatience{1000};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  uint64_t word_ = 0;
+  int error_ = 0;
+};
+
+// Processes whose memory has kept a read from returning: once is enough.
+class SilentProcesses {
+ public:
+  void add(uint32_t pid) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    pids_.insert(pid);
+  }
+  void remove(uint32_t pid) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    pids_.erase(pid);
+  }
+  bool contains(uint32_t pid) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return pids_.contains(pid);
+  }
+  static SilentProcesses& all() {
+    static auto* const one = new SilentProcesses; // a thread may outlive main()
+    return *one;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<uint32_t> pids_; // guarded by mutex_
+};
+
 // Zero: there is none any more. Throws Error: it can't be read.
 uint64_t wordOf(uint32_t pid, uint64_t address) {
-  uint64_t word = 0;
-  const iovec here{&word, sizeof(word)};
-  const iovec there{reinterpret_cast<void*>(address), sizeof(word)};
-  const auto got =
-      process_vm_readv(static_cast<pid_t>(pid), &here, 1, &there, 1, 0);
-  if (got < 0 && isRefusal(errno)) {
-    cannotFetch(pid, "process_vm_readv: " + errnoText(errno));
+  const auto silent = [&] {
+    cannotFetch(
+        pid, "its memory does not answer (process_vm_readv has not returned)");
+  };
+  if (SilentProcesses::all().contains(pid)) {
+    silent();
   }
-  return got == sizeof(word) ? word : 0;
+  const auto read = std::make_shared<WordRead>();
+  try {
+    std::thread([read, pid, address] {
+      read->run(pid, address);
+      SilentProcesses::all().remove(pid);
+    }).detach();
+  } catch (const std::system_error& error) {
+    cannotFetch(pid, statusOf(error).message());
+  }
+  if (!read->await()) {
+    SilentProcesses::all().add(pid);
+    silent();
+  }
+  if (isRefusal(read->error())) {
+    cannotFetch(pid, "process_vm_readv: " + errnoText(read->error()));
+  }
+  return read->word();
 }
 
 } // namespace

@@ -94,10 +94,23 @@ bool ChannelTable::endsSoon() const {
   });
 }
 
-std::shared_ptr<PeerChannel> ChannelTable::claimCopy(CopyJob& job) {
+std::shared_ptr<PeerChannel> ChannelTable::claimCopy(
+    CopyJob& job,
+    const PeerChannel* only) {
   for (const auto& entry : entries_) {
-    if (entry.channel->claimCopy(job)) {
+    const bool wanted = only != nullptr ? entry.channel.get() == only
+                                        : !entry.channel->copyOverdue();
+    if (wanted && entry.channel->claimCopy(job)) {
       return entry.channel;
+    }
+  }
+  return nullptr;
+}
+
+const PeerChannel* ChannelTable::serving(const Operation& operation) const {
+  for (const auto& entry : entries_) {
+    if (entry.channel->serves(operation)) {
+      return entry.channel.get();
     }
   }
   return nullptr;

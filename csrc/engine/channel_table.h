@@ -48,8 +48,13 @@ class ChannelTable {
   bool poll(int most);
   // See Connection::endsSoon().
   bool endsSoon() const;
-  // Copy work of any channel; finish it on the channel that is returned.
-  std::shared_ptr<PeerChannel> claimCopy(CopyJob& job);
+  // Copy work of one channel, or of any that has none which does not come back;
+  // finish it on the channel that is returned.
+  std::shared_ptr<PeerChannel> claimCopy(
+      CopyJob& job,
+      const PeerChannel* only = nullptr);
+  // The channel by which this operation is being done now; or null.
+  const PeerChannel* serving(const Operation& operation) const;
   // A control socket has something to say: almost always that it has ended.
   void onSocket(uint64_t token);
   // Connections that are over; their channel is to be told when they are gone.

@@ -8,6 +8,7 @@
 #include "core/fork_guard.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "engine/bootstrap/bounded_store.h"
 #include "engine/own_thread.h"
 #include "engine/preparing.h"
 #include "engine/section.h"
@@ -20,8 +21,8 @@ namespace {
 constexpr uint64_t kSendsPerLook = 16;
 // So that those who post keep up with what comes, and don't overtake it.
 constexpr int kMessagesPerReceive = 2;
-// Copies that one step makes before it looks at messages again.
-constexpr int kCopiesPerStep = 4;
+// At the end, for copies from or to the memory of a peer that hinders them.
+constexpr milliseconds kCopyPatience{1000};
 
 // The same for every engine that this process has in its life.
 const std::string& processNonce() {
@@ -92,6 +93,9 @@ Engine::Engine(const Config& config)
           config.spin.value_or(usualSpin()),
           Progress::kMostSpin,
           config.tick.value_or(backgroundTick())),
+      copier_([this](const ClaimedCopy& made, bool more) {
+        return finishCopy(made, more);
+      }),
       wireUp_(state_) {
   state_.notifyDone = [this] { progress_.notifyDone(); };
   uint64_t token = kWakeTokens;
@@ -109,6 +113,7 @@ Engine::~Engine() {
   recallAll();
   wireUp_.stop();
   progress_.stop();
+  copier_.stop(kCopyPatience);
   state_.enroller.stop();
   state_.sweeper.stop();
   drainGpus();
@@ -132,18 +137,20 @@ Engine::~Engine() {
     socket.reset(); // now: the peer may be waiting for us as we did for it
     connection.reset();
     const Section section(state_);
-    channel->quieted();
+    if (!channel->copying()) { // else its memory stays for ever
+      channel->quieted();
+    }
   }
 }
 
 std::shared_ptr<Group> Engine::join(GroupOptions options) {
   refuseInForkedChild();
-  auto rendezvous = options.rendezvous;
+  const BoundedStore store(options.rendezvous, deadlineAfter(options.timeout));
   const int rank = options.rank;
   // Counts this process's lives of this group in this store, whatever engine
   // it had in each. Other processes count under other keys, so nothing stale
   // is counted.
-  const auto epoch = rendezvous->increment(
+  const auto epoch = store.increment(
       "epoch/" + std::to_string(getpid()) + "/" + processNonce() + "/" +
       std::to_string(rank));
   AddressRecord record;
@@ -152,6 +159,7 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
   record.socketName = wireUp_.socketName();
   record.addresses = wireUp_.addresses();
   record.epoch = epoch;
+  record.joined = options.joined = nowSinceBoot();
   std::shared_ptr<Group> group;
   {
     const Section section(state_);
@@ -159,7 +167,7 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
   }
   record.group = group->id();
   try {
-    rendezvous->set(addressKey(rank), encode(record));
+    store.set(addressKey(rank), encode(record));
   } catch (const Error&) {
     const Section section(state_);
     state_.membership.remove(*group);
@@ -273,73 +281,18 @@ bool Engine::lookLocked(int most) {
   return any;
 }
 
-bool Engine::step() {
-  Section section(state_, Section::IfUnwanted{});
-  if (!section) {
-    return false;
-  }
-  const bool any = lookLocked();
-  CopyJob job;
-  auto channel = state_.channels.claimCopy(job);
-  const bool claimed = channel != nullptr;
-  section.leave();
-  if (claimed) {
-    runCopies(job, std::move(channel));
-  }
-  return any || claimed;
-}
-
-bool Engine::help() {
-  CopyJob job;
-  std::shared_ptr<PeerChannel> channel;
-  {
-    const Section section(state_);
-    channel = state_.channels.claimCopy(job);
-  }
-  if (!channel) {
-    return false;
-  }
-  runCopies(job, std::move(channel));
-  return true;
-}
-
 bool Engine::endsSoon() {
   const Section section(state_, Section::IfUnwanted{});
   return section && state_.channels.endsSoon();
-}
-
-void Engine::runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel) {
-  for (int i = 0;; ++i) {
-    job.error = job.run(job);
-    const Section section(state_);
-    channel->finishCopy(job);
-    channel = i < kCopiesPerStep ? state_.channels.claimCopy(job) : nullptr;
-    if (!channel) {
-      break;
-    }
-  }
-  // It may have been the last piece of a transfer that a sleeping thread waits
-  // for, and we may not look again.
-  progress_.wake();
 }
 
 bool Engine::beginSleep() {
   for (const auto& transport : state_.transports.all()) {
     transport->beginSleep();
   }
-  CopyJob job;
-  std::shared_ptr<PeerChannel> channel;
-  bool any = false;
-  {
-    const Section section(state_);
-    any = lookLocked();
-    channel = state_.channels.claimCopy(job);
-  }
-  if (channel) {
-    runCopies(job, std::move(channel));
-    any = true;
-  }
-  return !any;
+  Section section(state_);
+  const bool any = lookLocked();
+  return !giveCopy(section) && !any;
 }
 
 void Engine::endSleep() {

@@ -9,6 +9,7 @@
 #include "core/config.h"
 #include "engine/engine_state.h"
 #include "engine/progress.h"
+#include "engine/progress/copier.h"
 #include "engine/wireup.h"
 
 namespace dlslime {
@@ -89,9 +90,10 @@ class Engine final : public ProgressSource {
   void noteFetched() {
     state_.completions.noteFetched();
   }
-  // One look for news, for callers that ask done() and never wait.
-  bool poke() {
-    return progress_.look();
+  // One look for news, for callers that ask done() of this operation and never
+  // wait.
+  bool poke(const Operation* asked = nullptr) {
+    return progress_.look(asked);
   }
   // Somebody is to be told of what comes, and neither asks nor waits.
   void attend() {
@@ -142,7 +144,10 @@ class Engine final : public ProgressSource {
     return wireUp_.socketName();
   }
 
-  bool step() override;
+  bool step(const Operation* awaited) override;
+  TimePoint lookAgain() override {
+    return copier_.lookAgain();
+  }
   bool help() override;
   bool endsSoon() override;
   bool mustLook() override {
@@ -159,7 +164,10 @@ class Engine final : public ProgressSource {
   void
   cancelLocked(Group& group, const OperationPtr& operation, const Status& why);
   bool lookLocked(int most = kMessagesPerPoll);
+  const PeerChannel* channelOf(const Operation& operation);
   void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
+  bool giveCopy(Section& section);
+  std::optional<ClaimedCopy> finishCopy(const ClaimedCopy& made, bool more);
   void prepare(Group& group, Operation& operation);
   void prepareMemory(Group& group, Operation& operation);
   void enterPrepared(Section& section, Group& group, Operation& operation);
@@ -181,6 +189,7 @@ class Engine final : public ProgressSource {
   EngineState state_;
   uint64_t sends_ = 0; // under the lock
   Progress progress_;
+  Copier copier_;
   WireUp wireUp_;
 };
 

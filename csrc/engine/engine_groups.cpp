@@ -88,7 +88,7 @@ void Engine::lingerAll() {
     group->addresses().close();
   }
   while (!allSent() && Clock::now() < deadline) {
-    step();
+    step(nullptr);
     std::this_thread::sleep_for(kLookPause);
   }
 }
@@ -212,7 +212,7 @@ PeerReport Engine::explain(
     wireUp_.resolve(shared, ranks);
   }
   while (Clock::now() < deadline) {
-    step();
+    step(nullptr);
     if (meanwhile) {
       meanwhile();
     }

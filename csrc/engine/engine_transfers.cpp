@@ -67,7 +67,7 @@ void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
   refuseInForkedChild();
   Region::Remains remains; // freed outside of the lock
   for (;;) {
-    step();
+    step(nullptr);
     {
       const Section section(state_);
       if (region->gone) {
@@ -109,7 +109,7 @@ void Engine::recallAll() {
     }
   }
   while (!lent.empty() && Clock::now() < deadline) {
-    if (!step()) {
+    if (!step(nullptr)) {
       std::this_thread::sleep_for(kLastRecallPause);
     }
     const Section section(state_);

@@ -41,6 +41,7 @@ struct GroupOptions {
   // which names the same.
   std::shared_ptr<Guests> hub;
   std::shared_ptr<void> carrierSource; // see gloo/carrier.h
+  int64_t joined = 0; // set by Engine::join(); as in the address record
 };
 
 // This process's part of one group: the way to each rank, and the matching of

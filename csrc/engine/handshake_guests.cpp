@@ -277,7 +277,25 @@ std::optional<Handshakes::Made> Handshakes::connectGuest(
   if (!hello.probe) {
     dropOthers(key);
   }
-  Welcome welcome{
+  welcome(incoming, key, std::move(reply));
+  return Made{
+      key,
+      {hello.self, {}, hello.socketName, hello.addresses, 0, 0, 0},
+      incoming.key.pairSecret(),
+      hello.unexpectedLimit,
+      std::move(connection),
+      std::move(rejected),
+      hello.replaces,
+      hello.lastSeen,
+      hello.probe,
+      false};
+}
+
+void Handshakes::welcome(
+    Incoming& incoming,
+    const ChannelKey& key,
+    Offer reply) {
+  const Welcome welcome{
       Verdict::kAccepted,
       "",
       std::move(reply.blob),
@@ -288,17 +306,6 @@ std::optional<Handshakes::Made> Handshakes::connectGuest(
   if (!reply.fds.empty()) {
     incoming.socket.sendDescriptors(reply.fds);
   }
-  return Made{
-      key,
-      {hello.self, {}, hello.socketName, hello.addresses, 0, 0},
-      incoming.key.pairSecret(),
-      hello.unexpectedLimit,
-      std::move(connection),
-      std::move(rejected),
-      hello.replaces,
-      hello.lastSeen,
-      hello.probe,
-      false};
 }
 
 // Our own attempt, and an earlier one of the same peer.

@@ -201,6 +201,7 @@ class Handshakes {
   Transport::Context contextOf(const Incoming& incoming);
   std::optional<Made>
   connectGuest(Incoming& incoming, Transport& transport, Welcome& refusal);
+  void welcome(Incoming& incoming, const ChannelKey& key, Offer reply);
 
   EngineState& state_;
   const std::shared_ptr<SideSockets> sideSockets_ =

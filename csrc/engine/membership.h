@@ -42,6 +42,8 @@ class Membership final : public ChannelOwner {
   // Forgets a guest that has gone and that nobody will ask for.
   void forgetIfGone(const std::shared_ptr<Group>& guest);
 
+  // The channel to the operation's peer, if it has one; or null.
+  const PeerChannel* channelTo(const Operation& operation);
   // Asks the process behind `channel` whether it is rank `rank` of this group
   // under the id `remoteGroup` that its address record gave.
   void sendJoin(

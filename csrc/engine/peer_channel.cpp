@@ -4,6 +4,7 @@
 #include <new>
 
 #include "core/log.h"
+#include "engine/progress/copier.h"
 
 namespace dlslime {
 
@@ -236,6 +237,16 @@ bool PeerChannel::claimCopy(CopyJob& job) {
   }
   ++copies_;
   return true;
+}
+
+void PeerChannel::noteGiven() {
+  if (given_++ == 0) {
+    givenAt_ = Clock::now();
+  }
+}
+
+bool PeerChannel::copyOverdue() const {
+  return given_ > 0 && Clock::now() - givenAt_ > Copier::kPatience;
 }
 
 void PeerChannel::finishCopy(const CopyJob& job) {

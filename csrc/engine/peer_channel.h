@@ -123,6 +123,24 @@ class PeerChannel final : public ConnectionEvents,
   }
   bool claimCopy(CopyJob& job);
   void finishCopy(const CopyJob& job);
+  // Some are being made, and touch memory.
+  bool copying() const {
+    return copies_ > 0;
+  }
+  // One of them is made by the Copier, from now on or no longer.
+  void noteGiven();
+  void noteBack() {
+    --given_;
+  }
+  // One of those has been under way for so long that no other thread should be
+  // lent to this peer.
+  bool copyOverdue() const;
+  // One of its halves has this operation.
+  bool serves(const Operation& operation) const {
+    const void* const half = operation.half;
+    return half != nullptr && out_ &&
+        (half == &*out_ || half == &*in_ || half == &*transfers_);
+  }
 
   State state() const {
     return state_;
@@ -266,6 +284,8 @@ class PeerChannel final : public ConnectionEvents,
   bool leftWhole_ = false;
   std::string copyName_; // once the connection is gone
   int copies_ = 0; // claimed and not finished: they use the connection
+  int given_ = 0; // of them to the Copier,
+  TimePoint givenAt_{}; // the last one when there were none
   PeerGpus gpus_;
   std::optional<Outbound> out_;
   std::optional<Inbound> in_;

@@ -100,7 +100,7 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
   int64_t displaced = -1;
   while (!operation.done()) {
     noteLook();
-    if (source_.step()) {
+    if (source_.step(&operation)) {
       idlePolls = 0;
       displaced = -1;
       yields = 0;
@@ -132,11 +132,11 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
   return true;
 }
 
-bool Progress::look() {
+bool Progress::look(const Operation* awaited) {
   thread_local int vainLooks = 0;
   thread_local int64_t displaced = -1;
   noteLook();
-  if (source_.step()) {
+  if (source_.step(awaited)) {
     vainLooks = 0;
     displaced = -1;
     return true;
@@ -186,7 +186,7 @@ void Progress::sleepOnce(TimePoint deadline) {
   }
   const bool quiet = source_.beginSleep();
   if (quiet) {
-    const auto& ready = sleeper_.wait(deadline);
+    const auto& ready = sleeper_.wait(std::min(deadline, source_.lookAgain()));
     asleep_.store(false, std::memory_order_release);
     source_.endSleep();
     source_.onReady(ready);
@@ -255,7 +255,7 @@ void Progress::background() {
     sleeperTaken_ = true;
     lock.unlock();
     if (polled && !source_.mustLook()) {
-      source_.step();
+      source_.step(nullptr);
       while (source_.help() && !stopping_.load()) {
       }
       source_.onReady(sleeper_.wait(Clock::now())); // sockets: peers that died
@@ -281,7 +281,7 @@ void Progress::serve() {
     const auto end = Clock::now() + (news ? servingSpin_ : microseconds(0));
     news = !source_.mustLook();
     do {
-      while (source_.step() && alone()) {
+      while (source_.step(nullptr) && alone()) {
         news = true;
       }
       sched_yield();

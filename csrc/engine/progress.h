@@ -18,8 +18,9 @@ class ProgressSource {
  public:
   virtual ~ProgressSource() = default;
   // One look at everything; returns at once if another thread is looking.
-  // True if anything happened.
-  virtual bool step() = 0;
+  // True if anything happened. Of a thread that waits for an operation: copies
+  // that serve it may be made by this thread.
+  virtual bool step(const Operation* awaited) = 0;
   // The same, but of large copies only: for a thread beside one that looks at
   // all the rest.
   virtual bool help() {
@@ -32,6 +33,10 @@ class ProgressSource {
   // Something goes on of which no descriptor will tell: somebody has to look.
   virtual bool mustLook() {
     return false;
+  }
+  // When something is to be looked at again that no descriptor tells of.
+  virtual TimePoint lookAgain() {
+    return never();
   }
   // Peers must ring from now on. Looks once more; false if that found
   // something, then there is no sleeping.
@@ -49,8 +54,8 @@ class ProgressSource {
 //  - where the source must be looked at, nobody sleeps long, and the background
 //    thread polls like one that waits unless one does;
 //  - the background thread looks every `tick` while others look,
-//    because they wait or post, and shares their large copies; it takes over,
-//    asleep on the descriptors, when nobody has looked for one.
+//    because they wait or post, and has their large copies shared; it takes
+//    over, asleep on the descriptors, when nobody has looked for one.
 class Progress {
  public:
   // A transfer whose last pieces the peer copies is waited for awake, but for
@@ -74,9 +79,10 @@ class Progress {
       sleeper_.kick();
     }
   }
-  // One look for news, for a thread that asks again and again and never waits:
-  // it leaves its core to others as one that waits does. True: there was some.
-  bool look();
+  // One look for news, for a thread that asks again and again for one operation
+  // and never waits: it leaves its core to others as one that waits does. True:
+  // there was some.
+  bool look(const Operation* awaited = nullptr);
   // Somebody is to be told of what comes, and does not look: the background
   // thread has to, from now on.
   void attend();

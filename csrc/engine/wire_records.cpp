@@ -131,6 +131,7 @@ Bytes encode(const AddressRecord& record) {
   writer.blob(record.token);
   writer.number(record.group);
   writer.number(record.epoch);
+  writer.number(record.joined);
   return writer.take();
 }
 
@@ -145,6 +146,7 @@ AddressRecord decodeAddress(ByteSpan bytes) {
   record.token = readBlob(reader);
   record.group = reader.number<uint32_t>();
   record.epoch = reader.number<uint64_t>();
+  record.joined = reader.number<int64_t>();
   const bool valid = contact.valid && record.token.size() == kTokenBytes;
   requireWhole(reader, valid, "the address record");
   return record;

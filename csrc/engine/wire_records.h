@@ -30,6 +30,8 @@ struct AddressRecord {
   std::vector<std::string> addresses;
   uint32_t group = 0; // the process's id of the group
   uint64_t epoch = 0; // see Group::epoch()
+  // When it joined, by the monotonic clock of its host's boot, in ns.
+  int64_t joined = 0;
 };
 Bytes encode(const AddressRecord& record);
 // Throws Error: truncated, oversized, or another protocol version.

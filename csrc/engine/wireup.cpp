@@ -291,8 +291,13 @@ bool WireUp::reach(
     return false;
   }
   const auto failure = handshakes_.failure(key);
-  if (!failure.ok() &&
-      onFailure(task, group, bytes, failure, handshakes_.gone(key))) {
+  const bool gone = handshakes_.gone(key);
+  if (!failure.ok() && gone && diedInThisLife(*group, record)) {
+    task.problem = "its process has ended (" + failure.message() + ")";
+    fail(task, group, ErrorCode::kPeerFailed);
+    return true;
+  }
+  if (!failure.ok() && onFailure(task, group, bytes, failure, gone)) {
     return true;
   }
   if (!mayTry(task, bytes)) {
@@ -310,6 +315,15 @@ bool WireUp::reach(
   // To oneself the channel is there at once; a refusal may be, too.
   task.next = TimePoint{};
   return false;
+}
+
+// Its process is gone. A record that is older than our own joining may be of an
+// earlier life of the job, whose next one is about to write another; on another
+// host no clock tells.
+bool WireUp::diedInThisLife(const Group& group, const AddressRecord& record)
+    const {
+  return meetLocally(state_.self, record.identity) &&
+      record.joined > group.options().joined;
 }
 
 // False: the same was tried a moment ago.

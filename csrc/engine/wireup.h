@@ -79,6 +79,7 @@ class WireUp {
       const Bytes& record,
       const Status& why,
       bool gone);
+  bool diedInThisLife(const Group& group, const AddressRecord& record) const;
   static bool mayTry(Task& task, const Bytes& record);
   static std::string causeOf(const Task& task);
   void fail(Task& task, const std::shared_ptr<Group>& group, ErrorCode code);

@@ -59,6 +59,7 @@ class EnginePauses : public ::testing::TestWithParam<bool> {
     auto record = recordOf(world, 1);
     record.addresses = there.addresses;
     record.socketName = there.socketName;
+    record.joined = 0; // so it may be of an earlier life
     world.rendezvous("first")->set(addressKey(1), encode(record));
   }
   // How often it is tried to reach somebody, in some time.

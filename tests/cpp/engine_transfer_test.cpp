@@ -340,7 +340,7 @@ TEST(EngineLook, IsNewsIfItHasCopied) {
     int looks = 0;
     const auto read = here.read(1, there, {{0, 0, int64_t{kSize}}});
     while (!read->done()) {
-      looks += here.node.engine->poke() ? 1 : 0;
+      looks += here.node.engine->poke(read.get()) ? 1 : 0;
     }
     most = std::max(most, looks);
   }

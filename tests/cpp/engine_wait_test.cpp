@@ -215,6 +215,19 @@ TEST_P(EngineWait, PollingWithoutWaitingCompletesEverything) {
   }
 }
 
+// The record of the one that has died is of this life of the group: nothing
+// newer is to be waited for.
+TEST(EngineDeaths, RankThatEndsBeforeItIsConnectedIsFoundDeadAtOnce) {
+  Cluster world(2);
+  world.stop(1);
+  const auto send = world[0].send(1, 1, pattern(8));
+  ASSERT_TRUE(world[0].wait(send, 30)); // and not after a minute
+  EXPECT_EQ(send->status().code(), ErrorCode::kPeerFailed);
+  EXPECT_NE(
+      send->status().message().find("its process has ended"), std::string::npos)
+      << send->status().message();
+}
+
 // A thread that looks once and never again must not take the last piece of
 // the work away from those who sleep over it.
 TEST_P(EngineWait, SingleLooksLoseNoWakeUp) {

@@ -1,98 +1,18 @@
-// Whoever knocks at a process's socket: refused, logged, nothing else happens.
+// Whatever knocks at a process's socket: refused, logged, nothing else happens.
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <cstring>
-#include <filesystem>
 #include <random>
 
 #include "core/bytes.h"
 #include "core/random.h"
-#include "engine/control_socket.h"
-#include "engine/wire_records.h"
-#include "fakes/cluster.h"
-#include "fakes/initiator.h"
-#include "fakes/log_capture.h"
-#include "shm/shm_transport.h"
+#include "fakes/knocking.h"
 
 namespace dlslime::testing {
 namespace {
 
-size_t openDescriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
-
-class ListenerTest : public ::testing::Test {
- protected:
-  ListenerTest() {
-    const auto bytes = world.rendezvous("first")->tryGet(addressKey(0));
-    record = decodeAddress(*bytes);
-  }
-  ControlSocket knock() {
-    return ControlSocket::connectTo(record.socketName);
-  }
-  // Raw bytes, without a frame around them. There is room for some hundred
-  // single bytes, until the listener reads.
-  static void sendRaw(const ControlSocket& socket, const Bytes& bytes) {
-    pollfd entry{socket.fd(), POLLOUT, 0};
-    ASSERT_EQ(::poll(&entry, 1, 5000), 1);
-    ASSERT_EQ(
-        ::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-        static_cast<ssize_t>(bytes.size()));
-  }
-  static bool readable(const ControlSocket& socket, int timeoutMs = 5000) {
-    pollfd entry{socket.fd(), POLLIN, 0};
-    return ::poll(&entry, 1, timeoutMs) == 1;
-  }
-  static ::testing::AssertionResult isClosed(ControlSocket& socket) {
-    if (!readable(socket)) {
-      return ::testing::AssertionFailure() << "it stays open";
-    }
-    try {
-      const auto frame = socket.receiveFrame();
-      return ::testing::AssertionFailure()
-          << "there is an answer: " << frame.has_value();
-    } catch (const Error&) {
-      return ::testing::AssertionSuccess();
-    }
-  }
-  Initiator initiator() {
-    return {knock(), record};
-  }
-  // Offers to share memory, with the nonce "n", and returns the answer.
-  std::optional<Welcome> offerBy(Initiator& peer) {
-    Transport::Context context;
-    context.nonce = "n";
-    const auto offer = shared_.offer(context);
-    shared_.withdraw(context);
-    peer.hello.nonce = context.nonce;
-    peer.hello.blob = offer.blob;
-    return peer.ask(offer.fds);
-  }
-  void expectWell() {
-    EXPECT_TRUE(world.passes(0, 1));
-    EXPECT_TRUE(world.passes(1, 0, 3 << 20));
-  }
-  size_t refusals() const {
-    return log.count("refused");
-  }
-  void expectRefusal() {
-    EXPECT_TRUE(eventually([&] { return refusals() > 0; }));
-    EXPECT_EQ(refusals(), 1U) << log.all();
-    expectWell();
-  }
-
-  LogCapture log;
-  Cluster world{2};
-  AddressRecord record;
-
- private:
-  shm::ShmTransport shared_{Config{}}; // of offerBy()
-};
+using ListenerTest = KnockingTest;
 
 TEST_F(ListenerTest, SocketNameIsOfTheRecord) {
   EXPECT_EQ(record.socketName, world[0].engine->socketName());
@@ -145,119 +65,6 @@ TEST_F(ListenerTest, TruncatedFrameAndThenTheEndIsRefused) {
     }
   }
   expectWell();
-}
-
-TEST_F(ListenerTest, HelloWithAnotherSecretIsRefusedAndToldNothing) {
-  for (const size_t size : {0, 31, 32, 33, 1000}) {
-    auto peer = initiator();
-    ASSERT_TRUE(peer.meet());
-    peer.key.emplace(pattern(size), peer.greeting, pattern(32));
-    peer.sendHello();
-    EXPECT_TRUE(isClosed(peer.socket)) << size;
-  }
-  expectRefusal();
-}
-
-TEST_F(ListenerTest, ProofOfAnotherSecretIsSeenByTheInitiator) {
-  auto peer = initiator();
-  peer.secret[31] ^= std::byte{1};
-  EXPECT_FALSE(peer.meet());
-}
-
-TEST_F(ListenerTest, AnotherInstanceIsToldToBeAStranger) {
-  auto peer = initiator();
-  peer.greeting.target = randomBytes(16);
-  const auto challenge = peer.greet();
-  ASSERT_TRUE(challenge);
-  EXPECT_EQ(challenge->verdict, Verdict::kStranger);
-  EXPECT_TRUE(isClosed(peer.socket));
-  expectRefusal();
-}
-
-TEST_F(ListenerTest, PeerThatClaimsToBeThisProcessIsRefused) {
-  auto peer = initiator();
-  peer.greeting.self = record.identity.instance;
-  peer.socket.sendFrame(encode(peer.greeting));
-  EXPECT_TRUE(isClosed(peer.socket));
-  expectRefusal();
-}
-
-TEST_F(ListenerTest, HelloOfAnotherInstanceThanTheGreetingIsRefused) {
-  auto peer = initiator();
-  ASSERT_TRUE(peer.meet());
-  peer.hello.self.instance = randomBytes(16);
-  peer.sendHello();
-  EXPECT_TRUE(isClosed(peer.socket));
-  expectRefusal();
-}
-
-// What was recorded on the network is of no use: each handshake has its key.
-TEST_F(ListenerTest, RecordedHelloIsRefused) {
-  auto first = initiator();
-  ASSERT_TRUE(first.meet());
-  const auto recorded =
-      first.key->seal(SessionKey::End::kInitiator, 0, encode(first.hello));
-  Initiator second(knock(), record);
-  second.greeting = first.greeting;
-  ASSERT_TRUE(second.meet());
-  second.socket.sendFrame(recorded);
-  EXPECT_TRUE(isClosed(second.socket));
-  expectRefusal();
-}
-
-TEST_F(ListenerTest, SecretOfAPairIsNeededToReplaceItsConnection) {
-  auto unknown = initiator();
-  unknown.greeting.secret = SecretKind::kPair;
-  const auto challenge = unknown.greet();
-  ASSERT_TRUE(challenge);
-  EXPECT_EQ(challenge->verdict, Verdict::kStranger);
-  auto byToken = initiator(); // which every member of the group knows
-  ASSERT_TRUE(byToken.meet());
-  byToken.hello.replaces = 1;
-  byToken.sendHello();
-  EXPECT_TRUE(isClosed(byToken.socket));
-  expectRefusal();
-}
-
-TEST_F(ListenerTest, DescriptorsBeforeTheProofNeverReachThisProcess) {
-  const auto before = openDescriptors();
-  auto peer = initiator();
-  std::vector<UniqueFd> fds;
-  fds.emplace_back(eventfd(0, EFD_CLOEXEC));
-  peer.socket.sendDescriptors(fds); // beside the first byte of a frame
-  EXPECT_TRUE(isClosed(peer.socket));
-  expectRefusal();
-  EXPECT_EQ(log.count("descriptors where the handshake has none"), 1U)
-      << log.all();
-  EXPECT_LE(openDescriptors(), before + 20); // those of the pair of ranks
-}
-
-TEST_F(ListenerTest, OtherDescriptorsThanAnnouncedAreRefused) {
-  for (const size_t sent : {1, 3}) {
-    auto peer = initiator();
-    ASSERT_TRUE(peer.meet());
-    peer.hello.descriptors = 2;
-    peer.socket.sendFrame(
-        peer.key->seal(SessionKey::End::kInitiator, 0, encode(peer.hello)));
-    std::vector<UniqueFd> fds;
-    for (size_t i = 0; i < sent; ++i) {
-      fds.emplace_back(eventfd(0, EFD_CLOEXEC));
-    }
-    peer.socket.sendDescriptors(fds);
-    EXPECT_TRUE(isClosed(peer.socket)) << sent;
-  }
-  EXPECT_EQ(log.count("were announced"), 2U) << log.all();
-  expectWell();
-}
-
-TEST_F(ListenerTest, MoreDescriptorsThanThereMayBeAreRefused) {
-  auto peer = initiator();
-  ASSERT_TRUE(peer.meet());
-  peer.hello.descriptors = kMostDescriptors + 1;
-  peer.socket.sendFrame(
-      peer.key->seal(SessionKey::End::kInitiator, 0, encode(peer.hello)));
-  EXPECT_TRUE(isClosed(peer.socket));
-  expectRefusal();
 }
 
 TEST_F(ListenerTest, FrameThatComesByteByByteIsTaken) {
@@ -439,35 +246,6 @@ TEST_F(ListenerTest, BytesAfterTheHandshakeAreIgnored) {
   sendRaw(peer.socket, pattern(5000));
   std::this_thread::sleep_for(milliseconds(50));
   EXPECT_TRUE(connected());
-  expectWell();
-}
-
-TEST_F(ListenerTest, ConfirmWithoutASealIsRefused) {
-  auto peer = initiator();
-  ASSERT_TRUE(offerBy(peer));
-  peer.socket.sendFrame(encode(Confirm{"n", {}, {}}));
-  EXPECT_TRUE(eventually([&] { return peer.socket.ended(); }));
-  EXPECT_EQ(world[0].engine->connections(), 0U);
-  expectWell();
-}
-
-TEST_F(ListenerTest, ProbeNeedsThePairsSecretAndNothingComesOfIt) {
-  auto first = initiator();
-  ASSERT_TRUE(offerBy(first));
-  first.confirm({"n", {}, {}});
-  ASSERT_TRUE(eventually([&] { return world[0].engine->connections() == 1; }));
-  auto peer = initiator();
-  peer.greeting.self = first.greeting.self;
-  peer.hello.self.instance = first.greeting.self;
-  peer.greeting.secret = SecretKind::kPair;
-  peer.secret = first.key->pairSecret();
-  peer.hello.probe = true;
-  const auto welcome = offerBy(peer);
-  ASSERT_TRUE(welcome);
-  EXPECT_EQ(welcome->verdict, Verdict::kAccepted) << welcome->text;
-  peer.confirm({"n", {}, {}});
-  EXPECT_TRUE(eventually([&] { return peer.socket.ended(); }));
-  EXPECT_EQ(world[0].engine->connections(), 1U);
   expectWell();
 }
 

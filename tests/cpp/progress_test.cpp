@@ -13,7 +13,7 @@ namespace {
 // An engine that has nothing to do, unless a test tells it.
 class ScriptedSource final : public ProgressSource {
  public:
-  bool step() override {
+  bool step(const Operation* /*awaited*/) override {
     ++steps;
     return false;
   }

@@ -61,6 +61,7 @@ TEST_F(ProtocolLimits, MessagesForAGroupThatIsGoneDoNotCountForEver) {
   for (int i = 0; i < 3000; ++i) {
     auto stray = message(MessageType::kEager, 1);
     stray.group = 12345;
+    stray.payloadSize = 1000; // as a route sets it
     deliver(stray, pattern(1000));
   }
   EXPECT_TRUE(channel->alive());

@@ -19,7 +19,7 @@ from test_one_sided import NBYTES, Side, side_of
 
 pytestmark = dlslime_only
 
-MOST_WAITING = 4096
+MOST_WAITING = 1024
 # What nobody has given: tags from 2^31 on are dlslime's own, and so are the ranks of a pair.
 INTERNAL = re.compile(r"\btag [2-4]\d{9}\b|0x[89a-fc]0000000|\brank [01]\b")
 

@@ -64,7 +64,12 @@ def _dead(rank: int, size: int) -> float:
     await_death(1)
     waiting = [dist.irecv(blank(4), 1, tag=tag) for tag in range(3)]
     share = cpu_share(WATCHED)
-    assert not any(work.is_completed() for work in waiting)
+    for work in waiting:
+        # On this host a record that is newer than our own is of this life: nothing is waited for.
+        if work.is_completed():
+            assert "DLSLIME_HOSTID" not in os.environ
+            with pytest.raises(dist.DistBackendError, match="its process has ended"):
+                work.wait()
     return share
 
 

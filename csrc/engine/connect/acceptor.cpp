@@ -174,9 +174,12 @@ bool Acceptor::advance(Unproven& guest) {
   try {
     return step(guest);
   } catch (const std::exception& error) {
-    // Anything may connect: that is said, and nothing else happens. Peers of
-    // other hosts that have accepted our hello meanwhile leave without a word.
-    if (guest.socket.silent() && !guest.socket.local()) {
+    // Anything may connect: that is said, and nothing else happens. Peers that
+    // have accepted our hello meanwhile leave without a word, before their
+    // greeting on other hosts, or after it.
+    const bool greeted = guest.key && !guest.hello;
+    if ((guest.socket.silent() && !guest.socket.local()) ||
+        (greeted && guest.socket.ended())) {
       logDebug(std::string("a connection ended in silence: ") + error.what());
     } else if (statusOf(error).code() == ErrorCode::kExhausted) {
       tellExhausted(guest, error.what());

@@ -1,0 +1,61 @@
+// The groups of those that join a hub, and endpoints that have their peer.
+#include "engine/membership.h"
+
+namespace dlslime {
+
+using State = Group::LinkState;
+
+// A guest whose connection breaks before it knows comes again, as a new one:
+// the group that it had here has failed by then.
+void Membership::admit(
+    const std::shared_ptr<PeerChannel>& channel,
+    const MessageHeader& join,
+    const Group& hub) {
+  const auto& guests = hub.options().guests;
+  if (join.source == static_cast<uint32_t>(hub.rank())) {
+    refuse(channel, join, MessageType::kStale);
+    return;
+  }
+  if (const auto why = guests->refusal(*channel)) {
+    refuse(channel, join, MessageType::kRefused, *why);
+    return;
+  }
+  auto options = hub.options();
+  options.hub = std::exchange(options.guests, nullptr);
+  const auto group = add(hub.epoch(), std::move(options));
+  guests->add(group, channel);
+  accept(channel, join, *group);
+}
+
+void Membership::setTaken(Group& group) {
+  group.setTaken();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    auto& link = group.link(rank);
+    if (link.state != State::kReady) {
+      continue;
+    }
+    MessageHeader join; // as it was
+    join.id = link.remoteGroup;
+    join.tag = static_cast<uint32_t>(group.rank());
+    refuse(
+        link.channel, join, MessageType::kRefused, {RefusalReason::kTaken, 0});
+    group.failLink(rank, {ErrorCode::kCancelled, "it is not the peer"});
+  }
+}
+
+// What it has left behind, and nobody will read, counts for its sender again.
+void Membership::forgetIfGone(const std::shared_ptr<Group>& guest) {
+  const auto& hub = guest->options().hub;
+  if (hub == nullptr || guest->link(1).state != State::kFailed ||
+      !hub->onGone(guest->id(), guest->matcher().unreadBytes())) {
+    return;
+  }
+  guest->close(guest->link(1).failure);
+  if (strays_ != nullptr) {
+    guest->leaveHeldTo(*strays_);
+  }
+  lastGroup_ = nullptr;
+  groups_.erase(guest->id());
+}
+
+} // namespace dlslime

@@ -1,0 +1,194 @@
+#include "engine/progress/copier.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/log.h"
+#include "engine/own_thread.h"
+
+namespace dlslime {
+
+namespace {
+constexpr size_t kMostThreads = 256; // so many pairs may be stuck
+
+struct Worker {
+  std::thread thread;
+  std::optional<ClaimedCopy> given; // and not begun
+  bool copying = false; // a peer may keep it from returning
+  bool finishing = false; // the engine is being told
+  TimePoint since{}; // it copies
+  bool busy() const {
+    return given || copying || finishing;
+  }
+};
+
+bool isStuck(const Worker& worker, TimePoint now) {
+  return worker.copying && now - worker.since > Copier::kPatience;
+}
+} // namespace
+
+struct Copier::Shared {
+  explicit Shared(Finish tellEngine) : finish(std::move(tellEngine)) {}
+
+  void run(Worker& worker);
+  // True: there is another one.
+  bool makeOne(Worker& worker, std::unique_lock<std::mutex>& lock);
+
+  const Finish finish;
+  std::atomic<int> busy{0}; // workers
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  // Guarded by mutex:
+  std::deque<Worker> workers; // which stay where they are
+  bool stopping = false;
+  bool closed = false; // the engine is gone
+};
+
+void Copier::Shared::run(Worker& worker) {
+  std::unique_lock<std::mutex> lock(mutex);
+  for (;;) {
+    changed.wait(lock, [&] { return worker.given || stopping; });
+    if (!worker.given) {
+      return;
+    }
+    while (makeOne(worker, lock)) {
+    }
+    busy.fetch_sub(1, std::memory_order_relaxed);
+    if (closed) {
+      return;
+    }
+    changed.notify_all();
+  }
+}
+
+bool Copier::Shared::makeOne(
+    Worker& worker,
+    std::unique_lock<std::mutex>& lock) {
+  ClaimedCopy copy = *std::exchange(worker.given, std::nullopt);
+  worker.copying = true;
+  worker.since = Clock::now();
+  lock.unlock();
+  copy.job.error = copy.job.run(copy.job);
+  lock.lock();
+  worker.copying = false;
+  if (closed) {
+    // Its end would touch an engine that is gone.
+    new ClaimedCopy(std::move(copy));
+    return false;
+  }
+  worker.finishing = true;
+  const bool more = !stopping;
+  lock.unlock();
+  auto next = finish(copy, more);
+  lock.lock();
+  worker.finishing = false;
+  worker.given = std::move(next);
+  return worker.given.has_value();
+}
+
+Copier::Copier(Finish finish)
+    : shared_(std::make_shared<Shared>(std::move(finish))) {}
+
+Copier::~Copier() {
+  stop(milliseconds(0));
+}
+
+bool Copier::busy() const {
+  return shared_->busy.load(std::memory_order_relaxed) != 0;
+}
+
+bool Copier::free() const {
+  const std::lock_guard<std::mutex> guard(shared_->mutex);
+  const auto& workers = shared_->workers;
+  const auto now = Clock::now();
+  return !shared_->stopping &&
+      (std::any_of(
+           workers.begin(),
+           workers.end(),
+           [](const Worker& worker) { return !worker.busy(); }) ||
+       (workers.size() < kMostThreads &&
+        std::all_of(workers.begin(), workers.end(), [&](const Worker& worker) {
+          return isStuck(worker, now);
+        })));
+}
+
+bool Copier::give(const ClaimedCopy& copy) {
+  auto& shared = *shared_;
+  const std::lock_guard<std::mutex> guard(shared.mutex);
+  const auto found = std::find_if(
+      shared.workers.begin(), shared.workers.end(), [](const Worker& worker) {
+        return !worker.busy();
+      });
+  if (found != shared.workers.end()) {
+    found->given = copy;
+    shared.busy.fetch_add(1, std::memory_order_relaxed);
+    shared.changed.notify_all();
+    return true;
+  }
+  auto& worker = shared.workers.emplace_back();
+  try {
+    worker.thread =
+        startEngineThread([shared = shared_, &worker] { shared->run(worker); });
+  } catch (const std::system_error& error) {
+    shared.workers.pop_back();
+    logDebug(std::string("no thread for copies: ") + error.what());
+    return false;
+  }
+  worker.given = copy;
+  shared.busy.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+TimePoint Copier::lookAgain() const {
+  return busy() ? deadlineAfter(kPatience) : never();
+}
+
+size_t Copier::stuck() const {
+  const std::lock_guard<std::mutex> guard(shared_->mutex);
+  const auto now = Clock::now();
+  return static_cast<size_t>(std::count_if(
+      shared_->workers.begin(),
+      shared_->workers.end(),
+      [&](const Worker& worker) { return isStuck(worker, now); }));
+}
+
+void Copier::stop(milliseconds patience) {
+  auto& shared = *shared_;
+  std::unique_lock<std::mutex> lock(shared.mutex);
+  shared.stopping = true;
+  shared.changed.notify_all();
+  const auto copying = [&] {
+    return std::any_of(
+        shared.workers.begin(), shared.workers.end(), [](const Worker& worker) {
+          return worker.given || worker.copying;
+        });
+  };
+  shared.changed.wait_for(lock, patience, [&] { return !copying(); });
+  shared.changed.wait(lock, [&] {
+    return std::none_of(
+        shared.workers.begin(), shared.workers.end(), [](const Worker& worker) {
+          return worker.given || worker.finishing;
+        });
+  });
+  shared.closed = true;
+  std::vector<std::thread> ended;
+  for (auto& worker : shared.workers) {
+    if (worker.thread.joinable()) {
+      worker.copying ? worker.thread.detach()
+                     : ended.push_back(std::move(worker.thread));
+    }
+  }
+  lock.unlock();
+  for (auto& thread : ended) {
+    thread.join();
+  }
+}
+
+} // namespace dlslime
