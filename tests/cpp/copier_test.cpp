@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "core/keep.h"
 #include "fakes/child_process.h"
 #include "fakes/file_rendezvous.h"
 #include "fakes/scripted_channel.h"
@@ -67,8 +68,18 @@ class CopierTest : public ::testing::Test {
     return finished.contains(token);
   }
 
-  // Left behind with the copies that do not come back.
-  Gate& gate = *new Gate;
+  ~CopierTest() override {
+    for (const uint64_t token : {1, 2}) {
+      gate.open(token);
+    }
+  }
+
+  // Kept by the copies that do not come back.
+  Gate& gate = *[] {
+    auto made = std::make_shared<Gate>();
+    keepForEver(made);
+    return made.get();
+  }();
   std::mutex mutex;
   std::set<uint64_t> finished; // guarded by mutex
   Copier copier{

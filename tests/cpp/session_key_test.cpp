@@ -2,8 +2,10 @@
 #include "engine/connect/session_key.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "core/random.h"
+#include "engine/connect/handshake_limits.h"
 #include "engine/connect/refusal_log.h"
 #include "fakes/log_capture.h"
 #include "world.h"
@@ -77,6 +79,22 @@ TEST(SessionKey, SealHoldsForOneEndOneNumberAndTheseBytes) {
   }
   EXPECT_FALSE(opens(key, End::kInitiator, 0, {}));
   EXPECT_FALSE(opens(key, End::kInitiator, 0, key.acceptorProof()));
+}
+
+// Half of the descriptors that a process may have are for other things.
+TEST(HandshakeLimits, AreOfTheDescriptorsThatTheProcessMayHave) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const rlim_t files : {64UL, 256UL, 1024UL, 4096UL, 1048576UL}) {
+    rlimit limit{std::min(files, before.rlim_max), before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    const auto limits = HandshakeLimits::ofProcess();
+    EXPECT_LE(limits.unproven + 3 * limits.proven, limit.rlim_cur / 2) << files;
+    EXPECT_LE(limits.unproven, 128U);
+    EXPECT_LE(limits.proven, 256U);
+    EXPECT_LE(limits.provenOfOneSource, limits.proven / 2);
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(RefusalLog, EachCauseOfEachSourceIsALineAndTheRestANumber) {

@@ -116,11 +116,13 @@ class Initiator:
         assert seal == _code(self.key, bytes([_OF_ACCEPTOR, 0]), record)
         return record
 
-    def hello(self, contact: bytes, route: bytes = b"pigeon") -> bytes:
-        """Asks for a connection by a route."""
-        fields = [preamble(), blob(self.instance), contact[20:], blob(b"nonce")]
-        fields += [struct.pack("<IQ", self.address.group, 1 << 20), blob(route), blob(b"")]
-        return b"".join([*fields, struct.pack("<BIBIQ", 0, 0, 0, 0, 0)])
+    def hello(
+        self, contact: bytes, route: bytes = b"pigeon", offer: bytes = b"", descriptors: int = 0
+    ) -> bytes:
+        """Asks for a connection by a route, with what the route offers."""
+        fields = [preamble(), blob(self.instance), contact[20:], blob(secrets.token_bytes(8))]
+        fields += [struct.pack("<IQ", self.address.group, 1 << 20), blob(route), blob(offer)]
+        return b"".join([*fields, struct.pack("<BIBIQ", descriptors, 0, 0, 0, 0)])
 
 
 def _code(key: bytes, *parts: bytes) -> bytes:

@@ -20,7 +20,7 @@ from handshakes import (
     connect_to,
     receive_frame,
 )
-from harness import ROUTE, dlslime_only, init_group, run_world, sync
+from harness import dlslime_only, init_group, run_world, sync
 from patterns import blank, expect_pattern, pattern
 from test_endpoint import met
 from test_groups import exchange
@@ -114,7 +114,6 @@ def _meets_another_user(rank: int, size: int) -> None:
 
 
 @another_user
-@pytest.mark.skipif(ROUTE != "shm", reason="the lab has no two users")
 def test_members_of_two_users_meet_by_the_network() -> None:
     env = {"DLSLIME_SOCKET_IFNAME": "=lo", "DLSLIME_FALLBACK": "allow"}
     run_world(_meets_another_user, 2, env=env, init=False, fresh=True)

@@ -13,11 +13,11 @@ HandshakeLimits HandshakeLimits::ofProcess() {
     return limits;
   }
   const auto part = [&](size_t parts, size_t most) {
-    return std::clamp<size_t>(files.rlim_cur / parts, 8, most);
+    return std::clamp<size_t>(files.rlim_cur / parts, 4, most);
   };
   limits.unproven = part(16, limits.unproven);
   limits.proven = part(8, limits.proven);
-  limits.provenOfOneSource = std::max<size_t>(limits.proven / 4, 4);
+  limits.provenOfOneSource = std::max<size_t>(limits.proven / 4, 2);
   return limits;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/keep.h"
 #include "core/log.h"
 #include "engine/own_thread.h"
 
@@ -80,7 +81,7 @@ bool Copier::Shared::makeOne(
   worker.copying = false;
   if (closed) {
     // Its end would touch an engine that is gone.
-    new ClaimedCopy(std::move(copy));
+    keepForEver(std::make_shared<ClaimedCopy>(std::move(copy)));
     return false;
   }
   worker.finishing = true;
