@@ -17,8 +17,9 @@ class Slab {
   static constexpr uint32_t kGenerations = (1U << 30) - 1; // from 1 on
   uint64_t insert(T value) {
     if (free_.empty()) {
-      free_.push_back(static_cast<uint32_t>(entries_.size()));
+      free_.reserve(entries_.size() + 1); // so that take() needs no memory
       entries_.emplace_back();
+      free_.push_back(static_cast<uint32_t>(entries_.size() - 1));
     }
     const uint32_t index = free_.back();
     free_.pop_back();

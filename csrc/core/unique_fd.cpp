@@ -2,6 +2,7 @@
 
 #include <sys/eventfd.h>
 
+#include <utility>
 #include <vector>
 
 #include "core/status.h"
@@ -15,10 +16,11 @@ std::string noDescriptorText() {
 void requireDescriptors(size_t count) {
   std::vector<UniqueFd> tried;
   while (tried.size() < count) {
-    tried.emplace_back(eventfd(0, EFD_CLOEXEC));
-    if (!tried.back()) {
+    UniqueFd one(eventfd(0, EFD_CLOEXEC));
+    if (!one) {
       throw Error(ErrorCode::kExhausted, noDescriptorText());
     }
+    tried.push_back(std::move(one));
   }
 }
 

@@ -140,6 +140,7 @@ uint64_t Copier::start(Copies copies) {
 
 std::vector<Copier::Ended> Copier::takeEnded() {
   std::vector<Ended> ended;
+  ended.reserve(running_.size()); // what has ended must not be lost
   while (!running_.empty()) {
     auto& first = running_.front();
     if (first.mark && !first.mark.reached()) {

@@ -56,14 +56,18 @@ void PinnedPool::addSlab(size_t sizeClass) {
 std::shared_ptr<std::byte> PinnedPool::take(size_t size) {
   const size_t pieces = (std::max<size_t>(size, 1) - 1) / kLeastBytes;
   const auto sizeClass = static_cast<size_t>(std::bit_width(pieces));
-  const std::lock_guard<std::mutex> guard(mutex_);
-  auto& free = free_.at(sizeClass);
-  if (free.empty()) {
-    addSlab(sizeClass);
+  std::byte* piece = nullptr;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    auto& free = free_.at(sizeClass);
+    if (free.empty()) {
+      addSlab(sizeClass);
+    }
+    piece = free.back();
+    free.pop_back();
+    ++slabOf(piece).taken;
   }
-  auto* const piece = free.back();
-  free.pop_back();
-  ++slabOf(piece).taken;
+  // Without the mutex: one that can't be made gives the piece back.
   return {piece, [pool = shared_from_this()](std::byte* back) {
             pool->giveBack(back);
           }};

@@ -224,6 +224,7 @@ bool received(ssize_t got) {
 
 std::vector<UniqueFd> takeDescriptors(msghdr& message) {
   std::vector<UniqueFd> fds;
+  fds.reserve(kMostFds); // what has been received must not be lost
   for (auto* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {

@@ -17,7 +17,12 @@ void Enroller::wake() {
   const std::lock_guard<std::mutex> guard(mutex_);
   wanted_ = true;
   if (!thread_.joinable() && !stopping_) {
-    thread_ = startEngineThread([this] { run(); });
+    try {
+      thread_ = startEngineThread([this] { run(); });
+    } catch (const Error& error) { // tried again with the next region
+      logWarning(
+          std::string("memory can't be registered now: ") + error.what());
+    }
   }
   changed_.notify_one();
 }
@@ -60,9 +65,9 @@ void Enroller::enroll(const RegionTable::Wanted& wanted) {
   Status status;
   try {
     result = registrar->enroll(region->view());
-  } catch (const Error& error) {
-    status = error.status();
-    logRefused(*region, error);
+  } catch (const std::exception& error) {
+    status = statusOf(error);
+    logRefused(*region, Error(status));
   }
   {
     const Section section(state_);
@@ -71,9 +76,10 @@ void Enroller::enroll(const RegionTable::Wanted& wanted) {
     } else {
       region->noteRefused(registrar);
     }
-    const auto those = state_.channels.those([&](const PeerChannel& channel) {
-      return channel.open() && channel.registrar() == registrar;
-    });
+    const auto those = state_.channels.those(
+        [registrar = wanted.registrar](const PeerChannel& channel) {
+          return channel.open() && channel.registrar() == registrar;
+        });
     for (const auto& member : those) {
       member.channel->onEnrolled(region, status);
     }

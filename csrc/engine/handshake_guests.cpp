@@ -278,17 +278,20 @@ std::optional<Handshakes::Made> Handshakes::connectGuest(
     dropOthers(key);
   }
   welcome(incoming, key, std::move(reply));
-  return Made{
-      key,
-      {hello.self, {}, hello.socketName, hello.addresses, 0, 0, 0},
-      incoming.key.pairSecret(),
-      hello.unexpectedLimit,
-      std::move(connection),
-      std::move(rejected),
-      hello.replaces,
-      hello.lastSeen,
-      hello.probe,
-      false};
+  // Each by itself: nothing may throw while the whole is half made.
+  Made made;
+  made.key = key;
+  made.peer.identity = hello.self;
+  made.peer.socketName = hello.socketName;
+  made.peer.addresses = hello.addresses;
+  made.pairSecret = incoming.key.pairSecret();
+  made.unexpectedLimit = hello.unexpectedLimit;
+  made.connection = std::move(connection);
+  made.rejected = std::move(rejected);
+  made.replaces = hello.replaces;
+  made.peerLast = hello.lastSeen;
+  made.probe = hello.probe;
+  return made;
 }
 
 void Handshakes::welcome(

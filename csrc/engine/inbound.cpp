@@ -4,6 +4,7 @@
 
 #include "core/guarded_copy.h"
 #include "core/memory.h"
+#include "engine/ends_anyway.h"
 #include "engine/group.h"
 
 namespace dlslime {
@@ -114,6 +115,7 @@ void Inbound::onEager(
     ByteSpan payload) {
   const int source = static_cast<int>(header.source);
   auto receive = takeReceive(group, source, header.tag);
+  const EndsAnyway ends(completions_, receive);
   Arrival arrival;
   arrival.source = source;
   arrival.tag = header.tag;
@@ -156,6 +158,7 @@ void Inbound::match(Group& group, Arrival arrival) {
   const int source = arrival.source;
   const auto tag = arrival.tag;
   auto receive = takeReceive(group, source, tag);
+  const EndsAnyway ends(completions_, receive);
   if (receive == nullptr) {
     group.matcher().addArrival(std::move(arrival));
     return;

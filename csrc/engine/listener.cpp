@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "core/fork_guard.h"
+#include "core/log.h"
 #include "core/random.h"
 #include "core/status.h"
 #include "engine/net_address.h"
@@ -145,8 +146,13 @@ std::optional<ControlSocket> Listener::accept() {
       return std::nullopt;
     }
     ControlSocket socket(std::move(fd));
-    if (meant(socket)) {
-      return socket;
+    try {
+      if (meant(socket)) {
+        return socket;
+      }
+    } catch (const Error& error) { // the kernel does not say whose it is
+      logDebug(std::string("a connection was dropped: ") + error.what());
+      continue;
     }
     if (dropped_) {
       dropped_(socket);

@@ -47,11 +47,11 @@ bool Outbound::announce(Queued& entry) {
   ++entry.counters->rendezvousMessages;
   auto& header = entry.header;
   header.type = MessageType::kAnnounce;
-  header.id = exposures_.insert({});
-  setRemote(header, shown ? memory : expose(header.id, *operation));
+  header.id = exposures_.insert({operation, header});
   operation->transferId = header.id;
   operation->stage = Operation::Stage::kAnnounced;
-  *exposures_.find(header.id) = {std::move(operation), header};
+  setRemote(header, shown ? memory : expose(header.id, *operation));
+  exposures_.find(header.id)->announce = header;
   return true;
 }
 

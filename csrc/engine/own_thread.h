@@ -1,21 +1,60 @@
 #pragma once
 
+#include <new>
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/status.h"
 
 namespace dlslime {
 
 // True on the threads that an engine has started, which its destructor awaits:
-// there it must not run. What users give us to let go of there (a
-// tensor's memory with a deleter of its own) may hold the last handle to it.
+// there it must not run. What users give us to let go of there (a tensor's
+// memory with a deleter of its own) may hold the last handle to it.
 inline thread_local bool onEngineThread = false;
 
+// Throws Error{kExhausted}: no thread can be started.
 template <typename Body>
 std::thread startEngineThread(Body body) {
-  return std::thread([run = std::move(body)] {
-    onEngineThread = true;
-    run();
-  });
+  try {
+    return std::thread([run = std::move(body)] {
+      onEngineThread = true;
+      run();
+    });
+  } catch (const std::system_error& error) {
+    throw Error(statusOf(error));
+  }
+}
+
+// One round of a thread that goes on for ever: where there is no memory for it,
+// another one is tried after a pause.
+template <typename Round>
+void surviveWantOfMemory(const char* what, const Round& round) {
+  constexpr milliseconds kPause{10};
+  try {
+    round();
+  } catch (const std::bad_alloc&) {
+    static const bool said = [&] {
+      logError(std::string("there is no memory left for ") + what);
+      return true;
+    }();
+    static_cast<void>(said);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+// The whole of such a thread's work, which may be begun again.
+template <typename Work>
+void doInSpiteOfWantOfMemory(const char* what, const Work& work) {
+  for (bool over = false; !over;) {
+    surviveWantOfMemory(what, [&] {
+      work();
+      over = true;
+    });
+  }
 }
 
 } // namespace dlslime

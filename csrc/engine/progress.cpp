@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "core/relax.h"
@@ -198,13 +199,15 @@ void Progress::sleepOnce(TimePoint deadline) {
 
 void Progress::sleepWait(const Operation& operation, TimePoint deadline) {
   if (takeSleeper()) {
+    const std::shared_ptr<void> release(nullptr, [this](void* /*none*/) {
+      waiterAsleep_.store(false, std::memory_order_relaxed);
+      releaseSleeper();
+    });
     // Set before the last look at done(): whoever completes it later kicks.
     announce(waiterAsleep_);
     if (!operation.done()) {
       sleepOnce(deadline);
     }
-    waiterAsleep_.store(false, std::memory_order_relaxed);
-    releaseSleeper();
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
@@ -254,14 +257,17 @@ void Progress::background() {
     seen = now;
     sleeperTaken_ = true;
     lock.unlock();
-    if (polled && !source_.mustLook()) {
-      source_.step(nullptr);
-      while (source_.help() && !stopping_.load()) {
+    surviveWantOfMemory("progress", [&] {
+      if (polled && !source_.mustLook()) {
+        source_.step(nullptr);
+        while (source_.help() && !stopping_.load()) {
+        }
+        source_.onReady(sleeper_.wait(Clock::now())); // peers that died
+      } else {
+        serve();
       }
-      source_.onReady(sleeper_.wait(Clock::now())); // sockets: peers that died
-    } else {
-      serve();
-    }
+    });
+    serving_.store(false, std::memory_order_release);
     lock.lock();
     sleeperTaken_ = false;
     changed_.notify_all();

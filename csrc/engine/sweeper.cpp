@@ -19,7 +19,12 @@ constexpr milliseconds kRetry{10};
 void Sweeper::start() {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (!stopping_) {
-    thread_ = startEngineThread([this] { run(); });
+    try {
+      thread_ = startEngineThread([this] { run(); });
+    } catch (const Error& error) { // memory is given back later, at the end
+      logWarning(
+          std::string("GPUs get nothing back that was freed: ") + error.what());
+    }
   }
 }
 

@@ -78,20 +78,24 @@ void WireUp::collectTasks() {
 
 void WireUp::run() {
   while (!stopping_.load()) {
-    collectTasks();
-    state_.closeGraveyard();
-    answerJoins();
-    upgrades_.advance();
-    recovery_.advance();
-    const auto now = Clock::now();
-    std::erase_if(
-        tasks_, [&](Task& task) { return task.next <= now && advance(task); });
-    handshakes_.expire(looked_);
-    if (handshakes_.takeNews()) {
-      lookAgain();
-    } else {
-      sleep();
-    }
+    surviveWantOfMemory("making connections", [this] { round(); });
+  }
+}
+
+void WireUp::round() {
+  collectTasks();
+  state_.closeGraveyard();
+  answerJoins();
+  upgrades_.advance();
+  recovery_.advance();
+  const auto now = Clock::now();
+  std::erase_if(
+      tasks_, [&](Task& task) { return task.next <= now && advance(task); });
+  handshakes_.expire(looked_);
+  if (handshakes_.takeNews()) {
+    lookAgain();
+  } else {
+    sleep();
   }
 }
 

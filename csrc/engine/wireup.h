@@ -59,6 +59,7 @@ class WireUp {
     std::string shortage{}; // what a process has lacked at the last such try
   };
   void run();
+  void round();
   void collectTasks();
   // True: this task is over.
   bool advance(Task& task);

@@ -9,9 +9,8 @@
 
 namespace dlslime::gloo {
 
-GlooTransport::GlooTransport()
-    : event_(
-          std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
+GlooTransport::GlooTransport() : event_(std::make_shared<UniqueFd>()) {
+  *event_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!*event_) {
     throwErrno("cannot create an eventfd", errno);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,17 +47,23 @@ class RingProducer {
     }
     const uint32_t units = unitsOf(bytes);
     const uint32_t position = (head_ + skipBefore(units)) & kPositionMask;
+    begins_.set(head_ % kRingUnits); // of what is skipped, too
+    begins_.set(position % kRingUnits);
     head_ = (position + units) & kPositionMask;
     return position;
   }
   // The receiver has consumed everything before `position`. False: that can't
-  // be.
+  // be, since it is not the end of a record. What is behind it is read again
+  // when the connection breaks, and the middle of a record is its payload.
   bool credit(uint32_t position) {
     const uint32_t consumed = (position - tail_) & kPositionMask;
-    if (consumed > used()) {
+    if (consumed > used() ||
+        (position != head_ && !begins_.test(position % kRingUnits))) {
       return false;
     }
-    tail_ = position;
+    for (; tail_ != position; tail_ = (tail_ + 1) & kPositionMask) {
+      begins_.reset(tail_ % kRingUnits);
+    }
     return true;
   }
   uint32_t used() const {
@@ -78,6 +85,7 @@ class RingProducer {
   }
 
   uint32_t head_ = kFirstPosition, tail_ = kFirstPosition;
+  std::bitset<kRingUnits> begins_; // units where records begin, of those in use
 };
 
 // The receiver's view.

@@ -112,12 +112,14 @@ Context::Context(const Verbs& verbs, ibv_device* device)
           made(verbs.openDevice(device), "cannot open RDMA device " + name_)) {
   try {
     makeNonBlocking(context_->async_fd, "the events of an RDMA device");
-  } catch (const Error&) {
+    registerForkFd(context_->cmd_fd);
+    registerForkFd(context_->async_fd);
+  } catch (const std::exception&) {
+    unregisterForkFd(context_->cmd_fd);
+    unregisterForkFd(context_->async_fd);
     verbs_.closeDevice(context_);
     throw;
   }
-  registerForkFd(context_->cmd_fd);
-  registerForkFd(context_->async_fd);
 }
 
 std::optional<Context::Event> Context::nextEvent() {

@@ -135,8 +135,9 @@ std::vector<int> allowedCpus() {
   // Larger than any machine's; the kernel refuses what is smaller than its own.
   constexpr int kMostCpus = 16384;
   std::vector<int> cpus;
-  cpu_set_t* const set = CPU_ALLOC(kMostCpus);
   const auto bytes = CPU_ALLOC_SIZE(kMostCpus);
+  std::vector<std::byte> memory(bytes);
+  auto* const set = reinterpret_cast<cpu_set_t*>(memory.data());
   CPU_ZERO_S(bytes, set);
   if (sched_getaffinity(0, bytes, set) == 0) {
     for (int cpu = 0; cpu < kMostCpus; ++cpu) {
@@ -145,7 +146,6 @@ std::vector<int> allowedCpus() {
       }
     }
   }
-  CPU_FREE(set);
   return cpus;
 }
 

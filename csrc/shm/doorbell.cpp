@@ -2,6 +2,8 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
+
 namespace dlslime::shm {
 
 RemoteDoorbell::RemoteDoorbell(UniqueFd page)
@@ -15,12 +17,14 @@ void RemoteDoorbell::ring() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const auto now = turn();
   if (now % 2 != 0 && now != rung_) {
-    rung_ = now;
     const char byte = 0;
-    // Not sent: it is full of others, which wake the peer as well; or the peer
-    // has gone.
-    [[maybe_unused]] const auto put =
-        send(socket_, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const auto put = send(socket_, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    // Of a full socket the bytes that are there wake the peer as well; of a
+    // broken one it has gone.
+    const bool again =
+        put < 0 && (errno == ENOBUFS || errno == ENOMEM || errno == EINTR);
+    rung_ = again ? 0 : now;
+    unrung_ = again;
   }
 }
 

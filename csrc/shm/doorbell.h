@@ -55,6 +55,10 @@ class RemoteDoorbell {
   // Cheap when the peer is awake, or has been rung since it fell asleep. Call
   // after publishing what it should see.
   void ring();
+  // The kernel had no memory for it: ring() is to be called again.
+  bool unrung() const {
+    return unrung_;
+  }
 
  private:
   uint32_t turn() const {
@@ -65,6 +69,7 @@ class RemoteDoorbell {
   Segment segment_;
   int socket_ = -1;
   uint32_t rung_ = 0; // in this turn
+  bool unrung_ = false;
 };
 
 } // namespace dlslime::shm

@@ -103,6 +103,9 @@ void ShmConnection::abandon(uint64_t pullId) {
 }
 
 bool ShmConnection::poll(ConnectionEvents& events, Status& broken, int most) {
+  if (doorbell_.unrung()) {
+    doorbell_.ring();
+  }
   if (pulls_ && !memoryReadable()) {
     pulls_->denyAll();
   }

@@ -28,6 +28,33 @@ TEST(RdmaRing, CreditForWhatWasNotSentIsRefused) {
   EXPECT_TRUE(producer.credit(kFirstPosition + 3)) << "told twice";
 }
 
+// What is behind it would be taken for a header when the connection breaks.
+TEST(RdmaRing, CreditForTheMiddleOfARecordIsRefused) {
+  RingProducer producer;
+  producer.reserve(3 * kRingUnit);
+  producer.reserve(2 * kRingUnit);
+  for (const uint32_t middle : {1, 2, 4}) {
+    EXPECT_FALSE(producer.credit(kFirstPosition + middle)) << middle;
+  }
+  EXPECT_TRUE(producer.credit(kFirstPosition + 3));
+  EXPECT_FALSE(producer.credit(kFirstPosition + 4));
+  EXPECT_TRUE(producer.credit(kFirstPosition + 5));
+}
+
+TEST(RdmaRing, CreditUpToWhatWasSkippedIsTaken) {
+  RingProducer producer;
+  constexpr uint32_t kBefore = kRingUnits - 10;
+  for (uint32_t i = 0; i < kBefore; ++i) {
+    producer.reserve(1);
+  }
+  EXPECT_TRUE(producer.credit(kFirstPosition + kBefore));
+  EXPECT_EQ(producer.reserve(20 * kRingUnit), kFirstPosition + kRingUnits);
+  EXPECT_TRUE(producer.credit(kFirstPosition + kBefore)) << "told again";
+  EXPECT_FALSE(producer.credit(kFirstPosition + kBefore + 1));
+  EXPECT_TRUE(producer.credit(kFirstPosition + kRingUnits));
+  EXPECT_FALSE(producer.credit(kFirstPosition + kRingUnits + 1));
+}
+
 TEST(RdmaRing, OnlyTheNextRecordIsExpected) {
   RingConsumer consumer;
   constexpr uint32_t first = kFirstPosition;

@@ -18,6 +18,9 @@ namespace {
 
 // More than that is none of Gloo's addresses.
 constexpr uint32_t kMostFrameBytes = 1024 * 1024;
+// Of all together: Gloo's two addresses are a few hundred.
+constexpr size_t kMostKeptBytes = size_t{4} << 20;
+constexpr size_t kBytesOfEntry = 128; // bookkeeping
 
 [[noreturn]] void throwStoreError(const std::string& what) {
   C10_THROW_ERROR(DistStoreError, "dlslime: " + what);
@@ -131,6 +134,12 @@ void PairStore::takeFrames() {
     const auto value = reader.blob();
     if (!reader.atEnd()) {
       throwStoreError("a frame is malformed");
+    }
+    keptBytes_ += key.size() + value.size() + kBytesOfEntry;
+    if (keptBytes_ > kMostKeptBytes) {
+      throwStoreError(
+          "the other end has sent more than " + std::to_string(kMostKeptBytes) +
+          " bytes");
     }
     auto& kept = values_[key];
     kept.resize(value.size());

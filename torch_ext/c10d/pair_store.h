@@ -41,6 +41,7 @@ class PairStore final : public SetupStore {
   const TimePoint deadline_;
   Bytes received_;
   std::map<std::string, std::vector<uint8_t>> values_;
+  size_t keptBytes_ = 0; // of all that has come
 };
 
 } // namespace dlslime

@@ -12,6 +12,7 @@
 #include "core/clock.h"
 #include "core/fork_guard.h"
 #include "core/status.h"
+#include "engine/own_thread.h"
 
 namespace dlslime {
 
@@ -175,7 +176,9 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   void startThread(std::function<void()> body) {
     threadError_.clear();
     try {
-      std::thread(std::move(body)).detach();
+      std::thread([run = std::move(body)] {
+        doInSpiteOfWantOfMemory("reading addresses", run);
+      }).detach();
     } catch (const std::system_error& error) {
       threadError_ = error.what();
     }

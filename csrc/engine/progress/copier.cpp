@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -137,7 +136,7 @@ bool Copier::give(const ClaimedCopy& copy) {
   try {
     worker.thread =
         startEngineThread([shared = shared_, &worker] { shared->run(worker); });
-  } catch (const std::system_error& error) {
+  } catch (const Error& error) {
     shared.workers.pop_back();
     logDebug(std::string("no thread for copies: ") + error.what());
     return false;
