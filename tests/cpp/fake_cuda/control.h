@@ -51,6 +51,15 @@ using FakeCudaDenyIpc = void(uint64_t device);
 // What a dma-buf of the fake driver stands for that is of several allocations,
 // mapped anew (munmap); null: it is of one, whose memory it is itself.
 using FakeCudaMapRange = void*(int fd, size_t* size);
+// Is called at the beginning of each exported function, then for the error that
+// the call shall end with (0: it goes well), and at its end, all on the calling
+// thread; null: nothing is.
+struct FakeCudaWatcher {
+  void (*enter)();
+  int (*begin)(const char* function);
+  void (*leave)();
+};
+using FakeCudaWatch = void(const FakeCudaWatcher* watcher);
 // This stream is being captured into a graph; null: none is.
 using FakeCudaCapture = void(void* stream);
 

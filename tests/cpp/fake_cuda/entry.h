@@ -48,12 +48,13 @@ inline std::atomic<int> kernelLaunches{0};
 } // namespace fake_cuda
 
 // The beginning of every exported function: fails if a test wants it to.
-#define FAKE_CUDA_ENTER(name)                      \
-  do {                                             \
-    const auto fault_ = fake_cuda::faultOf(#name); \
-    if (fault_ != fake_cuda::Result::kSuccess) {   \
-      return fault_;                               \
-    }                                              \
+#define FAKE_CUDA_ENTER(name)                    \
+  const fake_cuda::Visit visit_;                 \
+  do {                                           \
+    const auto fault_ = visit_.begin(#name);     \
+    if (fault_ != fake_cuda::Result::kSuccess) { \
+      return fault_;                             \
+    }                                            \
   } while (false)
 #define FAKE_CUDA_NEEDS_CONTEXT                  \
   do {                                           \

@@ -1,11 +1,14 @@
 #include "fake_cuda/faults.h"
 
+#include <atomic>
 #include <climits>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <sstream>
 #include <string>
+
+#include "fake_cuda/control.h"
 
 namespace fake_cuda {
 
@@ -18,6 +21,7 @@ struct Fault {
 };
 
 std::mutex mutex;
+std::atomic<const FakeCudaWatcher*> watcher{nullptr};
 
 // "cuIpcOpenMemHandle=217,cuInit=100"
 std::map<std::string, Fault> fromEnvironment() {
@@ -61,4 +65,27 @@ void addFault(const char* function, int result, int after, int times) {
   faults()[function] = {static_cast<Result>(result), after, times};
 }
 
+Visit::Visit() {
+  if (const auto* const told = watcher.load()) {
+    told->enter();
+  }
+}
+
+Visit::~Visit() {
+  if (const auto* const told = watcher.load()) {
+    told->leave();
+  }
+}
+
+Result Visit::begin(const char* function) const {
+  const auto* const told = watcher.load();
+  const int result = told != nullptr ? told->begin(function) : 0;
+  return result != 0 ? static_cast<Result>(result) : faultOf(function);
+}
+
 } // namespace fake_cuda
+
+extern "C" __attribute__((visibility("default"))) void fakeCudaWatch(
+    const FakeCudaWatcher* told) {
+  fake_cuda::watcher = told;
+}

@@ -132,6 +132,9 @@ class FakeGpu {
   void denyIpc(cuda::DevicePointer pointer) {
     call<FakeCudaDenyIpc>("fakeCudaDenyIpc")(pointer);
   }
+  void watch(const FakeCudaWatcher* watcher) {
+    call<FakeCudaWatch>("fakeCudaWatch")(watcher);
+  }
   void capture(cuda::Stream stream) {
     call<FakeCudaCapture>("fakeCudaCapture")(stream);
   }
