@@ -24,6 +24,8 @@ namespace {
 
 constexpr int kHangSeconds = 30;
 constexpr int kLookMicroseconds = 3000;
+// Cases that are run again.
+constexpr size_t kMostAgain = 10;
 constexpr size_t kMostOutput = 8000; // from the beginning, and at the end
 
 int entriesOf(const char* folder) {
@@ -188,11 +190,16 @@ class Running {
     result_.well = result_.status == 0 && report_->finished &&
         !report_->leaks && report_->complaints[0] == '\0' &&
         report_->descriptors <= allowance_.descriptors &&
-        report_->threads <= allowance_.threads;
+        (report_->threads <= allowance_.threads || keepsThreads());
     return result_;
   }
 
  private:
+  // Each stream of the fake driver has a thread, also one that it has not
+  // destroyed when it was asked to.
+  bool keepsThreads() const {
+    return result_.fault.call == Call::kCuda;
+  }
   std::string read(size_t begin, size_t most) const {
     std::string text(most, '\0');
     const auto got =
@@ -207,6 +214,11 @@ class Running {
   CaseResult result_;
   pid_t pid_ = -1;
 };
+
+// By a machine that is busy with other things: nothing has failed in it.
+bool upset(const CaseResult& result) {
+  return !result.well && result.report.calls.failed == 0;
+}
 
 std::string symbolOf(void* address) {
   char text[500] = "";
@@ -282,19 +294,25 @@ void runCases(
     int atATime,
     const std::function<void(const CaseResult&)>& tell) {
   std::vector<std::unique_ptr<Running>> running;
+  auto queue = faults;
   size_t next = 0;
-  while (next < faults.size() || !running.empty()) {
-    while (next < faults.size() &&
+  while (next < queue.size() || !running.empty()) {
+    while (next < queue.size() &&
            running.size() < static_cast<size_t>(atATime)) {
       running.push_back(
-          std::make_unique<Running>(way, &faults[next++], allowance));
+          std::make_unique<Running>(way, &queue[next++], allowance));
     }
     std::erase_if(running, [&](const auto& one) {
-      const bool over = one->over();
-      if (over) {
-        tell(one->result());
+      if (!one->over()) {
+        return false;
       }
-      return over;
+      const auto& result = one->result();
+      if (upset(result) && queue.size() < faults.size() + kMostAgain) {
+        queue.push_back(result.fault);
+      } else {
+        tell(result);
+      }
+      return true;
     });
     usleep(kLookMicroseconds);
   }
