@@ -77,7 +77,7 @@ const std::vector<KnownFailure>& knownFailures() {
       {Call::kCallerAllocation,
        "",
        "GlooTransport::GlooTransport",
-       "leaves something",
+       "open descriptors",
        "the descriptor has no owner while its owner is made"},
       {Call::kCallerAllocation,
        "",
