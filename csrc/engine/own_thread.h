@@ -30,12 +30,13 @@ std::thread startEngineThread(Body body) {
 }
 
 // One round of a thread that goes on for ever: where there is no memory for it,
-// another one is tried after a pause.
+// another one is tried after a pause. True: there was.
 template <typename Round>
-void surviveWantOfMemory(const char* what, const Round& round) {
+bool surviveWantOfMemory(const char* what, const Round& round) {
   constexpr milliseconds kPause{10};
   try {
     round();
+    return true;
   } catch (const std::bad_alloc&) {
     static const bool said = [&] {
       logError(std::string("there is no memory left for ") + what);
@@ -43,17 +44,14 @@ void surviveWantOfMemory(const char* what, const Round& round) {
     }();
     static_cast<void>(said);
     std::this_thread::sleep_for(kPause);
+    return false;
   }
 }
 
 // The whole of such a thread's work, which may be begun again.
 template <typename Work>
 void doInSpiteOfWantOfMemory(const char* what, const Work& work) {
-  for (bool over = false; !over;) {
-    surviveWantOfMemory(what, [&] {
-      work();
-      over = true;
-    });
+  while (!surviveWantOfMemory(what, work)) {
   }
 }
 
