@@ -115,7 +115,8 @@ void step(Input& input, Stranger& stranger) {
   }
 }
 
-// Who has proved itself: what it says goes together, and it may confirm.
+// A peer that has proved itself: what it says goes together, and it may
+// confirm.
 void checkProven(Stranger& stranger, Incoming& incoming) {
   const auto& hello = incoming.hello;
   require(hello.self.instance == kSelf, "it is who it said it was");

@@ -80,7 +80,7 @@ void step(Input& input, Line& line, bool& inFrame) {
     case 1:
       line.close();
       return;
-    case 2: // who reads descriptors has read all of the frame before
+    case 2: // descriptors are read once the frame before is read whole
       if (!inFrame) {
         line.readDescriptors(1 + input.below(kMostDescriptors));
       }

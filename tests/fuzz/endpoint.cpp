@@ -9,16 +9,17 @@
 namespace dlslime {
 namespace {
 
-struct Stub {
+// The engine of this process, as far as an endpoint asks it for anything.
+struct RecordingEngine {
   Completions completions;
   Membership membership{completions, [] {}};
   AddressRecord own;
   int paired = 0;
 };
 
-Stub& stub() {
+RecordingEngine& recording() {
   static auto* const made = [] {
-    auto* const fresh = new Stub;
+    auto* const fresh = new RecordingEngine;
     fresh->own.identity = makeIdentity();
     fresh->own.token = Bytes(32, std::byte{1});
     fresh->own.socketName = "dlslime-0123456789abcdef";
@@ -29,13 +30,13 @@ Stub& stub() {
 
 } // namespace
 
-// In place of engine.cpp's.
+// Instead of engine.cpp's.
 std::shared_ptr<Group> Engine::join(GroupOptions options) {
-  options.rendezvous->set(addressKey(options.rank), encode(stub().own));
-  return stub().membership.add(1, std::move(options));
+  options.rendezvous->set(addressKey(options.rank), encode(recording().own));
+  return recording().membership.add(1, std::move(options));
 }
 void Engine::leave(Group& group) {
-  stub().membership.remove(group);
+  recording().membership.remove(group);
 }
 void Engine::pair(
     Group& group,
@@ -45,17 +46,18 @@ void Engine::pair(
   fuzz::require(rank == 1 - group.rank(), "the peer is the other rank");
   fuzz::require(
       record.identity.instance.size() == kInstanceBytes, "it is a record");
-  ++stub().paired;
+  ++recording().paired;
 }
 
 namespace fuzz {
 namespace {
 
 void connectTo(Endpoint& endpoint, ByteSpan address) {
-  const int before = stub().paired;
+  const int before = recording().paired;
   const bool taken = takes([&] { endpoint.connect(address); });
   require(
-      stub().paired == before + (taken ? 1 : 0), "who is taken is paired once");
+      recording().paired == before + (taken ? 1 : 0),
+      "an address that is taken is paired once");
   if (taken) {
     require(takes([&] { endpoint.connect(address); }), "twice is no harm");
     require(endpoint.peer() == 1 - endpoint.group()->rank(), "of two");

@@ -35,7 +35,7 @@ void blob(ByteWriter& writer, ByteSpan bytes) {
   writer.raw(bytes);
 }
 
-// Of acceptor.cpp: who connects there, and to whom.
+// Of acceptor.cpp: the instances of the initiator and of the acceptor.
 const Bytes kTarget(kInstanceBytes, std::byte{1});
 const Bytes kSelf(kInstanceBytes, std::byte{2});
 

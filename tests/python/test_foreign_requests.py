@@ -214,7 +214,7 @@ def loaded(source: Source, there: list[int]) -> bool:
         while name not in received:
             assert time.monotonic() < until, "it takes too long"
             received |= worker.finished()[1]
-    prefill().finished()  # as in its steps: it accepts who has come, and hears what they tell
+    prefill().finished()  # as in its steps: it accepts peers, and hears what they tell
     errors = worker.take_errors()
     assert errors in (set(), set(range(len(there))))
     assert len(lines) == (1 if errors else 0), lines

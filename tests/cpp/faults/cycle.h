@@ -56,7 +56,7 @@ class Cycle {
   }
 
  private:
-  // Bytes of a processor or of a GPU, and who frees them.
+  // Bytes of a processor or of a GPU, and the owner that frees them.
   struct Place {
     MemoryView view;
     std::shared_ptr<Bytes> bytes;
