@@ -277,6 +277,23 @@ def test_first_collective_that_nobody_joins_does_not_hold_up_the_exit(waits: boo
     expect_own_statuses(run_ends(_left_behind, 2, waits, group_timeout=NEVER, timeout=2 * SOON))
 
 
+def _dropped_at_once(rank: int, size: int) -> None:
+    """A group that is dropped as soon as its collective has ended keeps no Gloo group."""
+    dist.barrier()  # the group's own Gloo is there
+    before = _gloo_devices()
+    for _ in range(60):
+        group = dist.new_group()
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+        del group
+    eventually(lambda: _gloo_devices() == before, what="Gloo's devices are gone")
+
+
+def test_groups_that_end_with_their_collectives_leave_nothing_of_gloos() -> None:
+    # More processes than cores: the thread that ends a collective loses its core just then.
+    run_world(_dropped_at_once, 4, fresh=True, timeout=NEVER)
+
+
 def _kept(rank: int, size: int) -> None:
     dist.barrier()  # the group's own Gloo is there
     group = dist.new_group()

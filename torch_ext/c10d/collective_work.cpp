@@ -193,8 +193,7 @@ bool CollectiveWork::begin(
       refusal_ = error;
     }
   }
-  end_->end(error);
-  setup_.live->over();
+  setup_.live->over(*end_, error);
   return wanted;
 }
 
@@ -212,8 +211,7 @@ void CollectiveWork::follow(const InnerPtr& inner) const {
   end_->follow(future);
   future->addCallback(
       [end = end_, live = setup_.live](c10::ivalue::Future& ended) {
-        end->end(ended.hasError() ? ended.exception_ptr() : nullptr);
-        live->over();
+        live->over(*end, ended.hasError() ? ended.exception_ptr() : nullptr);
       });
 }
 
@@ -273,8 +271,7 @@ void CollectiveWork::awaitEnd(const InnerPtr& work) const {
       error = std::current_exception();
     }
     dropOrLeak(inner);
-    end->end(error);
-    live->over();
+    live->over(*end, error);
   };
   try {
     std::thread(finish).detach();

@@ -50,9 +50,11 @@ class CollectiveEnd {
 class LiveCollectives {
  public:
   void add(std::weak_ptr<CollectiveEnd> end);
-  // Gloo has ended one.
-  void over() {
+  // Gloo has ended this one. Its caller hears of it last, since it may drop the
+  // group at once, whose Gloo is only kept while any is busy.
+  void over(CollectiveEnd& end, std::exception_ptr error) {
     count_.fetch_sub(1);
+    end.end(std::move(error));
   }
   bool busy() const {
     return count_.load() != 0;
