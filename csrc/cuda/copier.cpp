@@ -114,16 +114,21 @@ Status Copier::enqueueBatch(const Copies& copies) {
   return driver.status(result, "copying GPU memory (cuMemcpyBatchAsync)");
 }
 
+// Its entry is there before anything is given to the stream, which goes on with
+// that whatever is thrown.
 uint64_t Copier::start(Copies copies) {
-  Running entry;
+  if (running_.empty()) {
+    lastNews_ = Clock::now();
+  }
+  auto& entry = running_.emplace_back();
   entry.id = nextId_++;
   try {
     entry.status = enqueue(std::move(copies), entry);
     // Also after an error: what was given to the stream before goes on.
     entry.mark = marks_.place(stream_);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     // Not even a mark: nothing more can be known but that the stream is empty.
-    entry.status = error.status();
+    entry.status = statusOf(error);
     try {
       const Gpu::Scope scope(*gpu_);
       gpu_->driver().streamSynchronize(stream_);
@@ -131,46 +136,39 @@ uint64_t Copier::start(Copies copies) {
       logDebug(gone.what());
     }
   }
-  if (running_.empty()) {
-    lastNews_ = Clock::now();
-  }
-  running_.push_back(std::move(entry));
-  return running_.back().id;
+  return entry.id;
 }
 
-std::vector<Copier::Ended> Copier::takeEnded() {
-  std::vector<Ended> ended;
-  ended.reserve(running_.size()); // what has ended must not be lost
-  while (!running_.empty()) {
-    auto& first = running_.front();
-    if (first.mark && !first.mark.reached()) {
-      break;
-    }
-    ended.push_back({first.id, std::move(first.status)});
-    running_.pop_front();
+std::optional<Copier::Ended> Copier::takeEnded() {
+  if (running_.empty()) {
+    return std::nullopt;
   }
-  if (ended.empty() && !running_.empty()) {
-    lookForFailure(ended);
-  } else {
-    lastNews_ = Clock::now();
+  auto& first = running_.front();
+  if (first.mark && !first.mark.reached() && !lookForFailure()) {
+    return std::nullopt;
   }
+  Ended ended{first.id, std::move(first.status)};
+  running_.pop_front();
+  lastNews_ = Clock::now();
   return ended;
 }
 
-void Copier::lookForFailure(std::vector<Ended>& ended) {
+// True: all that runs has ended, badly.
+bool Copier::lookForFailure() {
   const auto now = Clock::now();
   if (now - lastNews_ < kHealthInterval) {
-    return;
+    return false;
   }
   lastNews_ = now;
   const auto why = health();
   if (why.ok()) {
-    return;
+    return false;
   }
   for (auto& entry : running_) {
-    ended.push_back({entry.id, why});
+    entry.status = why;
+    entry.mark = {};
   }
-  running_.clear();
+  return true;
 }
 
 Status Copier::health() const {

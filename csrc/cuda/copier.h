@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,16 +32,16 @@ class Copier {
   void useKernel(std::shared_ptr<PinnedPool> pinned);
 
   // Returns a number by which takeEnded() will tell its end, well or badly. The
-  // memory must stay until then.
+  // memory must stay until then. Throws bad_alloc: nothing has begun.
   uint64_t start(std::vector<Copy> copies);
 
   struct Ended {
     uint64_t id = 0;
     Status status;
   };
-  // Those that have ended since the last call, in the order in which they were
-  // started.
-  std::vector<Ended> takeEnded();
+  // The first of those that were started, if it has ended: one at a time, since
+  // the caller may have no memory for what follows from it.
+  std::optional<Ended> takeEnded();
   bool idle() const {
     return running_.empty();
   }
@@ -56,7 +57,7 @@ class Copier {
   Status enqueue(Copies copies, Running& entry);
   void launchSmall(Copies& copies, Running& entry);
   Status enqueueBatch(const Copies& copies);
-  void lookForFailure(std::vector<Ended>& ended);
+  bool lookForFailure();
   Status health() const;
 
   const std::shared_ptr<Gpu> gpu_;

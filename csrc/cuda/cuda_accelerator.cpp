@@ -227,8 +227,13 @@ void CudaAccelerator::start(
   if (std::find(busy_.begin(), busy_.end(), &site) == busy_.end()) {
     busy_.push_back(&site);
   }
-  site.copier.start(std::move(copies));
   site.running.push_back(std::move(done));
+  try {
+    site.copier.start(std::move(copies));
+  } catch (...) { // there is no memory for it
+    site.running.pop_back();
+    throw;
+  }
 }
 
 Accelerator::Allocation CudaAccelerator::allocationOf(const MemoryView& view) {
@@ -291,14 +296,20 @@ bool CudaAccelerator::unmapUnused() {
       heldStreams_->whenNone([this] { unused_->unmapAll(); });
 }
 
+// In the order of their start; not those that are added meanwhile.
 bool CudaAccelerator::pollOne(Site& site) {
-  auto ended = site.copier.takeEnded(); // in the order of their start
-  for (const auto& [id, status] : ended) {
+  bool any = false;
+  for (auto most = site.running.size(); most > 0; --most) {
+    const auto ended = site.copier.takeEnded();
+    if (!ended) {
+      break;
+    }
     const auto done = std::move(site.running.front());
     site.running.pop_front();
-    done(status);
+    done(ended->status);
+    any = true;
   }
-  return !ended.empty();
+  return any;
 }
 
 bool CudaAccelerator::poll() {

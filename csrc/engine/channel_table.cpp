@@ -195,18 +195,22 @@ std::vector<ChannelTable::Retired> ChannelTable::reap() {
   return retired;
 }
 
-std::vector<ChannelTable::Closed> ChannelTable::closeAll(const Status& why) {
-  std::vector<Closed> closed;
-  for (auto& entry : entries_) {
+void ChannelTable::failAll(const Status& why) {
+  for (const auto& entry : entries_) {
     entry.channel->fail(why);
+  }
+}
+
+std::optional<ChannelTable::Closed> ChannelTable::takeFailed() {
+  for (auto& entry : entries_) {
     if (auto connection = entry.channel->takeConnection()) {
-      closed.push_back(
-          {std::move(connection),
-           std::exchange(entry.socket, {}),
-           entry.channel});
+      return Closed{
+          std::move(connection),
+          std::exchange(entry.socket, {}),
+          entry.channel};
     }
   }
-  return closed;
+  return std::nullopt;
 }
 
 } // namespace dlslime

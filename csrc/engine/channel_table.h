@@ -78,15 +78,17 @@ class ChannelTable {
   };
   std::vector<Member> those(
       const std::function<bool(const PeerChannel&)>& wanted) const;
-  // Fails and drops everything; the caller closes connections outside of the
-  // lock, and before their sockets: a peer that sees a socket's end may count
-  // on having everything.
+  // Everything ends; may be called again.
+  void failAll(const Status& why);
+  // One that has failed, none: all are taken. The caller closes the connection
+  // outside of the lock, and before its socket: a peer that sees a socket's end
+  // may count on having everything.
   struct Closed {
     std::unique_ptr<Connection> connection;
     std::optional<ControlSocket> socket;
     std::shared_ptr<PeerChannel> channel; // to be told when it is gone
   };
-  std::vector<Closed> closeAll(const Status& why);
+  std::optional<Closed> takeFailed();
 
   size_t size() const {
     return entries_.size();

@@ -43,6 +43,19 @@ void end(Engine* engine) {
   }
 }
 
+// A step of the engine's end, which may be begun again. Where there is no
+// memory for it, it is left out at last: the process goes on without an engine,
+// and peers see that from the sockets.
+template <typename Step>
+void endBy(const Step& step) {
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    if (surviveWantOfMemory("the end of this process's engine", step)) {
+      return;
+    }
+  }
+}
+
 constexpr uint64_t kWakeTokens = 1ULL << 62; // wakeFds(), by transport index
 // The one of the process.
 struct Shared {
@@ -110,28 +123,41 @@ Engine::Engine(const Config& config)
 }
 
 Engine::~Engine() {
-  recallAll();
+  endBy([this] { recallAll(); });
   wireUp_.stop();
   progress_.stop();
   copier_.stop(kCopyPatience);
   state_.enroller.stop();
   state_.sweeper.stop();
-  drainGpus();
-  {
+  endBy([this] { drainGpus(); });
+  endBy([this] {
     const Section section(state_);
     for (const auto& group : state_.membership.all()) {
       group->addresses().close();
     }
     state_.buryFailed();
-  }
-  state_.closeGraveyard(); // before what it may touch is given back
-  std::vector<ChannelTable::Closed> ends;
-  {
+  });
+  // Before what it may touch is given back.
+  endBy([this] { state_.closeGraveyard(); });
+  endBy([this] {
     const Section section(state_);
-    ends = state_.channels.closeAll(
+    state_.channels.failAll(
         Status(ErrorCode::kCancelled, "this process's engine has stopped"));
-  }
-  for (auto& [connection, socket, channel] : ends) {
+  });
+  endBy([this] { closeChannels(); });
+}
+
+void Engine::closeChannels() {
+  for (;;) {
+    std::optional<ChannelTable::Closed> closed;
+    {
+      const Section section(state_);
+      closed = state_.channels.takeFailed();
+    }
+    if (!closed) {
+      return;
+    }
+    auto& [connection, socket, channel] = *closed;
     const auto& peer = socket;
     connection->close([&peer] { return peer && peer->ended(); });
     socket.reset(); // now: the peer may be waiting for us as we did for it

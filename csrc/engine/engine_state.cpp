@@ -58,16 +58,21 @@ void EngineState::buryFailed() {
 }
 
 void EngineState::closeGraveyard() {
-  std::vector<ChannelTable::Retired> gone;
-  {
+  for (;;) {
+    ChannelTable::Retired gone;
+    {
+      const Section section(*this);
+      if (graveyard.empty()) {
+        return;
+      }
+      gone = std::move(graveyard.back());
+      graveyard.pop_back();
+    }
+    // The peer has been told, or it told us.
+    gone.connection->close([] { return false; });
+    gone.connection.reset();
     const Section section(*this);
-    gone.swap(graveyard);
-  }
-  for (auto& [connection, channel] : gone) {
-    connection->close([] { return false; }); // it has been told, or it told us
-    connection.reset();
-    const Section section(*this);
-    channel->quieted();
+    gone.channel->quieted();
   }
 }
 

@@ -138,17 +138,13 @@ void Lender::put(
   if (!arriving) {
     arriving = std::make_shared<Arriving>();
   }
+  const auto user = userOf(region, [arriving](bool good) {
+    --arriving->copies;
+    arriving->failed |= !good;
+  });
   ++arriving->copies;
   arriving->last |= header.slot != 0;
-  upload(
-      *region->accelerator(),
-      region->view().device,
-      bytes,
-      places,
-      userOf(region, [arriving](bool good) {
-        --arriving->copies;
-        arriving->failed |= !good;
-      }));
+  upload(*region->accelerator(), region->view().device, bytes, places, user);
 }
 
 void Lender::putPlainly(

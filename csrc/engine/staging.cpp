@@ -18,24 +18,23 @@ void upload(
     std::span<const std::span<std::byte>> places,
     const CopyUser& user) {
   user.begins();
-  std::shared_ptr<std::byte> aside;
   try {
-    aside = gpus.pin(device, bytes.size());
-  } catch (const Error& error) {
-    user.ended(error.status());
-    return;
+    const auto aside = gpus.pin(device, bytes.size());
+    copyBytes(aside.get(), bytes.data(), bytes.size());
+    std::vector<Accelerator::Copy> copies;
+    copies.reserve(places.size());
+    const auto* from = aside.get();
+    for (const auto& place : places) {
+      copies.push_back({place.data(), from, place.size()});
+      from += place.size();
+    }
+    gpus.copy(
+        device, copies, [aside, ended = user.ended](const Status& status) {
+          ended(status);
+        });
+  } catch (const std::exception& error) { // it has not begun
+    user.ended(statusOf(error));
   }
-  copyBytes(aside.get(), bytes.data(), bytes.size());
-  std::vector<Accelerator::Copy> copies;
-  copies.reserve(places.size());
-  const auto* from = aside.get();
-  for (const auto& place : places) {
-    copies.push_back({place.data(), from, place.size()});
-    from += place.size();
-  }
-  gpus.copy(device, copies, [aside, ended = user.ended](const Status& status) {
-    ended(status);
-  });
 }
 
 void StagedSource::fetchAhead(const Gather& gather) {
@@ -45,7 +44,7 @@ void StagedSource::fetchAhead(const Gather& gather) {
 
 // False: there is nothing more now, or it can't be.
 bool StagedSource::fetch(const Gather& gather) {
-  std::vector<std::span<const std::byte>> next;
+  Ranges next;
   gather(kPieceBytes, next);
   Piece piece{0, nullptr, std::make_shared<bool>(false)};
   for (const auto& range : next) {
@@ -54,18 +53,25 @@ bool StagedSource::fetch(const Gather& gather) {
   if (piece.size == 0) {
     return false;
   }
+  pieces_.push_back(piece);
   user_.begins();
   try {
-    piece.bytes = gpus_.pin(device_, piece.size);
-  } catch (const Error& error) {
+    start(pieces_.back(), next);
+    return true;
+  } catch (const std::exception& error) { // it has not begun
+    pieces_.pop_back();
     *failed_ = true;
-    user_.ended(error.status());
+    user_.ended(statusOf(error));
     return false;
   }
+}
+
+void StagedSource::start(Piece& piece, const Ranges& ranges) {
+  piece.bytes = gpus_.pin(device_, piece.size);
   std::vector<Accelerator::Copy> copies;
-  copies.reserve(next.size());
+  copies.reserve(ranges.size());
   auto* to = piece.bytes.get();
-  for (const auto& range : next) {
+  for (const auto& range : ranges) {
     copies.push_back({to, range.data(), range.size()});
     to += range.size();
   }
@@ -76,8 +82,6 @@ bool StagedSource::fetch(const Gather& gather) {
         (status.ok() ? *piece.there : *failed) = true;
         ended(status);
       });
-  pieces_.push_back(std::move(piece));
-  return true;
 }
 
 ByteSpan StagedSource::front(size_t most) const {

@@ -41,8 +41,8 @@ class StagedSource {
 
   // Where the next bytes are: adds at most `most` of them, fewer only at the
   // end.
-  using Gather = std::function<
-      void(size_t most, std::vector<std::span<const std::byte>>& next)>;
+  using Ranges = std::vector<std::span<const std::byte>>;
+  using Gather = std::function<void(size_t most, Ranges& next)>;
   void fetchAhead(const Gather& gather);
 
   // What is there, `most` bytes at most: nothing, if it is not there yet.
@@ -64,6 +64,7 @@ class StagedSource {
     std::shared_ptr<bool> there; // shared with the copy, which may end later
   };
   bool fetch(const Gather& gather);
+  void start(Piece& piece, const Ranges& ranges);
 
   Accelerator& gpus_;
   const int device_;

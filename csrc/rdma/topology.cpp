@@ -20,8 +20,9 @@ std::string firstLine(const fs::path& path) {
   return line;
 }
 
-// "0-3,8" contains 2.
-bool listContains(const std::string& list, int wanted) {
+// "0-3,8": 0, 1, 2, 3, 8.
+std::vector<int> numbersOf(const std::string& list) {
+  std::vector<int> numbers;
   std::istringstream ranges(list);
   for (std::string range; std::getline(ranges, range, ',');) {
     int first = -1;
@@ -31,11 +32,11 @@ bool listContains(const std::string& list, int wanted) {
     if (parsed.ptr != end) {
       std::from_chars(parsed.ptr + 1, end, last);
     }
-    if (first <= wanted && wanted <= last) {
-      return true;
+    for (int number = first; 0 <= number && number <= last; ++number) {
+      numbers.push_back(number);
     }
   }
-  return false;
+  return numbers;
 }
 
 } // namespace
@@ -84,25 +85,18 @@ Place Topology::ofPciDevice(const std::string& address) const {
 }
 
 std::vector<int> Topology::nodesOf(const std::vector<int>& cpus) const {
+  // By the list, and not by std::filesystem's, which ends the process where
+  // there is no memory.
+  const auto all = sysfs_ / "devices/system/node";
   std::vector<int> nodes;
-  std::error_code error;
-  for (const auto& entry :
-       fs::directory_iterator(sysfs_ / "devices/system/node", error)) {
-    const auto name = entry.path().filename().string();
-    int node = -1;
-    if (name.rfind("node", 0) != 0 ||
-        std::from_chars(name.data() + 4, name.data() + name.size(), node).ec !=
-            std::errc()) {
-      continue;
-    }
-    const auto list = firstLine(entry.path() / "cpulist");
-    if (std::any_of(cpus.begin(), cpus.end(), [&](int cpu) {
-          return listContains(list, cpu);
-        })) {
+  for (const int node : numbersOf(firstLine(all / "online"))) {
+    const auto own =
+        numbersOf(firstLine(all / ("node" + std::to_string(node)) / "cpulist"));
+    if (std::find_first_of(own.begin(), own.end(), cpus.begin(), cpus.end()) !=
+        own.end()) {
       nodes.push_back(node);
     }
   }
-  std::sort(nodes.begin(), nodes.end());
   return nodes;
 }
 

@@ -1,9 +1,9 @@
 #include "rdma/verbs.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 
 #include <atomic>
-#include <filesystem>
 
 namespace dlslime::rdma {
 
@@ -148,11 +148,21 @@ void replaceVerbs(const Verbs* verbs) {
 }
 
 bool haveDevices() {
-  std::error_code error; // no such folder: then there is none
-  const std::filesystem::directory_iterator end;
-  return replacement.load() != nullptr ||
-      std::filesystem::directory_iterator("/sys/class/infiniband", error) !=
-      end;
+  if (replacement.load() != nullptr) {
+    return true;
+  }
+  // Not std::filesystem's, which ends the process where there is no memory.
+  auto* const folder = opendir("/sys/class/infiniband");
+  if (folder == nullptr) {
+    return false;
+  }
+  const dirent* entry = readdir(folder);
+  while (entry != nullptr && entry->d_name[0] == '.') {
+    entry = readdir(folder);
+  }
+  const bool any = entry != nullptr;
+  closedir(folder);
+  return any;
 }
 
 const Verbs& loadVerbs() {

@@ -30,8 +30,8 @@ class CudaCopier : public ::testing::TestWithParam<bool> {
   std::vector<Copier::Ended> ends(size_t count) {
     std::vector<Copier::Ended> all;
     EXPECT_TRUE(eventually([&] {
-      for (auto& one : copier->takeEnded()) {
-        all.push_back(std::move(one));
+      while (auto one = copier->takeEnded()) {
+        all.push_back(std::move(*one));
       }
       return all.size() >= count;
     }));

@@ -32,11 +32,11 @@ class CudaKernel : public ::testing::Test {
   Status end() {
     Status status;
     EXPECT_TRUE(eventually([&] {
-      auto ended = copier->takeEnded();
-      if (!ended.empty()) {
-        status = ended.front().status;
+      const auto ended = copier->takeEnded();
+      if (ended) {
+        status = ended->status;
       }
-      return !ended.empty();
+      return ended.has_value();
     }));
     return status;
   }

@@ -205,7 +205,7 @@ TEST_F(CudaLettingGo, ACopyKeepsWhatItIsInMapped) {
   mapper.theirs.unmapIdle();
   mapper.theirs.forget(mapper.ids.at(0));
   EXPECT_EQ(mapped(), 1);
-  ASSERT_TRUE(eventually([&] { return !copier.takeEnded().empty(); }));
+  ASSERT_TRUE(eventually([&] { return copier.takeEnded().has_value(); }));
   mapper.running = nullptr;
   EXPECT_EQ(mapped(), 0);
 }

@@ -73,7 +73,7 @@ struct Mapper {
       if (!theirs.move(device, write, {&piece, 1}, [](const Status&) {})) {
         throw Error(ErrorCode::kUnavailable, "not now");
       }
-      eventually([&] { return copier.idle() || !copier.takeEnded().empty(); });
+      eventually([&] { return copier.idle() || copier.takeEnded(); });
       running = nullptr;
     });
   }

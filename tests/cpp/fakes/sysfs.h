@@ -27,6 +27,8 @@ class Sysfs {
       words >> path >> node >> more;
       if (path == "node") {
         put("devices/system/node/node" + node + "/cpulist", more);
+        online_ += (online_.empty() ? "" : ",") + node;
+        put("devices/system/node/online", online_);
       } else if (!path.empty()) {
         addDevice("devices/" + path, node, more);
       }
@@ -73,6 +75,7 @@ class Sysfs {
   }
 
   fs::path root_;
+  std::string online_; // nodes, as the kernel lists them
   std::vector<FakeDevice> nics_;
 };
 
