@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -140,6 +141,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   MemoryRegistrar* preparedBy = nullptr;
   std::unique_ptr<OnDevice> onDevice; // null: memory of processors
   uint64_t groupKey = 0; // the engine's id of the group
+  std::array<std::shared_ptr<Operation>, 2> nextEnded; // see EndedQueue
   bool inPair = false; // of processes that have not given each other ranks
   uint64_t order = 0; // posting order among the receives of a group
   Status cancelStatus; // not ok: the caller gave up, with this status
@@ -223,6 +225,47 @@ class OperationQueue {
   bool remove(Operation* operation);
 
  private:
+  OperationPtr head_;
+  Operation* tail_ = nullptr;
+};
+
+// The same of operations that have ended, of which each is in each of two such
+// queues at most once: to tell that it is over (0), and to let its memory go
+// (1).
+class EndedQueue {
+ public:
+  explicit EndedQueue(size_t which) : which_(which) {}
+  EndedQueue(EndedQueue&& other) noexcept
+      : which_(other.which_),
+        head_(std::move(other.head_)),
+        tail_(std::exchange(other.tail_, nullptr)) {}
+  EndedQueue& operator=(EndedQueue&&) = delete;
+  ~EndedQueue() {
+    while (pop()) {
+    }
+  }
+
+  bool empty() const {
+    return head_ == nullptr;
+  }
+  void push(OperationPtr operation) noexcept {
+    Operation* raw = operation.get();
+    auto& next = tail_ != nullptr ? tail_->nextEnded[which_] : head_;
+    next = std::move(operation);
+    tail_ = raw;
+  }
+  // Null: there is none.
+  OperationPtr pop() noexcept {
+    auto first = std::move(head_);
+    if (first != nullptr) {
+      head_ = std::move(first->nextEnded[which_]);
+      tail_ = head_ == nullptr ? nullptr : tail_;
+    }
+    return first;
+  }
+
+ private:
+  const size_t which_;
   OperationPtr head_;
   Operation* tail_ = nullptr;
 };

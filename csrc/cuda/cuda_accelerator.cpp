@@ -129,10 +129,10 @@ CudaAccelerator::Site& CudaAccelerator::site(int device) {
   // Making it takes its time, in which others meet their GPUs.
   const std::lock_guard<std::mutex> making(place->mutex);
   if (!place->site) {
-    place->site =
-        std::make_unique<Site>(std::make_shared<Gpu>(driver_, device));
+    auto site = std::make_unique<Site>(std::make_shared<Gpu>(driver_, device));
     const std::lock_guard<std::mutex> guard(mutex_);
-    pools_.push_back(place->site->pinned);
+    pools_.push_back(site->pinned);
+    place->site = std::move(site);
   }
   return *place->site;
 }

@@ -43,7 +43,7 @@ PieceKernel::PieceKernel(
   try {
     load();
     beginTrial(marks);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     giveUp(error.what());
   }
 }
@@ -96,7 +96,7 @@ void PieceKernel::beginTrial(StreamMarks& marks) {
   trial->list = launch(pieces);
   try {
     trial->mark = marks.place(stream_);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     const Gpu::Scope scope(*gpu_);
     gpu_->driver().streamSynchronize(stream_); // before its memory goes
     throw;
@@ -130,6 +130,8 @@ std::shared_ptr<std::byte> PieceKernel::start(std::span<const Copy> pieces) {
     return launch(pieces);
   } catch (const Error& error) {
     giveUp(error.what());
+    return nullptr;
+  } catch (const std::bad_alloc&) { // by the copy engines, this time
     return nullptr;
   }
 }

@@ -15,21 +15,17 @@ constexpr size_t kSlabBytes = 1024 * 1024;
 } // namespace
 
 PinnedPool::~PinnedPool() {
-  std::vector<std::byte*> slabs;
-  slabs.reserve(slabs_.size());
-  for (const auto& [address, slab] : slabs_) {
-    slabs.push_back(const_cast<std::byte*>(address));
-  }
-  freeAll(slabs);
+  freeAll(slabs_);
 }
 
-void PinnedPool::freeAll(const std::vector<std::byte*>& slabs) noexcept {
+void PinnedPool::freeAll(const Slabs& slabs) noexcept {
   try {
     const Gpu::Scope scope(*gpu_);
-    for (auto* const slab : slabs) {
-      gpu_->driver().hostFree(slab);
+    for (const auto& [address, slab] : slabs) {
+      gpu_->driver().hostFree(const_cast<std::byte*>(address));
     }
-  } catch (const Error& error) { // the context is gone, and its memory with it
+  } catch (const std::exception& error) {
+    // The context is gone, and its memory with it.
     logDebug(error.what());
   }
 }
@@ -37,6 +33,13 @@ void PinnedPool::freeAll(const std::vector<std::byte*>& slabs) noexcept {
 void PinnedPool::addSlab(size_t sizeClass) {
   const size_t piece = kLeastBytes << sizeClass;
   const size_t size = std::max(piece, kSlabBytes);
+  // For all pieces of the class: they come back where nothing may be thrown.
+  auto& free = free_.at(sizeClass);
+  size_t pieces = size / piece;
+  for (const auto& [address, slab] : slabs_) {
+    pieces += slab.sizeClass == sizeClass ? slab.size / piece : 0;
+  }
+  free.reserve(pieces);
   const Gpu::Scope scope(*gpu_);
   void* slab = nullptr;
   const auto result = gpu_->driver().hostAlloc(&slab, size, kHostAllocPortable);
@@ -47,9 +50,14 @@ void PinnedPool::addSlab(size_t sizeClass) {
          " bytes of pinned memory, through which memory of a GPU is sent")
             .c_str()));
   }
-  slabs_[static_cast<std::byte*>(slab)] = {size, sizeClass};
+  try {
+    slabs_[static_cast<std::byte*>(slab)] = {size, sizeClass};
+  } catch (const std::bad_alloc&) {
+    gpu_->driver().hostFree(slab);
+    throw;
+  }
   for (size_t at = 0; at < size; at += piece) {
-    free_.at(sizeClass).push_back(static_cast<std::byte*>(slab) + at);
+    free.push_back(static_cast<std::byte*>(slab) + at);
   }
 }
 
@@ -95,19 +103,19 @@ MemoryUse PinnedPool::memoryUse() {
 }
 
 void PinnedPool::trim() {
-  std::vector<std::byte*> idle; // freed after unlocking: it may take its time
+  Slabs idle; // freed after unlocking: it may take its time
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     for (auto& pieces : free_) {
       std::erase_if(
           pieces, [&](const auto* piece) { return slabOf(piece).taken == 0; });
     }
-    std::erase_if(slabs_, [&](const auto& entry) {
-      if (entry.second.taken == 0) {
-        idle.push_back(const_cast<std::byte*>(entry.first));
+    for (auto next = slabs_.begin(); next != slabs_.end();) {
+      const auto slab = next++;
+      if (slab->second.taken == 0) {
+        idle.insert(slabs_.extract(slab));
       }
-      return entry.second.taken == 0;
-    });
+    }
   }
   freeAll(idle);
 }

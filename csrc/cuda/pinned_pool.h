@@ -36,12 +36,13 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
   void addSlab(size_t sizeClass);
   Slab& slabOf(const std::byte* piece);
   void giveBack(std::byte* piece);
-  void freeAll(const std::vector<std::byte*>& slabs) noexcept;
+  using Slabs = std::map<const std::byte*, Slab>; // by address
+  void freeAll(const Slabs& slabs) noexcept;
 
   const std::shared_ptr<Gpu> gpu_;
   std::mutex mutex_;
   // Guarded by mutex_:
-  std::map<const std::byte*, Slab> slabs_; // by address
+  Slabs slabs_;
   std::array<std::vector<std::byte*>, kClasses> free_;
 };
 

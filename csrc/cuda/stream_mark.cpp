@@ -47,6 +47,7 @@ Event StreamMarks::takeEvent() {
       free_.pop_back();
       return event;
     }
+    free_.reserve(++made_); // nothing may be thrown where it comes back
   }
   const Gpu::Scope scope(*gpu_);
   Event event = nullptr;

@@ -62,6 +62,7 @@ class StreamMarks {
   StreamWords words_;
   std::mutex mutex_;
   std::vector<Event> free_; // guarded by mutex_
+  size_t made_ = 0; // events; guarded by mutex_
 };
 
 } // namespace dlslime::cuda

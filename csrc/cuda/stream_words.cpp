@@ -32,6 +32,9 @@ bool StreamWords::supported() const {
 }
 
 void StreamWords::addPage() {
+  // Nothing may be thrown where words come back, or once there is the page.
+  pages_.reserve(pages_.size() + 1);
+  free_.reserve((pages_.size() + 1) * (kPageBytes / kStride));
   const Gpu::Scope scope(*gpu_);
   void* page = nullptr;
   gpu_->driver().check(

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <utility>
-#include <vector>
 
 #include "core/operation.h"
 #include "engine/staging.h"
@@ -13,9 +12,30 @@ namespace dlslime {
 // the memory, run callbacks) still has to run outside of it.
 class Completions {
  public:
-  struct Ended {
-    OperationPtr operation;
-    bool release;
+  class Ended {
+   public:
+    bool empty() const {
+      return early_.empty() && over_.empty();
+    }
+    void addEarly(OperationPtr operation) noexcept {
+      early_.push(std::move(operation));
+    }
+    void add(OperationPtr operation) noexcept {
+      over_.push(std::move(operation));
+    }
+    // Not under the engine's lock.
+    void tell() {
+      while (const auto operation = early_.pop()) {
+        operation->runCallbacks();
+      }
+      while (const auto operation = over_.pop()) {
+        operation->release();
+        operation->runCallbacks();
+      }
+    }
+
+   private:
+    EndedQueue early_{0}, over_{1};
   };
 
   // The operation is over and nothing touches its memory any more, but for
@@ -41,7 +61,7 @@ class Completions {
     operation->stage = Operation::Stage::kDone;
     operation->half = nullptr;
     endFollower(*operation);
-    ended_.push_back({std::move(operation), true});
+    ended_.add(std::move(operation));
   }
   // The caller is told now, but a peer may still read or write the memory:
   // it is kept until finish() comes as well.
@@ -52,7 +72,7 @@ class Completions {
     operation->memoryInUse = true;
     settle(*operation, std::move(status));
     endFollower(*operation);
-    ended_.push_back({operation, false});
+    ended_.addEarly(operation);
   }
   // Copies of ours from or to memory of a GPU that the operation is on.
   static void copyBegins(Operation& operation) {
@@ -89,9 +109,9 @@ class Completions {
   bool empty() const {
     return ended_.empty();
   }
-  // Gives the list to a caller who is about to unlock.
-  void take(std::vector<Ended>& into) {
-    into.swap(ended_);
+  // For a caller that is about to unlock.
+  Ended take() {
+    return std::move(ended_);
   }
 
  private:
@@ -121,7 +141,7 @@ class Completions {
     }
   }
 
-  std::vector<Ended> ended_;
+  Ended ended_;
   std::atomic<uint64_t> unfetchedBytes_{0}; // a hint: lossy
 };
 

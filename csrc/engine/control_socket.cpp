@@ -222,9 +222,14 @@ bool received(ssize_t got) {
   return got > 0;
 }
 
-std::vector<UniqueFd> takeDescriptors(msghdr& message) {
+// Has room for all that may come, which must not be lost.
+std::vector<UniqueFd> roomForDescriptors() {
   std::vector<UniqueFd> fds;
-  fds.reserve(kMostFds); // what has been received must not be lost
+  fds.reserve(kMostFds);
+  return fds;
+}
+
+void takeDescriptors(msghdr& message, std::vector<UniqueFd>& fds) {
   for (auto* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
@@ -237,7 +242,6 @@ std::vector<UniqueFd> takeDescriptors(msghdr& message) {
       fds.emplace_back(fd);
     }
   }
-  return fds;
 }
 
 } // namespace
@@ -317,12 +321,13 @@ std::optional<std::vector<UniqueFd>> ControlSocket::receiveDescriptors(
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = CMSG_LEN(sizeof(int) * std::min(count, kMostFds));
+  auto fds = roomForDescriptors();
   const auto got =
       recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (!received(got)) {
     return std::nullopt;
   }
-  auto fds = takeDescriptors(message);
+  takeDescriptors(message, fds);
   const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;
   if (cut && fds.size() < count) {
     throw Error(ErrorCode::kExhausted, noDescriptorText());

@@ -9,17 +9,17 @@
 
 namespace dlslime {
 
-// A receive that has left the matcher: it ends even where there is no memory
-// for what is to be done with it.
+// An operation that has left the table it was in: it ends even where there is
+// no memory for what is to be done with it. May be null.
 class EndsAnyway {
  public:
-  EndsAnyway(Completions& completions, OperationPtr receive)
-      : completions_(completions), receive_(std::move(receive)) {}
+  EndsAnyway(Completions& completions, OperationPtr operation)
+      : completions_(completions), operation_(std::move(operation)) {}
   ~EndsAnyway() {
-    if (std::uncaught_exceptions() > before_ && receive_) {
+    if (std::uncaught_exceptions() > before_ && operation_) {
       try {
         completions_.finish(
-            receive_,
+            operation_,
             Status(ErrorCode::kExhausted, "this process has no memory left"));
       } catch (const std::bad_alloc&) {
         logError("an operation is lost: this process has no memory left");
@@ -31,7 +31,7 @@ class EndsAnyway {
 
  private:
   Completions& completions_;
-  const OperationPtr receive_;
+  const OperationPtr operation_;
   const int before_ = std::uncaught_exceptions();
 };
 

@@ -39,6 +39,7 @@ void Enroller::stop() {
 }
 
 void Enroller::run() {
+  constexpr const char* kWhat = "registering memory";
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return wanted_ || stopping_; });
@@ -53,42 +54,52 @@ void Enroller::run() {
       wanted = state_.regions.takeWanted();
     }
     for (const auto& entry : wanted) {
-      enroll(entry);
+      std::shared_ptr<const void> result;
+      Status status;
+      doInSpiteOfWantOfMemory(kWhat, [&] { enroll(entry, result, status); });
+      doInSpiteOfWantOfMemory(kWhat, [&] { tell(entry, result, status); });
+      // Or deregister() would return while the NIC has its memory.
+      result.reset();
+      const Section section(state_);
+      --entry.region->enrolling;
     }
     lock.lock();
   }
 }
 
-void Enroller::enroll(const RegionTable::Wanted& wanted) {
+void Enroller::enroll(
+    const RegionTable::Wanted& wanted,
+    std::shared_ptr<const void>& result,
+    Status& status) {
   const auto& [region, registrar] = wanted;
-  std::shared_ptr<const void> result;
-  Status status;
   try {
     result = registrar->enroll(region->view());
   } catch (const std::exception& error) {
     status = statusOf(error);
     logRefused(*region, Error(status));
   }
-  {
-    const Section section(state_);
-    if (status.ok()) {
-      region->keepEnrolled(registrar, result);
-    } else {
-      region->noteRefused(registrar);
-    }
-    const auto those = state_.channels.those(
-        [registrar = wanted.registrar](const PeerChannel& channel) {
-          return channel.open() && channel.registrar() == registrar;
-        });
-    for (const auto& member : those) {
-      member.channel->onEnrolled(region, status);
-    }
-    state_.sleeper.kick(); // what has been posted is to be polled for
-  }
-  // Or deregister() would return while its memory is registered with the NIC.
-  result.reset();
+}
+
+// May be called again.
+void Enroller::tell(
+    const RegionTable::Wanted& wanted,
+    const std::shared_ptr<const void>& result,
+    const Status& status) {
+  const auto& [region, registrar] = wanted;
   const Section section(state_);
-  --region->enrolling;
+  if (status.ok()) {
+    region->keepEnrolled(registrar, result);
+  } else {
+    region->noteRefused(registrar);
+  }
+  const auto those = state_.channels.those(
+      [registrar = wanted.registrar](const PeerChannel& channel) {
+        return channel.open() && channel.registrar() == registrar;
+      });
+  for (const auto& member : those) {
+    member.channel->onEnrolled(region, status);
+  }
+  state_.sleeper.kick(); // what has been posted is to be polled for
 }
 
 } // namespace dlslime

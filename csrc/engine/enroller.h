@@ -28,7 +28,14 @@ class Enroller {
 
  private:
   void run();
-  void enroll(const RegionTable::Wanted& wanted);
+  static void enroll(
+      const RegionTable::Wanted& wanted,
+      std::shared_ptr<const void>& result,
+      Status& status);
+  void tell(
+      const RegionTable::Wanted& wanted,
+      const std::shared_ptr<const void>& result,
+      const Status& status);
 
   EngineState& state_;
   std::mutex mutex_;

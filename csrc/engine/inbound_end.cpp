@@ -1,3 +1,4 @@
+#include "engine/ends_anyway.h"
 #include "engine/inbound.h"
 
 // How receives end whose bytes are being fetched.
@@ -41,6 +42,7 @@ Inbound::whyFailed(const Operation& receive, int source, const Status& status) {
 void Inbound::endPull(uint64_t pullId, Status status) {
   Pull pull = pulls_.take(pullId);
   auto& receive = pull.receive;
+  const EndsAnyway ends(completions_, receive);
   if (status.ok()) {
     receive->setResult(pull.source, pull.length);
     sendFinish(pull.senderId, FinishStatus::kOk);

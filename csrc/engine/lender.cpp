@@ -84,8 +84,10 @@ void Lender::lendOrRefuse(const RegionPtr& region) {
 
 // Without the NICs' help it is served in messages.
 void Lender::onEnrolled(const RegionPtr& region, const Status& /*status*/) {
-  if (enrolling_.erase(region->handle().id) != 0) {
+  const auto waits = enrolling_.find(region->handle().id);
+  if (waits != enrolling_.end()) {
     lendOrRefuse(region);
+    enrolling_.erase(waits);
   }
 }
 
@@ -127,13 +129,11 @@ void Lender::onForgotten(const MessageHeader& header) {
     return;
   }
   // What it has asked for, and given up since.
-  const auto* const first = streams_.empty() ? nullptr : &streams_.front();
-  if (first != nullptr && first->region == found->second) {
-    frame_.clear();
+  for (const auto id : std::vector<uint64_t>(turns_.begin(), turns_.end())) {
+    if (streams_.at(id).region == found->second) {
+      drop(id);
+    }
   }
-  std::erase_if(streams_, [&](const Stream& stream) {
-    return stream.region == found->second;
-  });
   --found->second->lent;
   lent_.erase(found);
 }
@@ -152,6 +152,8 @@ void Lender::fail() {
   enrolling_.clear();
   waiting_.clear();
   streams_.clear();
+  turns_.clear();
+  asked_ = 0;
   arriving_.clear();
   frame_.clear();
 }

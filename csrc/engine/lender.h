@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <list>
 #include <map>
 #include <set>
 #include <vector>
@@ -50,10 +51,10 @@ class Lender {
  private:
   // What the peer has asked for in messages, and is being sent.
   struct Stream {
-    uint64_t id = 0; // the peer's
     RegionPtr region;
     std::deque<FramePiece> pieces; // to be sent
     uint64_t position = 0; // bytes that have been
+    std::list<uint64_t>::iterator turn{};
     std::unique_ptr<StagedSource> staged = nullptr; // from a GPU
     bool over() const {
       return pieces.empty() && (!staged || staged->empty());
@@ -91,18 +92,23 @@ class Lender {
       const MessageHeader& header,
       ByteSpan bytes,
       const std::vector<std::span<std::byte>>& places);
-  static ByteSpan take(Stream& stream, size_t most);
+  bool addPieces(Stream& stream, ByteSpan payload);
+  Stream& streamOf(const MessageHeader& header, const RegionPtr& region);
+  void drop(uint64_t id);
+  ByteSpan take(Stream& stream, size_t most);
   Fault fillFrame(Stream& stream, size_t most);
-  static bool hasBytes(Stream& stream);
-  bool sendChunk(Stream& stream);
+  bool hasBytes(Stream& stream);
+  bool sendChunk(uint64_t id, Stream& stream);
 
   Connection* connection_; // null: being replaced
   Outbound& out_;
   RegionTable& regions_;
   std::map<uint64_t, RegionPtr> lent_;
   std::map<uint64_t, RegionPtr> enrolling_; // the peer waits for these
-  std::deque<Stream> streams_;
-  Bytes frame_; // of the first stream, if it waits for room
+  std::map<uint64_t, Stream> streams_; // by the peer's id
+  std::list<uint64_t> turns_; // of the streams, which take turns
+  size_t asked_ = 0; // pieces of all streams
+  Bytes frame_; // of the first in turn, if it waits for room
   std::vector<RegionPtr> waiting_; // to be lent when there is room
   std::map<uint64_t, std::shared_ptr<Arriving>> arriving_; // by the peer's id
 };

@@ -50,39 +50,61 @@ void Lender::onFetch(const MessageHeader& header, ByteSpan payload) {
     answer(MessageType::kSettled, header.id, FinishStatus::kUnknownMemory);
     return;
   }
-  auto stream =
-      std::find_if(streams_.begin(), streams_.end(), [&](const Stream& entry) {
-        return entry.id == header.id;
-      });
-  if (stream == streams_.end()) {
-    streams_.push_back(begin(header, region));
-    stream = std::prev(streams_.end());
-  }
-  size_t asked =
-      payload.size() / sizeof(FramePiece) + streams_.size() * kPiecesOfStream;
-  for (const auto& entry : streams_) {
-    asked += entry.pieces.size();
-  }
-  const bool tooMany = asked > kMostPieces;
-  for (size_t i = 0; i < payload.size() / sizeof(FramePiece); ++i) {
-    const auto piece = pieceAt(payload, i);
-    if (tooMany || !inside(*stream->region, piece)) {
-      if (stream == streams_.begin()) {
-        frame_.clear();
-      }
-      streams_.erase(stream);
-      answer(MessageType::kSettled, header.id, FinishStatus::kOutOfRange);
-      return;
-    }
-    stream->pieces.push_back(piece);
+  if (!addPieces(streamOf(header, region), payload)) {
+    drop(header.id);
+    answer(MessageType::kSettled, header.id, FinishStatus::kOutOfRange);
+    return;
   }
   flush();
+}
+
+Lender::Stream& Lender::streamOf(
+    const MessageHeader& header,
+    const RegionPtr& region) {
+  const auto found = streams_.find(header.id);
+  if (found != streams_.end()) {
+    return found->second;
+  }
+  std::list<uint64_t> turn{header.id};
+  auto& stream =
+      streams_.emplace(header.id, begin(header, region)).first->second;
+  stream.turn = turn.begin();
+  turns_.splice(turns_.end(), turn);
+  return stream;
+}
+
+// False: it asks for too much, or for what is not there.
+bool Lender::addPieces(Stream& stream, ByteSpan payload) {
+  const size_t count = payload.size() / sizeof(FramePiece);
+  if (asked_ + count + streams_.size() * kPiecesOfStream > kMostPieces) {
+    return false;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const auto piece = pieceAt(payload, i);
+    if (!inside(*stream.region, piece)) {
+      return false;
+    }
+    stream.pieces.push_back(piece);
+    ++asked_;
+  }
+  return true;
+}
+
+void Lender::drop(uint64_t id) {
+  const auto stream = streams_.find(id);
+  const auto turn = stream->second.turn;
+  if (turn == turns_.begin()) {
+    frame_.clear();
+  }
+  turns_.erase(turn);
+  asked_ -= stream->second.pieces.size();
+  streams_.erase(stream);
 }
 
 Lender::Stream Lender::begin(
     const MessageHeader& header,
     const RegionPtr& region) {
-  Stream stream{header.id, region, {}, header.address};
+  Stream stream{region, {}, header.address};
   if (auto* const gpus = region->accelerator()) {
     stream.staged = std::make_unique<StagedSource>(
         *gpus, region->view().device, userOf(region, [](bool) {}));
@@ -192,22 +214,24 @@ bool Lender::answerArrived() {
 bool Lender::flush() {
   bool any = connection_ != nullptr && lendWaiting();
   any |= connection_ != nullptr && answerArrived();
-  for (int i = 0; i < kPiecesPerFlush && !streams_.empty(); ++i) {
+  for (int i = 0; i < kPiecesPerFlush && !turns_.empty(); ++i) {
     if (connection_ == nullptr) {
       return any;
     }
-    const bool ready = hasBytes(streams_.front());
-    const bool failed = !ready && streams_.front().staged->failed();
+    const auto id = turns_.front();
+    auto& stream = streams_.at(id);
+    const bool ready = hasBytes(stream);
+    const bool failed = !ready && stream.staged->failed();
     if (failed) {
-      answer(MessageType::kSettled, streams_.front().id, FinishStatus::kFailed);
-    } else if (ready && !sendChunk(streams_.front())) {
+      answer(MessageType::kSettled, id, FinishStatus::kFailed);
+    } else if (ready && !sendChunk(id, stream)) {
       return any;
     }
     any |= ready;
-    Stream stream = std::move(streams_.front());
-    streams_.pop_front();
-    if (!failed && !stream.over()) {
-      streams_.push_back(std::move(stream)); // the others in turn
+    if (failed || stream.over()) {
+      drop(id);
+    } else { // the others in turn
+      turns_.splice(turns_.end(), turns_, turns_.begin());
     }
   }
   return any;
@@ -223,6 +247,7 @@ ByteSpan Lender::take(Stream& stream, size_t most) {
   piece.size -= bytes.size();
   if (piece.size == 0) {
     stream.pieces.pop_front();
+    --asked_;
   }
   return bytes;
 }
@@ -254,10 +279,11 @@ Fault Lender::fillFrame(Stream& stream, size_t most) {
   return gatherGuarded(places, frame_.data() + before);
 }
 
-bool Lender::sendChunk(Stream& stream) {
+bool Lender::sendChunk(uint64_t id, Stream& stream) {
   const size_t most = std::min(kMostPieceBytes, connection_->maxPayload());
   if (const auto fault = fillFrame(stream, most); fault != Fault::kNone) {
-    answer(MessageType::kSettled, stream.id, FinishStatus::kUnreadable, fault);
+    answer(MessageType::kSettled, id, FinishStatus::kUnreadable, fault);
+    asked_ -= stream.pieces.size();
     stream.pieces.clear();
     frame_.clear();
     return true;
@@ -266,7 +292,7 @@ bool Lender::sendChunk(Stream& stream) {
       stream.staged ? stream.staged->front(most) : ByteSpan(frame_);
   MessageHeader chunk;
   chunk.type = MessageType::kChunk;
-  chunk.id = stream.id;
+  chunk.id = id;
   chunk.offset = stream.position;
   if (!out_.sendNow(chunk, payload)) {
     return false;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/ends_anyway.h"
+
 namespace dlslime {
 
 Outbound::Outbound(
@@ -283,6 +285,7 @@ void Outbound::onFinish(const MessageHeader& header) {
     return;
   }
   auto operation = forget(header.id);
+  const EndsAnyway ends(completions_, operation);
   Status status = finishError(*operation, header);
   if (header.status != FinishStatus::kOk && !operation->cancelStatus.ok()) {
     status = operation->cancelStatus;
@@ -331,6 +334,7 @@ void Outbound::onPushed(uint64_t pushId, const Status& status) {
     return; // the next connection ends it
   }
   auto operation = pushes_.take(pushId).operation;
+  const EndsAnyway ends(completions_, operation);
   auto ended = status.ok()
       ? status
       : Status(

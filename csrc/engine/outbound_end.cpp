@@ -73,23 +73,23 @@ void Outbound::announceFailed(Queued& entry, Fault fault) {
 }
 
 void Outbound::releaseFailed() {
-  for (auto& operation : failedSends_) {
-    completions_.finish(std::move(operation), {});
+  for (const auto& operation : failedSends_) {
+    completions_.finish(operation, {});
   }
   failedSends_.clear();
 }
 
 void Outbound::releasePushed() {
   for (const auto id : pushes_.ids()) {
-    completions_.finish(pushes_.take(id).operation, {});
+    completions_.finish(pushes_.find(id)->operation, {});
+    pushes_.take(id);
   }
 }
 
+// May be called again, as what it has no memory for must be.
 void Outbound::fail(const Status& why) {
   failed_ = true;
   failure_ = why;
-  auto entries = std::move(outbox_);
-  outbox_.clear();
   waitingControls_ = 0;
   unconfirmed_.clear();
   streams_.clear();
@@ -100,22 +100,24 @@ void Outbound::fail(const Status& why) {
               why.code(), operation->describe() + " failed: " + why.message());
     completions_.finishEarly(operation, std::move(status));
   };
-  const auto end = [&](OperationPtr operation) {
+  const auto end = [&](const OperationPtr& operation) {
     tell(operation);
-    failedSends_.push_back(std::move(operation));
+    failedSends_.push_back(operation);
   };
-  for (auto& entry : entries) {
-    if (entry.eager) {
-      end(std::move(entry.eager));
+  for (; !outbox_.empty(); outbox_.pop_front()) {
+    if (outbox_.front().eager) {
+      end(outbox_.front().eager);
     }
   }
   for (const auto id : exposures_.ids()) {
-    end(forget(id));
+    end(exposures_.find(id)->operation);
+    forget(id);
   }
   for (const auto id : pushes_.ids()) {
     const auto& push = *pushes_.find(id);
     if (connection_ == nullptr || push.over) {
-      end(pushes_.take(id).operation);
+      end(push.operation);
+      pushes_.take(id);
     } else {
       tell(push.operation); // the NIC may still read it: until onPushed()
     }

@@ -14,6 +14,21 @@ namespace {
 constexpr milliseconds kDrainTime{1000};
 constexpr milliseconds kSlowDrainTime{10000};
 
+// Tells a part of a failure, which may be told again: what there is no memory
+// for at first would wait for ever.
+template <typename Tell>
+void insist(const Tell& tell) {
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) {
+    try {
+      tell();
+      return;
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  logError("operations may be lost: this process has no memory left");
+}
+
 class Batch {
  public:
   explicit Batch(Connection& connection) : connection_(connection) {
@@ -268,16 +283,16 @@ void PeerChannel::fail(const Status& why) {
     giveUpAt_ = deadlineAfter(kDrainTime); // or its end makes it end
   }
   if (out_) {
-    out_->fail(why);
-    in_->fail(why);
-    transfers_->fail(why);
+    insist([&] { out_->fail(why); });
+    insist([&] { in_->fail(why); });
+    insist([&] { transfers_->fail(why); });
     lender_->fail();
     gpus_.drop();
     if (copies_ == 0 && quiet_) {
-      out_->releaseFailed();
+      insist([&] { out_->releaseFailed(); });
     }
   }
-  owner_.onChannelFailed(*this, why);
+  insist([&] { owner_.onChannelFailed(*this, why); });
 }
 
 void PeerChannel::peerClosed(const Status& why) {

@@ -3,9 +3,9 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
+#include "core/at_end.h"
 #include "core/relax.h"
 #include "engine/own_thread.h"
 #include "engine/system_cost.h"
@@ -185,21 +185,24 @@ void Progress::sleepOnce(TimePoint deadline) {
     source_.onReady(sleeper_.wait(Clock::now()));
     return;
   }
-  const bool quiet = source_.beginSleep();
-  if (quiet) {
-    const auto& ready = sleeper_.wait(std::min(deadline, source_.lookAgain()));
-    asleep_.store(false, std::memory_order_release);
-    source_.endSleep();
-    source_.onReady(ready);
-    return;
+  const std::vector<uint64_t>* ready = nullptr;
+  {
+    const AtEnd awake([this] {
+      asleep_.store(false, std::memory_order_release);
+      source_.endSleep();
+    });
+    if (source_.beginSleep()) {
+      ready = &sleeper_.wait(std::min(deadline, source_.lookAgain()));
+    }
   }
-  asleep_.store(false, std::memory_order_release);
-  source_.endSleep();
+  if (ready != nullptr) {
+    source_.onReady(*ready);
+  }
 }
 
 void Progress::sleepWait(const Operation& operation, TimePoint deadline) {
   if (takeSleeper()) {
-    const std::shared_ptr<void> release(nullptr, [this](void* /*none*/) {
+    const AtEnd release([this] {
       waiterAsleep_.store(false, std::memory_order_relaxed);
       releaseSleeper();
     });

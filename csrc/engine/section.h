@@ -1,7 +1,6 @@
 #pragma once
 
 #include <mutex>
-#include <vector>
 
 #include "engine/engine_state.h"
 
@@ -44,16 +43,10 @@ class Section {
       lock_.unlock();
       return;
     }
-    std::vector<Completions::Ended> ended;
-    state_.completions.take(ended);
+    auto ended = state_.completions.take();
     lock_.unlock();
     state_.notifyDone();
-    for (const auto& [operation, release] : ended) {
-      if (release) {
-        operation->release();
-      }
-      operation->runCallbacks();
-    }
+    ended.tell();
   }
 
  private:

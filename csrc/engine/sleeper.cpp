@@ -11,7 +11,8 @@ namespace dlslime {
 
 namespace {
 constexpr uint64_t kKickToken = ~0ULL;
-}
+constexpr size_t kMostEvents = 16; // at a time
+} // namespace
 
 Sleeper::Sleeper()
     : epoll_(epoll_create1(EPOLL_CLOEXEC)),
@@ -19,6 +20,7 @@ Sleeper::Sleeper()
   if (!epoll_ || !kick_) {
     throwErrno("cannot create an epoll set", errno);
   }
+  ready_.reserve(kMostEvents);
   add(kick_.get(), kKickToken);
 }
 
@@ -41,7 +43,7 @@ void Sleeper::kick() {
 }
 
 const std::vector<uint64_t>& Sleeper::wait(TimePoint deadline) {
-  std::array<epoll_event, 16> events{};
+  std::array<epoll_event, kMostEvents> events{};
   const int count = epoll_wait(
       epoll_.get(),
       events.data(),

@@ -56,11 +56,13 @@ void Sweeper::run() {
     changed_.wait_until(lock, until, [this] { return stopping_ || woken_; });
     woken_ = false;
     lock.unlock();
-    unmapped = gpus.unmapUnused();
-    if (Clock::now() >= nextLook) {
-      giveBack(gpus, false);
-      nextLook = deadlineAfter(kPeriod);
-    }
+    surviveWantOfMemory("giving memory of GPUs back", [&] {
+      unmapped = gpus.unmapUnused();
+      if (Clock::now() >= nextLook) {
+        giveBack(gpus, false);
+        nextLook = deadlineAfter(kPeriod);
+      }
+    });
     lock.lock();
   }
 }

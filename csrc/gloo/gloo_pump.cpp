@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <iterator>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -59,10 +60,15 @@ void GlooPump::tell() {
   }
 }
 
-void GlooPump::breakWith(const std::string& what) {
+void GlooPump::breakWith(const char* what) noexcept {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (!closing_ && broken_.ok()) {
-    broken_ = Status(ErrorCode::kTransportFailed, "Gloo: " + what);
+    try {
+      broken_ =
+          Status(ErrorCode::kTransportFailed, std::string("Gloo: ") + what);
+    } catch (const std::bad_alloc&) { // a text so short takes none
+      broken_ = Status(ErrorCode::kExhausted, "no memory left");
+    }
   }
   tell();
 }

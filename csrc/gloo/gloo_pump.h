@@ -73,7 +73,7 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
   void sendPacket(const Packet& packet);
   Packet receivePacket();
   void deliver(Packet packet);
-  void breakWith(const std::string& what);
+  void breakWith(const char* what) noexcept;
   void tell(); // with mutex_ held: wake_ must not run once close() returns
 
   MakeCarrier make_;

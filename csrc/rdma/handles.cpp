@@ -170,11 +170,11 @@ CompletionChannel::CompletionChannel(ContextPtr context)
           "cannot make a completion channel on " + context_->name())) {
   try {
     makeNonBlocking(channel_->fd, "a completion channel");
-  } catch (const Error&) {
+    registerForkFd(channel_->fd);
+  } catch (const std::exception&) {
     context_->verbs().destroyCompChannel(channel_);
     throw;
   }
-  registerForkFd(channel_->fd);
 }
 
 CompletionChannel::~CompletionChannel() {

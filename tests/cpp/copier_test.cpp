@@ -63,6 +63,10 @@ class CopierTest : public ::testing::Test {
     finished.insert(made.job.token);
     return std::nullopt;
   }
+  bool give(uint64_t token) {
+    auto copy = gate.copy(token);
+    return copier.give(copy);
+  }
   bool isFinished(uint64_t token) {
     const std::lock_guard<std::mutex> guard(mutex);
     return finished.contains(token);
@@ -91,20 +95,20 @@ TEST_F(CopierTest, CopyIsMadeAndTheEngineTold) {
   EXPECT_EQ(copier.lookAgain(), never());
   ASSERT_TRUE(copier.free());
   gate.open(1);
-  ASSERT_TRUE(copier.give(gate.copy(1)));
+  ASSERT_TRUE(give(1));
   EXPECT_TRUE(eventually([&] { return isFinished(1) && !copier.busy(); }));
   EXPECT_TRUE(copier.free());
 }
 
 TEST_F(CopierTest, CopyThatDoesNotComeBackLeavesRoomForOthers) {
-  ASSERT_TRUE(copier.give(gate.copy(1)));
+  ASSERT_TRUE(give(1));
   ASSERT_TRUE(gate.awaitBegin(1));
   EXPECT_TRUE(copier.busy());
   EXPECT_LT(copier.lookAgain(), never());
   EXPECT_TRUE(eventually([&] { return copier.free(); }));
   EXPECT_EQ(copier.stuck(), 1U);
   gate.open(2);
-  ASSERT_TRUE(copier.give(gate.copy(2)));
+  ASSERT_TRUE(give(2));
   EXPECT_TRUE(eventually([&] { return isFinished(2); }));
   EXPECT_FALSE(isFinished(1));
   gate.open(1);
@@ -112,7 +116,7 @@ TEST_F(CopierTest, CopyThatDoesNotComeBackLeavesRoomForOthers) {
 }
 
 TEST_F(CopierTest, EndDoesNotWaitForACopyThatDoesNotComeBack) {
-  ASSERT_TRUE(copier.give(gate.copy(1)));
+  ASSERT_TRUE(give(1));
   ASSERT_TRUE(gate.awaitBegin(1));
   copier.stop(milliseconds(10));
   EXPECT_FALSE(copier.free());
@@ -122,7 +126,7 @@ TEST_F(CopierTest, EndDoesNotWaitForACopyThatDoesNotComeBack) {
 }
 
 TEST_F(CopierTest, EndWaitsForACopyThatComesBack) {
-  ASSERT_TRUE(copier.give(gate.copy(1)));
+  ASSERT_TRUE(give(1));
   ASSERT_TRUE(gate.awaitBegin(1));
   std::thread opening([&] {
     std::this_thread::sleep_for(milliseconds(50));

@@ -133,6 +133,57 @@ TEST_F(ProtocolLimits, AnswersThatItReadsDoNotCount) {
   EXPECT_TRUE(channel->alive()) << channel->failure().message();
 }
 
+// Each has its place among the streams, whether or not it asks for anything.
+TEST_F(ProtocolLimits, FetchesWithoutPiecesAreFew) {
+  Bytes memory(1000);
+  const auto region =
+      endpoint.regions.add({memory.data(), memory.size()}, "memory", nullptr);
+  auto resolve = message(MessageType::kResolve, 0);
+  resolve.id = region->handle().id;
+  resolve.address = region->handle().secret;
+  deliver(resolve);
+  ASSERT_EQ(countSent(MessageType::kResolved), 1U);
+  connection->full = true;
+  const auto count = untilFailure([&](size_t i) {
+    auto fetch = message(MessageType::kFetch, 0);
+    fetch.id = i;
+    fetch.offset = region->handle().id;
+    deliver(fetch);
+  });
+  // 131,072 streams, and as many refusals as may wait.
+  EXPECT_LE(count, 131072U + 262145U);
+  EXPECT_TRUE(failureNames("reads none")) << channel->failure().message();
+}
+
+struct LongRegistrar final : MemoryRegistrar {
+  std::shared_ptr<const void> prepare(MemoryView /*view*/) override {
+    return std::make_shared<int>(1);
+  }
+  std::shared_ptr<const void> enroll(MemoryView /*view*/) override {
+    return nullptr;
+  }
+};
+
+// While what it will get is prepared, which takes its time.
+TEST_F(ProtocolLimits, ProcessThatJoinsAgainAndAgainWaitsOnce) {
+  LongRegistrar registrar;
+  connection->registers = &registrar;
+  const auto other = endpoint.join(0, 2);
+  other->touch(1);
+  endpoint.receive(*other, GuardedOperation::receive(1, 1, 100000));
+  auto join = message(MessageType::kJoin, 0);
+  join.group = other->id();
+  join.offset = other->epoch();
+  join.source = 1; // and we are rank 0, its tag
+  join.id = 5;
+  for (int i = 0; i < 1000; ++i) {
+    deliver(join);
+  }
+  const auto waiting = endpoint.membership.takeWaiting();
+  ASSERT_EQ(waiting.size(), 1U);
+  EXPECT_EQ(waiting[0].unprepared.operations.size(), 1U);
+}
+
 TEST_F(ProtocolLimits, WantOfMemoryFailsThePairAndNotTheProcess) {
   const auto receive = GuardedOperation::receive(1, 1, 1000);
   endpoint.receive(*group, receive);

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "core/keep.h"
 #include "core/log.h"
@@ -46,7 +45,7 @@ struct Copier::Shared {
   mutable std::mutex mutex;
   std::condition_variable changed;
   // Guarded by mutex:
-  std::deque<Worker> workers; // which stay where they are
+  std::list<Worker> workers;
   bool stopping = false;
   bool closed = false; // the engine is gone
 };
@@ -119,30 +118,37 @@ bool Copier::free() const {
         })));
 }
 
-bool Copier::give(const ClaimedCopy& copy) {
-  auto& shared = *shared_;
-  const std::lock_guard<std::mutex> guard(shared.mutex);
-  const auto found = std::find_if(
-      shared.workers.begin(), shared.workers.end(), [](const Worker& worker) {
-        return !worker.busy();
-      });
-  if (found != shared.workers.end()) {
-    found->given = copy;
-    shared.busy.fetch_add(1, std::memory_order_relaxed);
-    shared.changed.notify_all();
-    return true;
-  }
-  auto& worker = shared.workers.emplace_back();
+// Under the mutex, which the new thread waits for.
+bool Copier::addWorker() {
   try {
+    std::list<Worker> one(1);
+    auto& worker = one.front();
     worker.thread =
         startEngineThread([shared = shared_, &worker] { shared->run(worker); });
-  } catch (const Error& error) {
-    shared.workers.pop_back();
+    shared_->workers.splice(shared_->workers.end(), one);
+    return true;
+  } catch (const std::exception& error) {
     logDebug(std::string("no thread for copies: ") + error.what());
     return false;
   }
-  worker.given = copy;
+}
+
+bool Copier::give(ClaimedCopy& copy) {
+  auto& shared = *shared_;
+  const std::lock_guard<std::mutex> guard(shared.mutex);
+  auto worker = std::find_if(
+      shared.workers.begin(), shared.workers.end(), [](const Worker& one) {
+        return !one.busy();
+      });
+  if (worker == shared.workers.end()) {
+    if (!addWorker()) {
+      return false;
+    }
+    worker = std::prev(shared.workers.end());
+  }
+  worker->given = std::move(copy);
   shared.busy.fetch_add(1, std::memory_order_relaxed);
+  shared.changed.notify_all();
   return true;
 }
 
@@ -178,16 +184,21 @@ void Copier::stop(milliseconds patience) {
         });
   });
   shared.closed = true;
-  std::vector<std::thread> ended;
-  for (auto& worker : shared.workers) {
-    if (worker.thread.joinable()) {
-      worker.copying ? worker.thread.detach()
-                     : ended.push_back(std::move(worker.thread));
+  std::list<Worker> ended;
+  for (auto next = shared.workers.begin(); next != shared.workers.end();) {
+    const auto worker = next++;
+    if (!worker->thread.joinable()) { // left behind by an earlier call
+      continue;
+    }
+    if (worker->copying) {
+      worker->thread.detach();
+    } else {
+      ended.splice(ended.end(), shared.workers, worker);
     }
   }
   lock.unlock();
-  for (auto& thread : ended) {
-    thread.join();
+  for (auto& worker : ended) {
+    worker.thread.join();
   }
 }
 

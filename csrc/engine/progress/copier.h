@@ -37,7 +37,7 @@ class Copier {
   // Whether give() may be called: a thread is free, or there could be one.
   bool free() const;
   // False: no thread can be started; the copy is still the caller's.
-  [[nodiscard]] bool give(const ClaimedCopy& copy);
+  [[nodiscard]] bool give(ClaimedCopy& copy);
   // When to look again at what was not given away; never() while no copy is
   // being made.
   TimePoint lookAgain() const;
@@ -48,6 +48,7 @@ class Copier {
   void stop(milliseconds patience);
 
  private:
+  bool addWorker();
   struct Shared;
   const std::shared_ptr<Shared> shared_;
 };

@@ -103,14 +103,7 @@ class Endpoint {
   }
   // What an engine does after unlocking.
   void settle() {
-    std::vector<Completions::Ended> ended;
-    completions.take(ended);
-    for (const auto& [operation, release] : ended) {
-      if (release) {
-        operation->release();
-      }
-      operation->runCallbacks();
-    }
+    completions.take().tell();
   }
 
   PeerIdentity self{randomBytes(kInstanceBytes), "", "here", 0, 4243, 0};

@@ -49,6 +49,9 @@ class ScriptedConnection final : public Connection {
     sent.back().payloadSize = static_cast<uint32_t>(payload.size());
     return true;
   }
+  MemoryRegistrar* registrar() override {
+    return registers;
+  }
   RemoteBuffer expose(uint64_t id, MemoryView /*view*/) override {
     exposed.push_back(id);
     return {};
@@ -118,6 +121,7 @@ class ScriptedConnection final : public Connection {
   size_t mostPayload = 64 * 1024;
   bool full = false, pulling = false, pushing = false, ended = false;
   Replaceable replacing = Replaceable::kNever;
+  MemoryRegistrar* registers = nullptr;
   Status breakWith;
   std::vector<MessageHeader> sent;
   std::vector<uint64_t> exposed;

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <utility>
+
+namespace dlslime {
+
+// Calls a function at the end of its scope, however that is left.
+template <typename Call>
+class AtEnd {
+ public:
+  explicit AtEnd(Call call) : call_(std::move(call)) {}
+  ~AtEnd() {
+    call_();
+  }
+  AtEnd(const AtEnd&) = delete;
+  AtEnd& operator=(const AtEnd&) = delete;
+
+ private:
+  const Call call_;
+};
+
+} // namespace dlslime
