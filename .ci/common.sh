@@ -99,3 +99,12 @@ need_compiler() {
   [ -f "$headers/Python.h" ] || missing+=("$("$1" -c 'import sys; print("python3.%d-dev" % sys.version_info[1])')")
   apt_install "${missing[@]}"
 }
+
+# need_libfuzzer: clang with libFuzzer, by apt where it is missing.
+need_libfuzzer() {
+  local program='extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }'
+  command -v clang++ >/dev/null || apt_install clang
+  # Debian has libFuzzer and the sanitizers in a package of their own, by clang's version.
+  clang++ -fsanitize=fuzzer,address -x c++ -o /dev/null - <<<"$program" 2>/dev/null ||
+    apt_install "libclang-rt-$(clang++ -dumpversion | cut -d . -f 1)-dev"
+}

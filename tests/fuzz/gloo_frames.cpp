@@ -1,7 +1,7 @@
 // What comes through a peer's Gloo: frames of a header and a payload.
 #include "gloo/gloo_connection.h"
 
-#include <thread>
+#include <semaphore>
 
 #include "fuzz.h"
 
@@ -37,15 +37,16 @@ struct Checked final : ConnectionEvents {
 };
 
 void run(Input input) {
+  std::counting_semaphore<> news(0);
   gloo::GlooConnection connection(
       [&] { return std::make_unique<FuzzedCarrier>(input); },
-      [] {},
+      [&] { news.release(); },
       milliseconds(0));
   Checked checked;
   Status broken;
   while (broken.ok()) {
     if (!connection.poll(checked, broken, 4)) {
-      std::this_thread::yield();
+      news.acquire();
     }
   }
   requirePlain(broken.message());

@@ -12,7 +12,6 @@
 #include <iostream>
 
 #include "faults/case_runner.h"
-#include "faults/known_failures.h"
 
 namespace dlslime::testing {
 namespace {
@@ -96,8 +95,7 @@ class Faults : public ::testing::TestWithParam<FaultWay> {
         {clean.report.descriptors, clean.report.threads},
         atATime(),
         [&](const CaseResult& result) { judge(result); });
-    std::cout << known_ << " failed as is known, " << slow_
-              << " ended by their callers' time-outs" << std::endl;
+    std::cout << slow_ << " ended by their callers' time-outs" << std::endl;
   }
 
  private:
@@ -143,12 +141,9 @@ class Faults : public ::testing::TestWithParam<FaultWay> {
   }
   void judge(const CaseResult& result) {
     const auto& way = GetParam();
-    const auto* const known = result.well ? nullptr : findKnown(way, result);
     slow_ += result.slow() ? 1 : 0;
-    known_ += known != nullptr ? 1 : 0;
     if (file_.is_open()) {
-      file_ << (known != nullptr    ? "KNOWN "
-                    : !result.well  ? "FAIL "
+      file_ << (!result.well        ? "FAIL "
                     : result.slow() ? "SLOW "
                                     : "well ")
             << result.report.calls.failed << " " << result.report.seconds
@@ -158,13 +153,11 @@ class Faults : public ::testing::TestWithParam<FaultWay> {
                     : result.describe(way))
             << std::endl;
     }
-    if (known == nullptr) {
-      EXPECT_TRUE(result.well) << result.describe(way);
-    }
+    EXPECT_TRUE(result.well) << result.describe(way);
   }
 
   std::ofstream file_;
-  int known_ = 0, slow_ = 0;
+  int slow_ = 0;
 };
 
 TEST_P(Faults, OfSystemCallsEndTyped) {
