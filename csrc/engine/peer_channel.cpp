@@ -19,14 +19,16 @@ constexpr milliseconds kSlowDrainTime{10000};
 template <typename Tell>
 void insist(const Tell& tell) {
   constexpr int kTries = 3;
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 1; i <= kTries; ++i) {
     try {
       tell();
       return;
     } catch (const std::bad_alloc&) {
+      if (i == kTries) {
+        logError("operations may be lost: this process has no memory left");
+      }
     }
   }
-  logError("operations may be lost: this process has no memory left");
 }
 
 class Batch {

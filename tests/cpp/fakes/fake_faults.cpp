@@ -207,6 +207,11 @@ std::vector<ibv_qp_attr> FakeFabric::steps(
   return steps_[{device, state}];
 }
 
+void FakeFabric::forgetSteps() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  steps_.clear();
+}
+
 uint64_t FakeFabric::requests(ibv_wr_opcode opcode) {
   const std::lock_guard<std::mutex> guard(mutex_);
   return requests_[opcode];

@@ -123,6 +123,7 @@ class FakeFabric {
   // With which attributes queue pairs of this device were brought to `state`,
   // in the order of the calls.
   std::vector<ibv_qp_attr> steps(const std::string& device, ibv_qp_state state);
+  void forgetSteps();
 
   struct Qp;
   struct Cq;
