@@ -88,4 +88,12 @@ void log(LogLevel level, const std::string& line) {
       text.c_str());
 }
 
+void logWithoutMemory(const char* what) noexcept {
+  std::fprintf(
+      stderr,
+      "[dlslime E pid %d] %s: this process has no memory left\n",
+      getpid(),
+      what);
+}
+
 } // namespace dlslime

@@ -230,8 +230,7 @@ class OperationQueue {
 };
 
 // The same of operations that have ended, of which each is in each of two such
-// queues at most once: to tell that it is over (0), and to let its memory go
-// (1).
+// queues at most once: told early (0), and with its memory to be let go (1).
 class EndedQueue {
  public:
   explicit EndedQueue(size_t which) : which_(which) {}

@@ -83,6 +83,12 @@ std::string descriptorLimitText() {
       " descriptors: raise the limit (ulimit -n)";
 }
 
+const Status& outOfMemory() {
+  static const Status made(
+      ErrorCode::kExhausted, "this process has no memory left");
+  return made;
+}
+
 Status statusOf(const std::exception& error) {
   if (const auto* const ours = dynamic_cast<const Error*>(&error)) {
     return ours->status();
@@ -96,7 +102,7 @@ Status statusOf(const std::exception& error) {
             " (ulimit -u, or the limit of processes of a container)"};
   }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return {ErrorCode::kExhausted, "this process has no memory left"};
+    return outOfMemory();
   }
   return {ErrorCode::kTransportFailed, error.what()};
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -51,6 +52,20 @@ class [[nodiscard]] Status {
 
 // Of an Error its own; of anything else kTransportFailed, with its text.
 Status statusOf(const std::exception& error);
+
+// Takes no memory, but at its first call.
+const Status& outOfMemory();
+
+// What `make` returns, or outOfMemory() where there is none for it: what ends
+// must end, with fewer words if need be.
+template <typename Make>
+Status inWords(const Make& make) noexcept {
+  try {
+    return make();
+  } catch (const std::bad_alloc&) {
+    return outOfMemory();
+  }
+}
 
 // Thrown by calls that set something up. What is already in flight ends as a
 // Status instead.

@@ -128,13 +128,13 @@ uint64_t Copier::start(Copies copies) {
     entry.mark = marks_.place(stream_);
   } catch (const std::exception& error) {
     // Not even a mark: nothing more can be known but that the stream is empty.
-    entry.status = statusOf(error);
     try {
       const Gpu::Scope scope(*gpu_);
       gpu_->driver().streamSynchronize(stream_);
     } catch (const Error& gone) {
       logDebug(gone.what());
     }
+    entry.status = inWords([&] { return statusOf(error); });
   }
   return entry.id;
 }

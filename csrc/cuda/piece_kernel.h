@@ -37,7 +37,7 @@ class PieceKernel {
   static bool takes(const Copy& piece);
   bool usable();
   // Copies pieces, all of which it takes, in any order. What is returned has to
-  // stay until then. Null: the driver has refused it, now and for good.
+  // stay until then. Null: the copy engines are to copy these.
   std::shared_ptr<std::byte> start(std::span<const Copy> pieces);
 
  private:

@@ -172,27 +172,36 @@ void ChannelTable::noteFailure(const Entry& entry) {
   failures.last = entry.channel->failure();
 }
 
-std::vector<ChannelTable::Retired> ChannelTable::reap() {
-  std::vector<Retired> retired;
-  std::erase_if(entries_, [&](Entry& entry) {
-    if (auto severed = entry.channel->takeSevered()) {
-      retired.push_back({std::move(severed), entry.channel});
-    }
-    if (entry.channel->state() != PeerChannel::State::kFailed) {
-      return false;
-    }
-    // Peers see at once that we have given the connection up.
-    dropSocket(entry);
-    if (!entry.channel->idle()) {
-      return false;
-    }
-    if (auto connection = entry.channel->takeConnection()) {
-      retired.push_back({std::move(connection), entry.channel});
-    }
-    noteFailure(entry);
-    return true;
-  });
-  return retired;
+void ChannelTable::reap(std::vector<Retired>& retired) {
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    entry = isOver(*entry, retired) ? entries_.erase(entry) : entry + 1;
+  }
+}
+
+// There is room before anything is taken, which must not be lost.
+bool ChannelTable::isOver(Entry& entry, std::vector<Retired>& retired) {
+  const bool severed = entry.channel->hasSevered();
+  const bool failed = entry.channel->state() == PeerChannel::State::kFailed;
+  if (!severed && !failed) {
+    return false;
+  }
+  retired.reserve(retired.size() + 2);
+  if (severed) {
+    retired.push_back({entry.channel->takeSevered(), entry.channel});
+  }
+  if (!failed) {
+    return false;
+  }
+  // Peers see at once that we have given the connection up.
+  dropSocket(entry);
+  if (!entry.channel->idle()) {
+    return false;
+  }
+  noteFailure(entry);
+  if (auto connection = entry.channel->takeConnection()) {
+    retired.push_back({std::move(connection), entry.channel});
+  }
+  return true;
 }
 
 void ChannelTable::failAll(const Status& why) {

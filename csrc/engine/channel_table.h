@@ -69,8 +69,8 @@ class ChannelTable {
   };
   Failures failures(const ChannelKey& key) const;
   // Drops channels that have failed and are idle, and severed connections; the
-  // caller closes what is returned, outside of the lock.
-  std::vector<Retired> reap();
+  // caller closes what is added to `retired`, outside of the lock.
+  void reap(std::vector<Retired>& retired);
   struct Member {
     ChannelKey key;
     Contact contact;
@@ -80,9 +80,9 @@ class ChannelTable {
       const std::function<bool(const PeerChannel&)>& wanted) const;
   // Everything ends; may be called again.
   void failAll(const Status& why);
-  // One that has failed, none: all are taken. The caller closes the connection
-  // outside of the lock, and before its socket: a peer that sees a socket's end
-  // may count on having everything.
+  // The next connection of those that have failed; none: all are taken. The
+  // caller closes it outside of the lock, and before its socket: a peer that
+  // sees a socket's end may count on having everything.
   struct Closed {
     std::unique_ptr<Connection> connection;
     std::optional<ControlSocket> socket;
@@ -106,6 +106,7 @@ class ChannelTable {
   void dropSocket(Entry& entry);
   Entry& entryOf(const PeerChannel& channel);
   void noteFailure(const Entry& entry);
+  bool isOver(Entry& entry, std::vector<Retired>& retired);
 
   Sleeper& sleeper_;
   std::vector<Entry> entries_;

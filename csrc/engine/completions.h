@@ -60,8 +60,9 @@ class Completions {
     }
     operation->stage = Operation::Stage::kDone;
     operation->half = nullptr;
-    endFollower(*operation);
+    auto& ended = *operation;
     ended_.add(std::move(operation));
+    endFollower(ended);
   }
   // The caller is told now, but a peer may still read or write the memory:
   // it is kept until finish() comes as well.
@@ -71,8 +72,8 @@ class Completions {
     }
     operation->memoryInUse = true;
     settle(*operation, std::move(status));
-    endFollower(*operation);
     ended_.addEarly(operation);
+    endFollower(*operation);
   }
   // Copies of ours from or to memory of a GPU that the operation is on.
   static void copyBegins(Operation& operation) {
@@ -81,9 +82,11 @@ class Completions {
   void copyEnded(const OperationPtr& operation, const Status& status) {
     auto& gpu = *operation->onDevice;
     if (!status.ok() && gpu.copyFailure.ok()) {
-      gpu.copyFailure = Status(
-          status.code(),
-          operation->describe() + " failed: " + status.message());
+      gpu.copyFailure = inWords([&] {
+        return Status(
+            status.code(),
+            operation->describe() + " failed: " + status.message());
+      });
     }
     if (--gpu.copies == 0 && gpu.ending) {
       finish(operation, *std::exchange(gpu.ending, std::nullopt));
@@ -131,13 +134,14 @@ class Completions {
       finish(follower, follower->cancelStatus);
     } else {
       finish(
-          follower,
-          Status(
-              status.code(),
-              follower->describe() +
-                  " failed: its bytes are there, but the peer has not been "
-                  "told: " +
-                  status.message()));
+          follower, inWords([&] {
+            return Status(
+                status.code(),
+                follower->describe() +
+                    " failed: its bytes are there, but the peer has not been "
+                    "told: " +
+                    status.message());
+          }));
     }
   }
 

@@ -1,10 +1,9 @@
 #pragma once
 
 #include <exception>
-#include <new>
 #include <utility>
 
-#include "core/log.h"
+#include "core/status.h"
 #include "engine/completions.h"
 
 namespace dlslime {
@@ -17,13 +16,7 @@ class EndsAnyway {
       : completions_(completions), operation_(std::move(operation)) {}
   ~EndsAnyway() {
     if (std::uncaught_exceptions() > before_ && operation_) {
-      try {
-        completions_.finish(
-            operation_,
-            Status(ErrorCode::kExhausted, "this process has no memory left"));
-      } catch (const std::bad_alloc&) {
-        logError("an operation is lost: this process has no memory left");
-      }
+      completions_.finish(operation_, outOfMemory());
     }
   }
   EndsAnyway(const EndsAnyway&) = delete;

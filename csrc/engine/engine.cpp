@@ -110,6 +110,7 @@ Engine::Engine(const Config& config)
         return finishCopy(made, more);
       }),
       wireUp_(state_) {
+  static_cast<void>(outOfMemory()); // made while there is some
   state_.notifyDone = [this] { progress_.notifyDone(); };
   uint64_t token = kWakeTokens;
   for (const auto& transport : state_.transports.all()) {

@@ -1,6 +1,7 @@
 // The engine's part that is about copies between this process's memory and that
 // of its peers: which thread makes which.
 #include "engine/engine.h"
+#include "engine/own_thread.h"
 #include "engine/section.h"
 
 namespace dlslime {
@@ -76,7 +77,7 @@ std::optional<ClaimedCopy> Engine::finishCopy(
       next->channel->noteGiven();
     } else {
       next.reset();
-      lookLocked();
+      surviveWantOfMemory("progress", [this] { lookLocked(); });
     }
   }
   progress_.wake(); // as in runCopies()

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/at_end.h"
 #include "core/log.h"
 #include "core/random.h"
 #include "engine/section.h"
@@ -47,14 +48,12 @@ void EngineState::wakeWireUp() {
 }
 
 void EngineState::buryFailed() {
-  auto gone = channels.reap();
-  if (gone.empty()) {
-    return;
-  }
-  for (auto& retired : gone) {
-    graveyard.push_back(std::move(retired));
-  }
-  wakeWireUp();
+  const AtEnd wake([this, before = graveyard.size()] {
+    if (graveyard.size() > before) {
+      wakeWireUp();
+    }
+  });
+  channels.reap(graveyard);
 }
 
 void EngineState::closeGraveyard() {
@@ -68,8 +67,11 @@ void EngineState::closeGraveyard() {
       gone = std::move(graveyard.back());
       graveyard.pop_back();
     }
-    // The peer has been told, or it told us.
-    gone.connection->close([] { return false; });
+    try { // the peer has been told, or it told us
+      gone.connection->close([] { return false; });
+    } catch (const std::bad_alloc&) {
+      logWithoutMemory("closing a connection");
+    }
     gone.connection.reset();
     const Section section(*this);
     gone.channel->quieted();

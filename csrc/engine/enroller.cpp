@@ -1,5 +1,8 @@
 #include "engine/enroller.h"
 
+#include <utility>
+#include <vector>
+
 #include "core/log.h"
 #include "engine/engine_state.h"
 #include "engine/own_thread.h"
@@ -19,9 +22,11 @@ void Enroller::wake() {
   if (!thread_.joinable() && !stopping_) {
     try {
       thread_ = startEngineThread([this] { run(); });
-    } catch (const Error& error) { // tried again with the next region
-      logWarning(
-          std::string("memory can't be registered now: ") + error.what());
+    } catch (const std::exception& error) { // tried again with the next region
+      logInfo(
+          std::string("connections wait while memory is registered: ") +
+          error.what());
+      state_.wakeWireUp(); // which stands in
     }
   }
   changed_.notify_one();
@@ -39,7 +44,6 @@ void Enroller::stop() {
 }
 
 void Enroller::run() {
-  constexpr const char* kWhat = "registering memory";
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return wanted_ || stopping_; });
@@ -48,22 +52,37 @@ void Enroller::run() {
     }
     wanted_ = false;
     lock.unlock();
-    std::vector<RegionTable::Wanted> wanted;
-    {
-      const Section section(state_);
-      wanted = state_.regions.takeWanted();
-    }
-    for (const auto& entry : wanted) {
-      std::shared_ptr<const void> result;
-      Status status;
-      doInSpiteOfWantOfMemory(kWhat, [&] { enroll(entry, result, status); });
-      doInSpiteOfWantOfMemory(kWhat, [&] { tell(entry, result, status); });
-      // Or deregister() would return while the NIC has its memory.
-      result.reset();
-      const Section section(state_);
-      --entry.region->enrolling;
-    }
+    serve();
     lock.lock();
+  }
+}
+
+void Enroller::standIn() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (thread_.joinable() || stopping_ || !std::exchange(wanted_, false)) {
+      return;
+    }
+  }
+  serve();
+}
+
+void Enroller::serve() {
+  constexpr const char* kWhat = "registering memory";
+  std::vector<RegionTable::Wanted> wanted;
+  {
+    const Section section(state_);
+    wanted = state_.regions.takeWanted();
+  }
+  for (const auto& entry : wanted) {
+    std::shared_ptr<const void> result;
+    Status status;
+    doInSpiteOfWantOfMemory(kWhat, [&] { enroll(entry, result, status); });
+    doInSpiteOfWantOfMemory(kWhat, [&] { tell(entry, result, status); });
+    // Or deregister() would return while the NIC has its memory.
+    result.reset();
+    const Section section(state_);
+    --entry.region->enrolling;
   }
 }
 
@@ -72,6 +91,7 @@ void Enroller::enroll(
     std::shared_ptr<const void>& result,
     Status& status) {
   const auto& [region, registrar] = wanted;
+  status = {}; // it may be the second try
   try {
     result = registrar->enroll(region->view());
   } catch (const std::exception& error) {

@@ -25,9 +25,12 @@ class Enroller {
   }
   void wake(); // under the engine's lock
   void stop(); // not under it; idempotent
+  // Does what it has been woken for, where no thread could be started.
+  void standIn();
 
  private:
   void run();
+  void serve();
   static void enroll(
       const RegionTable::Wanted& wanted,
       std::shared_ptr<const void>& result,

@@ -12,7 +12,10 @@ namespace {
 constexpr int kMostBrokenJoins = 3;
 
 Status about(const Operation& operation, const Status& why) {
-  return {why.code(), operation.describe() + " failed: " + why.message()};
+  return inWords([&] {
+    return Status(
+        why.code(), operation.describe() + " failed: " + why.message());
+  });
 }
 
 } // namespace
@@ -124,11 +127,16 @@ void Group::postNow(const OperationPtr& operation) {
 }
 
 bool Group::postHeld() {
-  const auto reached = held_.takeReached();
-  for (const auto& operation : reached) {
-    postNow(operation);
+  auto reached = held_.takeReached();
+  const bool any = !reached.empty();
+  while (const auto operation = reached.pop()) {
+    try {
+      postNow(operation);
+    } catch (const std::bad_alloc&) {
+      completions_.finish(operation, outOfMemory());
+    }
   }
-  return !reached.empty();
+  return any;
 }
 
 void Group::send(const OperationPtr& operation) {
@@ -250,8 +258,12 @@ void Group::joinBroke(int rank, const Status& why) {
 
 void Group::end(OperationQueue queue, const Status& why) {
   while (auto operation = queue.pop()) {
-    const Status status = about(*operation, why);
-    finish(std::move(operation), status);
+    try {
+      finish(operation, about(*operation, why));
+    } catch (const std::bad_alloc&) {
+      // It has ended; its memory is kept until the peer is gone.
+      logWithoutMemory("taking a receive back");
+    }
   }
 }
 

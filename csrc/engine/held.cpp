@@ -72,11 +72,11 @@ bool Held::healthDue() {
   return true;
 }
 
-void Held::takeFrom(Queue& queue, bool ask, std::vector<OperationPtr>& taken) {
+void Held::takeFrom(Queue& queue, bool ask, OperationQueue& taken) {
   while (!queue.empty()) {
     auto& first = queue.front();
     if (reached(*first)) {
-      taken.push_back(std::move(first));
+      taken.push(std::move(first));
     } else if (auto health = ask ? healthOf(*first) : Status(); !health.ok()) {
       completions_.finish(std::move(first), std::move(health));
     } else {
@@ -97,8 +97,8 @@ void Held::releaseEnded(bool ask) {
   });
 }
 
-std::vector<OperationPtr> Held::takeReached() {
-  std::vector<OperationPtr> taken;
+OperationQueue Held::takeReached() {
+  OperationQueue taken;
   const bool ask = healthDue();
   for (auto it = queues_.begin(); it != queues_.end();) {
     takeFrom(it->second, ask, taken);

@@ -28,7 +28,7 @@ class Held {
   bool mustHold(const Operation& operation) const;
   void hold(const OperationPtr& operation);
   // Those that may be posted now, in order. Ends those whose stream has failed.
-  std::vector<OperationPtr> takeReached();
+  OperationQueue takeReached();
   // It ends with `why`. What its stream has yet to do with its memory goes on,
   // so that this is kept.
   void cancel(const OperationPtr& operation, const Status& why);
@@ -49,7 +49,7 @@ class Held {
   };
   using Queue = std::list<OperationPtr>;
   static Key keyOf(const Operation& operation);
-  void takeFrom(Queue& queue, bool ask, std::vector<OperationPtr>& reached);
+  void takeFrom(Queue& queue, bool ask, OperationQueue& reached);
   void releaseEnded(bool ask);
   bool healthDue();
 

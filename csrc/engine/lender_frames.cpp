@@ -34,12 +34,12 @@ CopyUser userOf(const RegionPtr& region, std::function<void(bool good)> ended) {
       [region] { ++region->lent; },
       [region, ended = std::move(ended)](const Status& status) {
         --region->lent;
+        ended(status.ok());
         if (!status.ok()) {
           logError(
               region->describe() +
               " could not serve a peer: " + status.message());
         }
-        ended(status.ok());
       }};
 }
 } // namespace

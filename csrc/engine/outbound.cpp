@@ -45,11 +45,11 @@ bool Outbound::announce(Queued& entry) {
   if (shown && !show(*view.accelerator, view, memory)) {
     return false;
   }
-  auto operation = std::move(entry.eager);
-  ++entry.counters->rendezvousMessages;
   auto& header = entry.header;
   header.type = MessageType::kAnnounce;
-  header.id = exposures_.insert({operation, header});
+  header.id = exposures_.insert({entry.eager, header});
+  const auto operation = std::move(entry.eager);
+  ++entry.counters->rendezvousMessages;
   operation->transferId = header.id;
   operation->stage = Operation::Stage::kAnnounced;
   setRemote(header, shown ? memory : expose(header.id, *operation));

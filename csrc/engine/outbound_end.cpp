@@ -60,10 +60,10 @@ Status Outbound::unreadable(const Operation& operation, Fault fault) {
 // A message that can't be read is over at its sender, and so is the use of its
 // memory; the receiver is told when a receive of its meets it.
 void Outbound::announceFailed(Queued& entry, Fault fault) {
-  const auto operation = std::move(entry.eager);
   auto& header = entry.header;
   header.type = MessageType::kAnnounce;
   header.id = exposures_.insert({});
+  const auto operation = std::move(entry.eager);
   setRemote(header, {0, {}, RemoteBuffer::kUnreachable});
   auto& exposure = *exposures_.find(header.id);
   exposure.operation = operation;
@@ -94,10 +94,11 @@ void Outbound::fail(const Status& why) {
   unconfirmed_.clear();
   streams_.clear();
   const auto tell = [&](const OperationPtr& operation) {
-    Status status = !operation->cancelStatus.ok()
-        ? operation->cancelStatus
-        : Status(
+    Status status =
+        !operation->cancelStatus.ok() ? operation->cancelStatus : inWords([&] {
+          return Status(
               why.code(), operation->describe() + " failed: " + why.message());
+        });
     completions_.finishEarly(operation, std::move(status));
   };
   const auto end = [&](const OperationPtr& operation) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -38,11 +39,10 @@ bool surviveWantOfMemory(const char* what, const Round& round) {
     round();
     return true;
   } catch (const std::bad_alloc&) {
-    static const bool said = [&] {
-      logError(std::string("there is no memory left for ") + what);
-      return true;
-    }();
-    static_cast<void>(said);
+    static std::atomic<bool> said{false};
+    if (!said.exchange(true)) {
+      logWithoutMemory(what);
+    }
     std::this_thread::sleep_for(kPause);
     return false;
   }

@@ -25,7 +25,7 @@ void insist(const Tell& tell) {
       return;
     } catch (const std::bad_alloc&) {
       if (i == kTries) {
-        logError("operations may be lost: this process has no memory left");
+        logWithoutMemory("telling that a connection has failed");
       }
     }
   }
@@ -204,12 +204,18 @@ bool PeerChannel::poll(int most) {
   try {
     return pollOnce(most);
   } catch (const std::bad_alloc&) {
-    fail(Status(
-        ErrorCode::kExhausted,
-        "this process has no memory for what pid " + std::to_string(peer_.pid) +
-            " on " + peer_.host + " has sent"));
+    failForWantOfMemory();
     return true;
   }
+}
+
+void PeerChannel::failForWantOfMemory() {
+  fail(inWords([&] {
+    return Status(
+        ErrorCode::kExhausted,
+        "this process has no memory for what it has to do with pid " +
+            std::to_string(peer_.pid) + " on " + peer_.host);
+  }));
 }
 
 bool PeerChannel::pollOnce(int most) {
@@ -267,9 +273,13 @@ bool PeerChannel::copyOverdue() const {
 }
 
 void PeerChannel::finishCopy(const CopyJob& job) {
-  connection_->finishCopy(job);
+  try {
+    connection_->finishCopy(job);
+  } catch (const std::bad_alloc&) {
+    failForWantOfMemory();
+  }
   if (--copies_ == 0 && state_ == State::kFailed) {
-    out_->releaseFailed();
+    insist([&] { out_->releaseFailed(); });
   }
 }
 

@@ -95,6 +95,9 @@ class PeerChannel final : public ConnectionEvents,
   // The same with a connection that works, for a better one.
   bool handOver(const Status& why);
   // The connection of the severed channel, once it is not needed any more.
+  bool hasSevered() const {
+    return severed_ != nullptr;
+  }
   std::unique_ptr<Connection> takeSevered() {
     return std::move(severed_);
   }
@@ -111,6 +114,8 @@ class PeerChannel final : public ConnectionEvents,
   // Ends everything with `why`. Receives whose memory may still be written
   // end when it is quiet: keep polling until idle(). Idempotent.
   void fail(const Status& why);
+  // After an exception that may have left things half done.
+  void failForWantOfMemory();
   // The peer's process has closed its end: what it sent before still counts.
   void peerClosed(const Status& why);
 

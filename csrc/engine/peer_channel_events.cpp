@@ -37,8 +37,12 @@ void PeerChannel::onTransferred(uint64_t id, const Status& status) {
 }
 
 void PeerChannel::onEnrolled(const RegionPtr& region, const Status& status) {
-  transfers_->onEnrolled(*region, status);
-  lender_->onEnrolled(region, status);
+  try {
+    transfers_->onEnrolled(*region, status);
+    lender_->onEnrolled(region, status);
+  } catch (const std::bad_alloc&) { // some may be half done
+    failForWantOfMemory();
+  }
 }
 
 void PeerChannel::onParted() {

@@ -104,9 +104,10 @@ std::vector<RegionPtr> RegionTable::lent() const {
 void RegionTable::enrollLater(
     const RegionPtr& region,
     MemoryRegistrar* registrar) {
-  if (known_.emplace(region.get(), registrar).second) {
-    ++region->enrolling;
+  if (!known_.contains({region.get(), registrar})) {
     wanted_.push_back({region, registrar});
+    ++region->enrolling;
+    known_.emplace(region.get(), registrar);
     wake_();
   }
 }

@@ -33,7 +33,7 @@ void upload(
           ended(status);
         });
   } catch (const std::exception& error) { // it has not begun
-    user.ended(statusOf(error));
+    user.ended(inWords([&] { return statusOf(error); }));
   }
 }
 
@@ -44,24 +44,26 @@ void StagedSource::fetchAhead(const Gather& gather) {
 
 // False: there is nothing more now, or it can't be.
 bool StagedSource::fetch(const Gather& gather) {
-  Ranges next;
-  gather(kPieceBytes, next);
-  Piece piece{0, nullptr, std::make_shared<bool>(false)};
-  for (const auto& range : next) {
-    piece.size += range.size();
-  }
-  if (piece.size == 0) {
-    return false;
-  }
-  pieces_.push_back(piece);
+  const auto before = pieces_.size();
   user_.begins();
   try {
+    Piece piece{0, nullptr, std::make_shared<bool>(false)};
+    Ranges next;
+    gather(kPieceBytes, next);
+    for (const auto& range : next) {
+      piece.size += range.size();
+    }
+    if (piece.size == 0) {
+      user_.ended({});
+      return false;
+    }
+    pieces_.push_back(piece);
     start(pieces_.back(), next);
     return true;
   } catch (const std::exception& error) { // it has not begun
-    pieces_.pop_back();
+    pieces_.resize(before);
     *failed_ = true;
-    user_.ended(statusOf(error));
+    user_.ended(inWords([&] { return statusOf(error); }));
     return false;
   }
 }

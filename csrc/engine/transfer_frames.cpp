@@ -140,6 +140,10 @@ bool Transfers::hasBytes(uint64_t id) {
 Transfers::Cut Transfers::cut(Active& active, size_t most, size_t ready) {
   const auto& part = partOf(active);
   Cut cut;
+  const size_t count =
+      std::min(part.pieces.size() - active.piece, most / sizeof(FramePiece));
+  cut.entries.reserve(count); // or what is cut off would be lost
+  cut.sources.reserve(count);
   while (active.piece < part.pieces.size() && cut.bytes < ready &&
          cut.frameBytes() + sizeof(FramePiece) < most) {
     const auto& piece = part.pieces[active.piece];
@@ -163,6 +167,7 @@ Transfers::Cut Transfers::cut(Active& active, size_t most, size_t ready) {
 Fault Transfers::fillPut(Active& active) {
   const size_t most = std::min(kMostPieceBytes, connection_->maxPayload());
   auto staged = active.staged ? fromGpu(active, most) : ByteSpan{};
+  frame_.reserve(most); // as above
   const auto frame = cut(active, most, active.staged ? staged.size() : most);
   frame_.resize(frame.frameBytes());
   auto* at = frame_.data();

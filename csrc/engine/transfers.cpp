@@ -90,7 +90,7 @@ void Transfers::tryStart(uint64_t id) {
   const auto& part = partOf(*active);
   auto& known = known_[part.remote->id];
   if (!known.resolved) {
-    resolving_[part.remote->id].insert(id);
+    resolving_[part.remote->id].push_back(id);
     askFor(*active, known);
     return;
   }
@@ -142,7 +142,7 @@ void Transfers::startByRoute(uint64_t id, const RemoteBuffer& memory) {
   const void* const enrolled =
       registrar != nullptr ? part.local->enrolled(registrar) : nullptr;
   if (registrar != nullptr && enrolled == nullptr) {
-    enrolling_[part.local.get()].insert(id);
+    enrolling_[part.local.get()].push_back(id);
     regions_.enrollLater(part.local, registrar);
     return;
   }
@@ -196,19 +196,11 @@ void Transfers::visit(
   if (waiting.empty()) {
     return;
   }
-  try {
-    for (const auto id : waiting.mapped()) {
-      const auto* const active = active_.find(id);
-      if (active != nullptr && active->state == State::kResolving) {
-        visit(id, *active);
-      }
+  for (const auto id : waiting.mapped()) {
+    const auto* const active = active_.find(id);
+    if (active != nullptr && active->state == State::kResolving) {
+      visit(id, *active);
     }
-  } catch (const std::bad_alloc&) { // for when it is called again
-    auto back = all.insert(std::move(waiting));
-    if (!back.inserted) {
-      back.position->second.merge(back.node.mapped());
-    }
-    throw;
   }
 }
 
@@ -298,17 +290,18 @@ void Transfers::end(uint64_t id, const Status& status) {
   const auto active = active_.take(id);
   const auto& part = partOf(active);
   const auto& transfer = active.transfer;
-  const EndsAnyway ends(completions_, transfer->open == 1 ? transfer : nullptr);
+  const bool first = !status.ok() && transfer->problem.ok();
+  if (first) {
+    transfer->problem = status;
+  }
+  const bool last = --transfer->open == 0;
+  const EndsAnyway ends(completions_, last ? transfer : nullptr);
   std::erase(sending_, id);
   framed_ = framed_ == id ? 0 : framed_;
   if (active.state != State::kResolving) {
     release(part.remote->id);
   }
-  const bool first = !status.ok() && transfer->problem.ok();
-  if (first) {
-    transfer->problem = status;
-  }
-  if (--transfer->open == 0) {
+  if (last) {
     finish(transfer);
   } else if (first) {
     stop(transfer, status);

@@ -3,7 +3,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <set>
 #include <vector>
 
 #include "core/fault.h"
@@ -116,7 +115,7 @@ class Transfers {
   Status refusal(const Transfer::Part& part) const;
   void askFor(const Active& active, Known& known);
   // Those that wait for something, in the order in which they have begun to.
-  using Waiting = std::set<uint64_t>;
+  using Waiting = std::vector<uint64_t>;
   template <typename Key, typename Visit>
   void visit(std::map<Key, Waiting>& all, const Key& key, const Visit& visit);
   void tryStart(uint64_t id);

@@ -85,6 +85,7 @@ void WireUp::run() {
 void WireUp::round() {
   collectTasks();
   state_.closeGraveyard();
+  state_.enroller.standIn();
   answerJoins();
   upgrades_.advance();
   recovery_.advance();
@@ -107,11 +108,16 @@ void WireUp::answerJoins() {
     joins = state_.membership.takeWaiting();
   }
   for (const auto& waiting : joins) {
-    prepareAll(state_, waiting.unprepared);
-    const Section section(state_);
-    if (waiting.channel->alive()) {
-      state_.membership.onMembership(waiting.channel, waiting.join);
-      state_.sleeper.kick(); // what waited may not have gone out as a whole
+    try {
+      prepareAll(state_, waiting.unprepared);
+      const Section section(state_);
+      if (waiting.channel->alive()) {
+        state_.membership.onMembership(waiting.channel, waiting.join);
+        state_.sleeper.kick(); // what waited may not have gone out as a whole
+      }
+    } catch (const std::bad_alloc&) {
+      const Section section(state_);
+      waiting.channel->failForWantOfMemory();
     }
   }
 }

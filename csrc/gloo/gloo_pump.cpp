@@ -6,7 +6,6 @@
 #include <cstring>
 #include <exception>
 #include <iterator>
-#include <new>
 #include <system_error>
 #include <utility>
 
@@ -63,12 +62,9 @@ void GlooPump::tell() {
 void GlooPump::breakWith(const char* what) noexcept {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (!closing_ && broken_.ok()) {
-    try {
-      broken_ =
-          Status(ErrorCode::kTransportFailed, std::string("Gloo: ") + what);
-    } catch (const std::bad_alloc&) { // a text so short takes none
-      broken_ = Status(ErrorCode::kExhausted, "no memory left");
-    }
+    broken_ = inWords([&] {
+      return Status(ErrorCode::kTransportFailed, std::string("Gloo: ") + what);
+    });
   }
   tell();
 }

@@ -192,9 +192,12 @@ void Pulls::finish(const CopyJob& job) {
     return;
   }
   --pull->running;
+  const bool failed = job.error != 0 && pull->status.ok();
+  if (failed) {
+    pull->status = inWords([&] { return readError(job); });
+  }
   finishPiece(desks_[pull->desk], 0);
-  if (job.error != 0 && pull->status.ok()) {
-    pull->status = readError(job);
+  if (failed) {
     closeDesk(desks_[pull->desk]);
   }
 }

@@ -293,12 +293,14 @@ TEST_F(PeerChannelTest, ConnectionStaysWhileACopyRunsOutsideOfTheLock) {
   ChannelTable table(sleeper);
   table.add({}, {}, channel, std::nullopt);
   channel->fail(kBroken);
-  const auto closed = table.reap();
+  std::vector<ChannelTable::Retired> closed;
+  table.reap(closed);
   EXPECT_TRUE(closed.empty())
       << "the connection is gone, but a copy of it is running";
   if (closed.empty()) {
     channel->finishCopy(job); // else: a null pointer
-    EXPECT_EQ(table.reap().size(), 1U);
+    table.reap(closed);
+    EXPECT_EQ(closed.size(), 1U);
   }
 }
 

@@ -127,8 +127,7 @@ bool Copier::addWorker() {
         startEngineThread([shared = shared_, &worker] { shared->run(worker); });
     shared_->workers.splice(shared_->workers.end(), one);
     return true;
-  } catch (const std::exception& error) {
-    logDebug(std::string("no thread for copies: ") + error.what());
+  } catch (const std::exception&) {
     return false;
   }
 }

@@ -188,17 +188,27 @@ class Running {
     }
     result_.hung = result_.output.find("=== HANGS") != std::string::npos;
     result_.well = result_.status == 0 && report_->finished &&
-        !report_->leaks && report_->complaints[0] == '\0' &&
+        (!report_->leaks || driverLeaks()) && report_->complaints[0] == '\0' &&
         report_->descriptors <= allowance_.descriptors &&
-        (report_->threads <= allowance_.threads || keepsThreads());
+        (report_->threads <= allowance_.threads || driverFails());
     return result_;
   }
 
  private:
-  // Each stream of the fake driver has a thread, also one that it has not
-  // destroyed when it was asked to.
-  bool keepsThreads() const {
+  // Each stream of the fake driver has a thread, and each module memory, also
+  // those that it has not destroyed when it was asked to.
+  bool driverFails() const {
     return result_.fault.call == Call::kCuda;
+  }
+  bool driverLeaks() const {
+    const std::string& text = result_.output;
+    bool all = driverFails();
+    for (auto at = text.find(" leak of "); all && at != text.npos;) {
+      const auto next = text.find(" leak of ", at + 1);
+      all = text.substr(at, next - at).find("libcuda.so") != text.npos;
+      at = next;
+    }
+    return all;
   }
   std::string read(size_t begin, size_t most) const {
     std::string text(most, '\0');

@@ -60,9 +60,8 @@ bool wanted(uint64_t n) {
   return colon == std::string::npos || std::stoull(only.substr(colon + 1)) == n;
 }
 
-bool allocates(const CallKind& kind) {
-  return kind.call == Call::kCallerAllocation ||
-      kind.call == Call::kEngineAllocation;
+bool allocates(Call call) {
+  return call == Call::kCallerAllocation || call == Call::kEngineAllocation;
 }
 
 class Faults : public ::testing::TestWithParam<FaultWay> {
@@ -120,7 +119,7 @@ class Faults : public ::testing::TestWithParam<FaultWay> {
   }
   static void
   addEach(const CallKind& kind, uint64_t calls, std::vector<Fault>& faults) {
-    const auto most = allocates(kind) ? kSelectedAllocations : kSelected;
+    const auto most = allocates(kind.call) ? kSelectedAllocations : kSelected;
     const uint64_t step = all() ? 1 : 1 + (calls - 1) / most;
     for (uint64_t n = firstOf(step); n <= calls; n += step) {
       for (size_t i = 0; i < kind.errors.size(); ++i) {
@@ -153,7 +152,12 @@ class Faults : public ::testing::TestWithParam<FaultWay> {
                     : result.describe(way))
             << std::endl;
     }
-    EXPECT_TRUE(result.well) << result.describe(way);
+    // What one thread is for another one can do, and one allocation that has
+    // failed is no reason to lose an operation.
+    const bool mayBeSlow = result.fault.times > 1 ||
+        (result.fault.call != Call::kThread && !allocates(result.fault.call));
+    const bool inTime = mayBeSlow || !result.slow();
+    EXPECT_TRUE(result.well && inTime) << result.describe(way);
   }
 
   std::ofstream file_;
