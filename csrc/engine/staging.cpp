@@ -47,7 +47,8 @@ bool StagedSource::fetch(const Gather& gather) {
   const auto before = pieces_.size();
   user_.begins();
   try {
-    Piece piece{0, nullptr, std::make_shared<bool>(false)};
+    Piece piece;
+    piece.there = std::make_shared<bool>(false);
     Ranges next;
     gather(kPieceBytes, next);
     for (const auto& range : next) {

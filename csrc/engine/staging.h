@@ -59,7 +59,7 @@ class StagedSource {
 
  private:
   struct Piece {
-    size_t size;
+    size_t size = 0;
     std::shared_ptr<std::byte> bytes;
     std::shared_ptr<bool> there; // shared with the copy, which may end later
   };
