@@ -16,7 +16,8 @@ void setLogSink(LogSink sink);
 bool logEnabled(LogLevel level);
 void log(LogLevel level, const std::string& line);
 
-// Past all sinks, and without allocating: "<what>: no memory left".
+// Past all sinks, and without allocating: "<what>: this process has no memory
+// left".
 void logWithoutMemory(const char* what) noexcept;
 
 inline void logError(const std::string& line) {
