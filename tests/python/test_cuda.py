@@ -58,3 +58,9 @@ def test_collectives(tmp_path: Path) -> None:
     status, output = torchrun(PROGRAMS / "cuda_collectives.py", [], 3, tmp_path)
     assert status == 0, output
     assert output.count("all right") == 3
+
+
+def test_collectives_of_gpu_check(tmp_path: Path) -> None:
+    status, output = torchrun(PROGRAMS / "cuda_nccl.py", [], 2, tmp_path)
+    assert status == 0, output
+    assert output.count("all right") == 2

@@ -96,6 +96,7 @@ def figures(built: Path, *, separate_gpus: bool, fake: bool) -> Iterator[Step]:
 def tests(*, separate_gpus: bool, fake: bool) -> Iterator[Step]:
     """The programs that the test suite runs on the fake driver."""
     late = {**LAZY, **EXPANDABLE}
+    yield Step("collectives by NCCL", ranks("cuda_nccl"), 60, OURS, LAZY)
     yield Step("cuda_messages, lazy loading", MESSAGES, 60, OURS, LAZY)
     yield Step("cuda_transfers", ranks("cuda_transfers"), 60, OURS, LAZY)
     yield Step("cuda_messages, expandable", MESSAGES, 60, OURS, late)

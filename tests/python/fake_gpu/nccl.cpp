@@ -38,6 +38,40 @@ class Nccl final : public c10d::Backend {
       return carrier_->allreduce(own, options);
     });
   }
+  WorkPtr allreduce_coalesced(
+      Tensors& tensors,
+      const c10d::AllreduceCoalescedOptions& options) override {
+    return byCpu("allreduce_coalesced", tensors, [&](Tensors& own) {
+      return carrier_->allreduce_coalesced(own, options);
+    });
+  }
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options)
+      override {
+    return byCpu("reduce", tensors, [&](Tensors& own) {
+      return carrier_->reduce(own, options);
+    });
+  }
+  WorkPtr allgather(
+      std::vector<Tensors>& outputs,
+      Tensors& inputs,
+      const c10d::AllgatherOptions& options) override {
+    Tensors all = outputs.at(0);
+    all.push_back(inputs.at(0));
+    return byCpu("allgather", all, [&](Tensors& own) {
+      std::vector<Tensors> out{Tensors(own.begin(), own.end() - 1)};
+      Tensors in{own.back()};
+      return carrier_->allgather(out, in, options);
+    });
+  }
+  WorkPtr _reduce_scatter_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      const c10d::ReduceScatterOptions& options) override {
+    Tensors all{output, input};
+    return byCpu("_reduce_scatter_base", all, [&](Tensors& own) {
+      return carrier_->_reduce_scatter_base(own[0], own[1], options);
+    });
+  }
   WorkPtr _allgather_base(
       at::Tensor& output,
       at::Tensor& input,
