@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "engine/engine.h"
+#include "torch_ext/c10d/coalescing.h"
 #include "torch_ext/c10d/collective_work.h"
 #include "torch_ext/c10d/collectives.h"
 #include "torch_ext/c10d/monitored_barrier.h"
@@ -170,6 +171,14 @@ class DlslimeBackend final : public c10d::Backend {
   WorkPtr alltoall(Tensors&, Tensors&, const c10d::AllToAllOptions&) override;
   WorkPtr barrier(const c10d::BarrierOptions&) override;
   void monitoredBarrier(const c10d::BarrierOptions&, bool) override;
+  // Of collectives. torch sends and receives without it, since each of those
+  // has a work of its own (supportsCoalescing).
+  void startCoalescing() override {
+    coalescing_.start();
+  }
+  WorkPtr endCoalescing() override {
+    return coalescing_.end();
+  }
 
 #if DLSLIME_TORCH_HAS_SUSPEND // --- backend_memory.cpp --------------------
   // Gives memory back until resume(): idle buffers and registrations of the
@@ -215,6 +224,7 @@ class DlslimeBackend final : public c10d::Backend {
       std::make_shared<LiveCollectives>();
   const std::shared_ptr<Collectives> collectives_;
   MonitoredBarrier monitoredBarrier_;
+  Coalescing coalescing_;
   Splits splits_;
   std::atomic<uint64_t> sequence_{0};
 #ifdef C10D_BACKEND_HAS_WINDOW

@@ -6,7 +6,7 @@ import torch.distributed._functional_collectives as funcol
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from harness import all_routes, run_world
+from harness import all_routes, dlslime_only, run_world
 
 
 def _all_reduce_coalesced(rank: int, size: int) -> None:
@@ -76,6 +76,50 @@ def _coalescing_manager(rank: int, size: int) -> None:
 
 def test_coalescing_manager_over_all_reduces() -> None:
     run_world(_coalescing_manager, 2)
+
+
+def _manager_of_a_device(rank: int, size: int) -> None:
+    """As DeepSpeed enters it; a kind of collective that torch does not gather is begun in it."""
+    device = torch.device("cpu")
+    for async_ops in (True, False):
+        tensors = [torch.full((4,), float(rank)) for _ in range(3)]
+        with dist._coalescing_manager(device=device, async_ops=async_ops) as manager:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        if async_ops:
+            manager.wait()
+        assert all(t[0].item() == size * (size - 1) / 2 for t in tensors)
+    roots = [torch.full((1000,), float(rank)) for _ in range(size)]
+    with dist._coalescing_manager(device=device, async_ops=True) as manager:
+        for root, tensor in enumerate(roots):
+            dist.broadcast(tensor, root, async_op=True)
+    manager.wait()
+    (work,) = manager.works
+    assert work.is_completed()
+    assert work.is_success()
+    assert [t.unique().tolist() for t in roots] == [[r] for r in range(size)]
+
+
+@dlslime_only
+def test_coalescing_manager_of_a_device() -> None:
+    run_world(_manager_of_a_device, 2)
+
+
+def _manager_left_by_an_exception(rank: int, size: int) -> None:
+    group, device = dist.group.WORLD, torch.device("cpu")
+    assert group is not None
+    group._start_coalescing(device)
+    for _ in range(200):
+        dist.broadcast(torch.ones(3), 0)
+    group._start_coalescing(device)
+    assert group._end_coalescing(device) is None
+    dist.broadcast(torch.ones(3), 0)
+    assert group._end_coalescing(device) is None
+
+
+@dlslime_only
+def test_coalescing_begins_anew_after_an_exception() -> None:
+    run_world(_manager_left_by_an_exception, 2)
 
 
 def _sparse(rank: int, size: int) -> None:

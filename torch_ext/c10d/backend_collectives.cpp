@@ -87,7 +87,9 @@ WorkPtr DlslimeBackend::runOn(
   if (device != c10::DeviceType::CPU) {
     const auto begun = Clock::now();
     const auto backend = collectives_->await(device, limit);
-    return call(*backend, within(limit, begun, options));
+    const auto work = call(*backend, within(limit, begun, options));
+    coalescing_.note(work);
+    return work;
   }
   const auto work = c10::make_intrusive<CollectiveWork>(CollectiveWork::Setup{
       handle_, liveCollectives_, collectives_, type, number, limit});
@@ -109,6 +111,7 @@ WorkPtr DlslimeBackend::runOn(
   if (aborted_.load()) { // while this one was begun
     work->abort();
   }
+  coalescing_.note(work);
   return work;
 }
 

@@ -154,12 +154,13 @@ def data_parallel(rank: int, peer: int) -> None:
 
 
 def coalesced(rank: int, peer: int) -> None:
-    tensors = [filled(rank + 1), filled(rank + 1, LONG)]
-    with dist._coalescing_manager(async_ops=True) as coalescing:
-        for tensor in tensors:
-            dist.all_reduce(tensor)
-    coalescing.wait()
-    assert all(all_are(tensor, 3) for tensor in tensors)
+    for device in (None, torch.device("cuda")):  # as Megatron enters it, and as DeepSpeed
+        tensors = [filled(rank + 1), filled(rank + 1, LONG)]
+        with dist._coalescing_manager(device=device, async_ops=True) as coalescing:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+        coalescing.wait()
+        assert all(all_are(tensor, 3) for tensor in tensors)
 
 
 def aborted_by_both(rank: int, peer: int) -> None:
