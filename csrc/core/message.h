@@ -58,6 +58,7 @@ enum class RefusalReason : uint32_t {
   kTaken = 1, // an endpoint that has its peer
   kTooManyGuests, // a hub with so many that it has not accepted
   kTooMuchUnread, // a hub that keeps so many bytes of guests that have left
+  kTooManyOfOne, // a hub where this process has so many endpoints
 };
 
 // How an announced message ended at the receiver.

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -75,20 +75,27 @@ class WordRead {
   int error_ = 0;
 };
 
-// Processes whose memory has kept a read from returning: once is enough.
+// Processes whose memory has kept a read from returning: nothing is read of
+// one until that has returned, and never again of one that does it repeatedly.
 class SilentProcesses {
  public:
   void add(uint32_t pid) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    pids_.insert(pid);
+    auto& process = processes_[pid];
+    process.silent = true;
+    ++process.times;
   }
   void remove(uint32_t pid) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    pids_.erase(pid);
+    const auto found = processes_.find(pid);
+    if (found != processes_.end()) {
+      found->second.silent = found->second.times >= kMostTimes;
+    }
   }
   bool contains(uint32_t pid) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    return pids_.contains(pid);
+    const auto found = processes_.find(pid);
+    return found != processes_.end() && found->second.silent;
   }
   static SilentProcesses& all() {
     static auto* const one = new SilentProcesses; // a thread may outlive main()
@@ -96,8 +103,13 @@ class SilentProcesses {
   }
 
  private:
+  static constexpr int kMostTimes = 3;
+  struct Process {
+    bool silent = false; // now
+    int times = 0;
+  };
   std::mutex mutex_;
-  std::set<uint32_t> pids_; // guarded by mutex_
+  std::map<uint32_t, Process> processes_; // by pid; guarded by mutex_
 };
 
 // Zero: there is none any more. Throws Error: it can't be read.

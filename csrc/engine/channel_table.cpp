@@ -42,8 +42,22 @@ void ChannelTable::add(
     sleeper_.add(socket->fd(), token);
     channel->useSocket(socket->fd());
   }
+  auto origin = socket ? socket->peerOrigin() : "";
   entries_.push_back(
-      {key, std::move(contact), std::move(channel), std::move(socket), token});
+      {key,
+       std::move(contact),
+       std::move(channel),
+       std::move(socket),
+       token,
+       std::move(origin)});
+}
+
+size_t ChannelTable::countOf(const std::string& origin) const {
+  const auto count =
+      std::count_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return entry.origin == origin;
+      });
+  return static_cast<size_t>(count);
 }
 
 ChannelTable::Entry& ChannelTable::entryOf(const PeerChannel& channel) {

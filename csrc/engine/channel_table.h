@@ -40,6 +40,8 @@ class ChannelTable {
       Contact contact,
       std::shared_ptr<PeerChannel> channel,
       std::optional<ControlSocket> socket);
+  // How many there are with what ControlSocket::peerOrigin() calls so.
+  size_t countOf(const std::string& origin) const;
   // Empty: there is no such channel.
   Bytes pairSecretOf(const ChannelKey& key) const;
   void replaceSocket(const PeerChannel& channel, ControlSocket socket);
@@ -101,6 +103,7 @@ class ChannelTable {
     std::shared_ptr<PeerChannel> channel;
     std::optional<ControlSocket> socket;
     uint64_t token;
+    std::string origin; // empty: it is the channel to oneself
   };
   const Entry* aliveWith(const ChannelKey& key) const;
   void dropSocket(Entry& entry);

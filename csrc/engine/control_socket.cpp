@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -134,6 +135,18 @@ ControlSocket ControlSocket::connectTo(const std::string& abstractName) {
   return made;
 }
 
+uint32_t ControlSocket::requireUser(uint32_t own) const {
+  const auto other = credentials();
+  if (other.uid != own && other.uid != geteuid()) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "its socket belongs to a process of uid " + std::to_string(other.uid) +
+            ", and this process is of uid " + std::to_string(own) +
+            ": nothing is said to it");
+  }
+  return other.pid;
+}
+
 ControlSocket ControlSocket::startConnecting(const std::string& address) {
   const auto to = NetAddress::parse(address);
   ControlSocket made(makeSocket(to.name.ss_family));
@@ -194,6 +207,10 @@ std::string ControlSocket::peerSource() const {
   }
   const auto text = peerText();
   return text.substr(0, text.rfind(':'));
+}
+
+std::string ControlSocket::peerOrigin() const {
+  return local() ? peerText() : peerSource();
 }
 
 namespace {

@@ -83,10 +83,15 @@ class ControlSocket {
     uint32_t uid = 0; // effective
   };
   Credentials credentials() const; // of a unix socket
+  // The pid of what listens there. Throws Error: it is neither of this user nor
+  // of the one that this process runs as now.
+  uint32_t requireUser(uint32_t own) const;
   // "process 12 of uid 0", or "10.9.0.2:4711".
   std::string peerText() const;
   // "uid 0", or "10.9.0.2": the same for all connections of one origin.
   std::string peerSource() const;
+  // The one process of this host, or "10.9.0.2" of another.
+  std::string peerOrigin() const;
 
  private:
   bool receiveUpTo(size_t size);

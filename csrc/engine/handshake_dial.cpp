@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include "core/random.h"
 #include "engine/handshakes.h"
 
@@ -19,15 +17,7 @@ void Handshakes::connect(Attempt& attempt) {
     attempt.gone = error.status().code() == ErrorCode::kPeerFailed;
     throw;
   }
-  const auto other = attempt.socket->credentials();
-  if (other.uid != state_.self.uid && other.uid != geteuid()) {
-    throw Error(
-        ErrorCode::kPeerFailed,
-        "its socket belongs to a process of uid " + std::to_string(other.uid) +
-            ", and this process is of uid " + std::to_string(state_.self.uid) +
-            ": nothing is said to it");
-  }
-  attempt.context.peerPid = other.pid;
+  attempt.context.peerPid = attempt.socket->requireUser(state_.self.uid);
   sendGreeting(attempt);
 }
 

@@ -12,18 +12,36 @@ namespace dlslime {
 
 namespace {
 constexpr microseconds kDrainPause{50};
-constexpr milliseconds kMostDraining{1100}; // a little more than a device may
+constexpr milliseconds kMostDraining{200}; // all other handshakes wait
 } // namespace
 
 // What is begun by one source leaves room for all others.
 bool Handshakes::roomFor(const Incoming& incoming) const {
-  const auto source = incoming.source();
-  const auto ofSource =
+  const auto origin = incoming.socket.peerOrigin();
+  const auto ofOrigin =
       std::count_if(guests_.begin(), guests_.end(), [&](const Guest& guest) {
-        return guest.incoming.source() == source;
+        return guest.incoming.socket.peerOrigin() == origin;
       });
   return guests_.size() < limits_.proven &&
-      static_cast<size_t>(ofSource) < limits_.provenOfOneSource;
+      static_cast<size_t>(ofOrigin) < limits_.provenOfOneSource;
+}
+
+// A member may say that it is any number of processes, and each connection
+// keeps memory and descriptors of ours.
+void Handshakes::requireRoomToStay(const Incoming& incoming) const {
+  const auto& socket = incoming.socket;
+  const auto origin = socket.peerOrigin();
+  const bool one = socket.local() && socket.credentials().pid != 0;
+  const auto most =
+      one ? limits_.connectionsOfOneProcess : limits_.connectionsOfOneHost;
+  const Section section(state_);
+  const auto open = state_.channels.countOf(origin);
+  if (open >= most) {
+    throw Error(
+        ErrorCode::kExhausted,
+        origin + " has " + std::to_string(open) +
+            " connections to this process, which are as many as it may have");
+  }
 }
 
 void Handshakes::onIncoming(Incoming incoming) {
@@ -93,6 +111,7 @@ bool Handshakes::onConfirm(Guest& guest) {
           " came to nothing: " + error.what());
       noteFailure(key, {Status(ErrorCode::kPeerFailed, error.what()), false});
     }
+    sideSockets_->forget(incoming.hello.nonce);
   }
   return true;
 }
@@ -111,6 +130,9 @@ std::optional<Handshakes::Made> Handshakes::answer(
     if (auto already = answerReplacing(key, hello)) {
       refusal = std::move(*already);
       return std::nullopt;
+    }
+    if (hello.replaces == 0) {
+      requireRoomToStay(incoming);
     }
   }
   auto* const transport = state_.transports.find(hello.route);
@@ -151,6 +173,8 @@ std::optional<Welcome> Handshakes::answerReplacing(
     const ChannelKey& key,
     const Hello& hello) {
   std::shared_ptr<PeerChannel> channel;
+  // It has been asked for before: then the peer waits, and not this thread.
+  bool again = false;
   {
     const Section section(state_);
     channel = state_.channels.find(key);
@@ -170,13 +194,15 @@ std::optional<Welcome> Handshakes::answerReplacing(
           {},
           0};
     }
-    if (channel->open() && !channel->handOver(why)) {
+    again = !channel->open();
+    if (!again && !channel->handOver(why)) {
       return Welcome{Verdict::kRefused, "it can't be replaced now", {}, 0};
     }
   }
   // What came by the old one counts, and takes microseconds to see; or longer
   // by Gloo: then the peer asks again.
-  for (const auto end = deadlineAfter(kMostDraining); Clock::now() < end;) {
+  const auto end = again ? Clock::now() : deadlineAfter(kMostDraining);
+  for (;;) {
     {
       const Section section(state_);
       channel->poll();
@@ -192,6 +218,9 @@ std::optional<Welcome> Handshakes::answerReplacing(
         state_.channels.dropSocket(*channel);
         return std::nullopt;
       }
+    }
+    if (Clock::now() >= end) {
+      break;
     }
     std::this_thread::sleep_for(kDrainPause);
   }
@@ -215,7 +244,9 @@ std::shared_ptr<Group> Handshakes::groupOf(
   return replaced ? state_.groupUsing(*replaced, rank) : nullptr;
 }
 
-Transport::Context Handshakes::contextOf(const Incoming& incoming) {
+Transport::Context Handshakes::contextOf(
+    const Incoming& incoming,
+    const Transport& transport) {
   const auto& hello = incoming.hello;
   Transport::Context context;
   context.nonce = hello.nonce;
@@ -223,7 +254,9 @@ Transport::Context Handshakes::contextOf(const Incoming& incoming) {
   if (incoming.socket.local()) {
     context.peerPid = incoming.socket.credentials().pid;
   }
-  sideSockets_->expect(hello.nonce);
+  if (needsGroup(transport)) {
+    sideSockets_->expect(hello.nonce);
+  }
   context.sideSocket = [all = sideSockets_,
                         nonce = hello.nonce](TimePoint deadline) {
     return all->take(nonce, deadline);
@@ -243,7 +276,7 @@ std::optional<Handshakes::Made> Handshakes::connectGuest(
     refusal = {Verdict::kNotJoined, kNotJoinedText, {}};
     return std::nullopt;
   }
-  auto context = contextOf(incoming);
+  auto context = contextOf(incoming, transport);
   if (group) {
     context.carrierSource = group->options().carrierSource;
   }
@@ -311,10 +344,21 @@ void Handshakes::welcome(
   }
 }
 
+// Nothing comes of these, and nothing may go on waiting for them.
+void Handshakes::dropGuests(const std::function<bool(const Guest&)>& which) {
+  std::erase_if(guests_, [&](const Guest& guest) {
+    const bool dropped = which(guest);
+    if (dropped) {
+      sideSockets_->forget(guest.incoming.hello.nonce);
+    }
+    return dropped;
+  });
+}
+
 // Our own attempt, and an earlier one of the same peer.
 void Handshakes::dropOthers(const ChannelKey& key) {
   drop(key);
-  std::erase_if(guests_, [&](const Guest& other) {
+  dropGuests([&](const Guest& other) {
     return !other.made.probe && other.made.key == key;
   });
 }

@@ -321,9 +321,7 @@ void Handshakes::expire(TimePoint looked) {
   for (const auto& key : late) {
     onLate(key);
   }
-  std::erase_if(guests_, [looked](const Guest& guest) {
-    return guest.deadline <= looked;
-  });
+  dropGuests([looked](const Guest& guest) { return guest.deadline <= looked; });
   acceptor_.expire(looked);
 }
 

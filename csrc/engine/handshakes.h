@@ -189,16 +189,20 @@ class Handshakes {
   // handshake_guests.cpp
   void onIncoming(Incoming incoming);
   bool roomFor(const Incoming& incoming) const;
+  void requireRoomToStay(const Incoming& incoming) const;
   bool onConfirm(Guest& guest); // true: finished with it
   std::optional<Made> answer(Incoming& incoming, Welcome& refusal);
   void bringSideSocket(Incoming& incoming);
   std::optional<Welcome> answerReplacing(
       const ChannelKey& key,
       const Hello& hello);
+  void dropGuests(const std::function<bool(const Guest&)>& which);
   void dropOthers(const ChannelKey& key);
   uint64_t lastSeen(const ChannelKey& key);
   std::shared_ptr<Group> groupOf(const ChannelKey& key, const Hello& hello);
-  Transport::Context contextOf(const Incoming& incoming);
+  Transport::Context contextOf(
+      const Incoming& incoming,
+      const Transport& transport);
   std::optional<Made>
   connectGuest(Incoming& incoming, Transport& transport, Welcome& refusal);
   void welcome(Incoming& incoming, const ChannelKey& key, Offer reply);

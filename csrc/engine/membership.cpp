@@ -36,6 +36,11 @@ Status refusalOf(const MessageHeader& answer) {
           " bytes of guests that have left, which its owner has not read "
           "(DLSLIME_UNEXPECTED_LIMIT): come again once it has";
       break;
+    case RefusalReason::kTooManyOfOne:
+      why = "this process has " + amount +
+          " endpoints at that hub, which are as many as it may have: close "
+          "some";
+      break;
   }
   return {ErrorCode::kPeerFailed, why};
 }
@@ -43,6 +48,9 @@ Status refusalOf(const MessageHeader& answer) {
 } // namespace
 
 std::shared_ptr<Group> Membership::add(uint64_t epoch, GroupOptions options) {
+  while (groups_.contains(nextId_)) {
+    ++nextId_; // a hub's guests come and go until the numbers begin anew
+  }
   const auto id = nextId_++;
   auto group = std::make_shared<Group>(
       id, epoch, std::move(options), completions_, wake_);

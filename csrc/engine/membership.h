@@ -78,6 +78,7 @@ class Membership final : public ChannelOwner {
   void onJoin(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& join);
+  size_t guestsBy(const PeerChannel& channel, const Guests* hub) const;
   void admit(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& join,

@@ -1,9 +1,29 @@
 // The groups of those that join a hub, and endpoints that have their peer.
+#include <algorithm>
+
 #include "engine/membership.h"
 
 namespace dlslime {
 
 using State = Group::LinkState;
+
+namespace {
+// A process has an endpoint, or some, for each peer that it talks to.
+constexpr size_t kMostOfOneProcess = 4096;
+} // namespace
+
+// Those of a hub that are there, by this connection: accepted or not.
+size_t Membership::guestsBy(const PeerChannel& channel, const Guests* hub)
+    const {
+  const auto count =
+      std::count_if(groups_.begin(), groups_.end(), [&](const auto& entry) {
+        auto& group = *entry.second;
+        return group.options().hub.get() == hub &&
+            group.link(1).state == State::kReady &&
+            group.link(1).channel.get() == &channel;
+      });
+  return static_cast<size_t>(count);
+}
 
 // A guest whose connection breaks before it knows comes again, as a new one:
 // the group that it had here has failed by then.
@@ -18,6 +38,15 @@ void Membership::admit(
   }
   if (const auto why = guests->refusal(*channel)) {
     refuse(channel, join, MessageType::kRefused, *why);
+    return;
+  }
+  const auto there = guestsBy(*channel, guests.get());
+  if (there >= kMostOfOneProcess) {
+    refuse(
+        channel,
+        join,
+        MessageType::kRefused,
+        {RefusalReason::kTooManyOfOne, there});
     return;
   }
   auto options = hub.options();

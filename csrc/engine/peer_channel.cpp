@@ -1,6 +1,7 @@
 #include "engine/peer_channel.h"
 
 #include <algorithm>
+#include <bit>
 #include <new>
 
 #include "core/log.h"
@@ -13,6 +14,8 @@ namespace {
 // goes by the kernel's network takes its time.
 constexpr milliseconds kDrainTime{1000};
 constexpr milliseconds kSlowDrainTime{10000};
+// More than a ring holds of the smallest messages, in looks at it.
+constexpr int kMostLastLooks = 16 * 1024;
 
 // Tells a part of a failure, which may be told again: what there is no memory
 // for at first would wait for ever.
@@ -105,7 +108,7 @@ void PeerChannel::resumed(
   for (const auto& entry : rejected_) {
     reasons += "; not by " + entry.route + ": " + entry.reason;
   }
-  logWarning(
+  sayReplaced(
       "connected to pid " + std::to_string(peer_.pid) + " on " + peer_.host +
       " again, by " + route_ + " " + connection_->describe() +
       ": what was lost is sent again" + reasons);
@@ -136,7 +139,8 @@ bool PeerChannel::replace(const Status& why, Connection::Replaceable least) {
       !peerClosed_.ok()) {
     return false;
   }
-  logWarning(
+  ++replacements_;
+  sayReplaced(
       "the connection to pid " + std::to_string(peer_.pid) + " on " +
       peer_.host + " by " + route_ +
       (least == Connection::Replaceable::kBroken ? " is lost ("
@@ -154,6 +158,18 @@ bool PeerChannel::replace(const Status& why, Connection::Replaceable least) {
   transfers_->sever();
   connection_->sever();
   return true;
+}
+
+// A peer may ask for another connection as often as it likes.
+void PeerChannel::sayReplaced(const std::string& what) const {
+  if (!std::has_single_bit(replacements_)) {
+    logInfo(what);
+    return;
+  }
+  logWarning(
+      replacements_ == 1 ? what
+                         : what + " (the " + std::to_string(replacements_) +
+              "th time; told of the 1st, 2nd, 4th, 8th, ...)");
 }
 
 // Everything that came by the old connection has been handled.
@@ -308,10 +324,18 @@ void PeerChannel::fail(const Status& why) {
 }
 
 void PeerChannel::peerClosed(const Status& why) {
-  while (state_ == State::kOpen && poll()) {
-    // What it sent before it went still counts.
+  // What it sent before it went still counts; one that is there all the same,
+  // and goes on sending, would keep us here.
+  int looks = 0;
+  while (state_ == State::kOpen && looks < kMostLastLooks && poll()) {
+    ++looks;
   }
   peerClosed_ = why;
+  if (looks == kMostLastLooks) {
+    fail(
+        Status(why.code(), why.message() + ", and messages come all the same"));
+    return;
+  }
   if (state_ == State::kSevered) {
     connection_ ? detachIfDrained() : fail(why);
     return;

@@ -249,6 +249,7 @@ class PeerChannel final : public ConnectionEvents,
 
  private:
   bool replace(const Status& why, Connection::Replaceable least);
+  void sayReplaced(const std::string& what) const;
   void use(
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected,
@@ -276,6 +277,7 @@ class PeerChannel final : public ConnectionEvents,
   TimePoint detachAt_{}; // severed: whatever the connection says
   TimePoint giveUpAt_ = never(); // failed: the same
   uint32_t generation_ = 1;
+  uint32_t replacements_ = 0; // that have begun
   bool quiet_ = true; // no memory is touched for a severed connection
   std::unique_ptr<Connection> severed_;
   Status peerClosed_; // set by peerClosed() until the route is drained

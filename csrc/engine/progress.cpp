@@ -17,6 +17,8 @@ namespace {
 // Between looks at a source that must be looked at, and has had no news for a
 // while: GPUs tell nobody what they have done.
 constexpr microseconds kNap{50};
+// Between two of what else there is to see, where every look finds news.
+constexpr int kLooksPerClock = 256;
 
 // Others see the flag, or we see what they have done: the looks that follow
 // acquire only, and such a load may overtake even a seq_cst store where the
@@ -97,6 +99,7 @@ bool Progress::wait(const Operation& operation, Deadline deadline) {
 bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
   int idlePolls = 0;
   int yields = 0; // since there was news
+  int looksWithNews = 0;
   TimePoint end{}, last{};
   int64_t displaced = -1;
   while (!operation.done()) {
@@ -105,6 +108,13 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       idlePolls = 0;
       displaced = -1;
       yields = 0;
+      // A peer may see to it that there always is some.
+      if (++looksWithNews % kLooksPerClock == 0) {
+        const auto now = Clock::now();
+        if (now >= deadline.at(now)) {
+          return operation.done();
+        }
+      }
       continue;
     }
     if (++idlePolls < (yields > 0 ? pace_.between() : pace_.before())) {
@@ -263,9 +273,11 @@ void Progress::background() {
     surviveWantOfMemory("progress", [&] {
       if (polled && !source_.mustLook()) {
         source_.step(nullptr);
+        int helped = 0;
         while (source_.help() && !stopping_.load()) {
+          hearOfDeaths(++helped);
         }
-        source_.onReady(sleeper_.wait(Clock::now())); // peers that died
+        hearOfDeaths(0);
       } else {
         serve();
       }
@@ -277,25 +289,34 @@ void Progress::background() {
   }
 }
 
+// Among news without end, too: of every so many looks at one.
+void Progress::hearOfDeaths(int looks) {
+  if (looks % kLooksPerClock == 0) {
+    source_.onReady(sleeper_.wait(Clock::now()));
+  }
+}
+
 void Progress::serve() {
   const auto seen = activity_.load(std::memory_order_relaxed);
   const auto alone = [&] {
-    return waiters_.load() == 0 &&
+    return waiters_.load() == 0 && !stopping_.load() &&
         (activity_.load(std::memory_order_relaxed) == seen ||
          source_.mustLook());
   };
   serving_.store(true, std::memory_order_seq_cst);
   bool news = true; // since the last nap: else one look is enough
-  while (!stopping_.load() && alone()) {
+  int looksWithNews = 0;
+  while (alone()) {
     const auto end = Clock::now() + (news ? servingSpin_ : microseconds(0));
     news = !source_.mustLook();
     do {
       while (source_.step(nullptr) && alone()) {
         news = true;
+        hearOfDeaths(++looksWithNews);
       }
       sched_yield();
     } while (alone() && Clock::now() < end);
-    if (alone() && !stopping_.load()) {
+    if (alone()) {
       sleepOnce(never());
     }
   }

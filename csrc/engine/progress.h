@@ -104,6 +104,7 @@ class Progress {
   void sleepOnce(TimePoint deadline);
   void background();
   void serve();
+  void hearOfDeaths(int looks);
 
   ProgressSource& source_;
   Sleeper& sleeper_;

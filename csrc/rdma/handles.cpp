@@ -53,10 +53,15 @@ std::string cannotRegister(const Context& context, size_t size, int error) {
       context.name() + ": " + errnoText(error);
 }
 
-ibv_mr* registerMemory(ProtectionDomain& domain, const MemoryView& view) {
+int accessOf(const MemoryView& view) {
+  return view.readOnly ? kReading : kAccess;
+}
+
+ibv_mr*
+registerMemory(ProtectionDomain& domain, const MemoryView& view, int access) {
   const auto& context = *domain.context();
-  auto* const region = context.verbs().regMr(
-      domain.get(), view.data, view.size, view.readOnly ? kReading : kAccess);
+  auto* const region =
+      context.verbs().regMr(domain.get(), view.data, view.size, access);
   if (region == nullptr) {
     const int error = errno;
     throw Error(
@@ -72,7 +77,7 @@ ibv_mr* registerGpu(
     const Accelerator::ForNics& gpu) {
   const auto& context = *domain.context();
   const auto& verbs = context.verbs();
-  const int access = view.readOnly ? kReading : kAccess;
+  const int access = accessOf(view);
   const bool byDmaBuf = gpu.dmaBuf && verbs.regDmabufMr != nullptr;
   ibv_mr* region = nullptr;
   if (byDmaBuf) {
@@ -151,7 +156,15 @@ ProtectionDomain::~ProtectionDomain() {
 }
 
 MemoryRegion::MemoryRegion(ProtectionDomainPtr domain, const MemoryView& view)
-    : domain_(std::move(domain)), region_(registerMemory(*domain_, view)) {}
+    : domain_(std::move(domain)),
+      region_(registerMemory(*domain_, view, accessOf(view))) {}
+
+MemoryRegion::MemoryRegion(
+    ProtectionDomainPtr domain,
+    const MemoryView& view,
+    OwnUse /*use*/)
+    : domain_(std::move(domain)),
+      region_(registerMemory(*domain_, view, IBV_ACCESS_LOCAL_WRITE)) {}
 
 MemoryRegion::MemoryRegion(
     ProtectionDomainPtr domain,

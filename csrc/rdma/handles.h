@@ -79,6 +79,9 @@ class MemoryRegion {
   // read-only. Throws Error whose text says what to do about a locked-memory
   // limit.
   MemoryRegion(ProtectionDomainPtr domain, const MemoryView& view);
+  // For this end alone: no key lets a peer reach it.
+  struct OwnUse {};
+  MemoryRegion(ProtectionDomainPtr domain, const MemoryView& view, OwnUse use);
   // Memory of a GPU: by its dma-buf, or else by its address, which takes a
   // module of the kernel (nvidia-peermem).
   MemoryRegion(

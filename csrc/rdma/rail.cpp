@@ -62,7 +62,8 @@ Rail::Rail(
       ring(nic->domain(), MemoryView{memory.ring(), kRingBytes}),
       mirror(
           nic->domain(),
-          MemoryView{memory.mirror(), kRingBytes + kScratchBytes}),
+          MemoryView{memory.mirror(), kRingBytes + kScratchBytes},
+          MemoryRegion::OwnUse{}),
       scratch(memory.scratch()),
       depths(depthsOn(*nic)),
       pair(nic, completions, depths, config),

@@ -3,8 +3,11 @@
 
 #include <thread>
 
+#include "core/at_end.h"
+#include "core/random.h"
 #include "engine/route.h"
 #include "fakes/cluster.h"
+#include "fakes/initiator.h"
 #include "fakes/log_capture.h"
 #include "fakes/memory_carriers.h"
 
@@ -301,6 +304,50 @@ TEST_F(EngineGloo, TruncatedMessageFailsItselfOnly) {
   EXPECT_EQ(receive->status().code(), ErrorCode::kTruncated);
   EXPECT_EQ(send->status().code(), ErrorCode::kTruncated);
   EXPECT_TRUE(world.passes(0, 1, 500000));
+}
+
+// Wait for the second socket, as what sets Gloo up does.
+class WaitingCarriers final : public gloo::CarrierSource {
+ public:
+  std::unique_ptr<gloo::Carrier> make(
+      const std::string& /*nonce*/,
+      int /*end*/,
+      const OpenSideSocket& side) override {
+    ++begun;
+    const AtEnd over([this] { ++ended; });
+    side(deadlineAfter(milliseconds(60000)));
+    throw Error(ErrorCode::kTransportFailed, "nobody should come");
+  }
+  std::atomic<int> begun{0}, ended{0};
+};
+
+// A member may come again and again: each time a thread would wait for it.
+TEST_F(EngineGloo, HandshakesThatComeToNothingLeaveNoThreads) {
+  constexpr int kTimes = 30;
+  const auto waiting = std::make_shared<WaitingCarriers>();
+  Cluster world(2, without(), [&](GroupOptions& options) {
+    options.carrierSource = waiting;
+    options.route = RoutePolicy::kGloo;
+  });
+  const auto record =
+      decodeAddress(*world.rendezvous("first")->tryGet(addressKey(0)));
+  const auto self = randomBytes(kInstanceBytes);
+  std::vector<Initiator> all;
+  for (int i = 0; i < kTimes; ++i) {
+    auto& peer =
+        all.emplace_back(ControlSocket::connectTo(record.socketName), record);
+    peer.greeting.self = peer.hello.self.instance = self;
+    peer.greeting.policy = RoutePolicy::kGloo;
+    peer.hello.route = "gloo";
+    peer.hello.nonce = std::to_string(i);
+    const auto welcome = peer.ask();
+    ASSERT_TRUE(welcome) << i;
+    ASSERT_EQ(welcome->verdict, Verdict::kAccepted) << welcome->text;
+  }
+  EXPECT_TRUE(eventually([&] {
+    return waiting->begun == kTimes && waiting->ended == kTimes - 1;
+  })) << waiting->ended
+      << " of " << waiting->begun << " have ended";
 }
 
 } // namespace

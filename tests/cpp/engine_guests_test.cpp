@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint32_t kTag = 5;
 constexpr int kMostWaiting = 1024; // guests of one process
+constexpr int kMostOfOne = 4096; // with those that have been accepted
 
 std::unique_ptr<Endpoint> endpointOf(
     const std::shared_ptr<Engine>& engine,
@@ -74,6 +75,38 @@ TEST_F(EngineGuests, WhoIsOneTooManyIsToldSoAndMayComeLater) {
   EXPECT_EQ(guests.size(), size_t(kMostWaiting));
   const auto later = come();
   EXPECT_TRUE(tell(*other, *later, 1).ok());
+  for (const auto& guest : guests) {
+    here->leave(*guest);
+  }
+}
+
+TEST_F(EngineGuests, AcceptedGuestsOfOneProcessAreBoundedToo) {
+  Hub hub(here, {});
+  std::vector<std::unique_ptr<Endpoint>> all;
+  std::vector<std::shared_ptr<Group>> guests;
+  while (guests.size() < kMostOfOne) {
+    std::vector<BufferPtr> sent;
+    for (int i = 0; i < kMostWaiting; ++i) {
+      all.push_back(endpointOf(other));
+      all.back()->connect(hub.address());
+      sent.push_back(send(*other, *all.back(), 1));
+    }
+    for (const auto& one : sent) {
+      ASSERT_TRUE(other->wait(*one, deadlineAfter(milliseconds(60000))));
+      ASSERT_TRUE(one->status().ok()) << one->status().message();
+    }
+    std::ranges::move(hub.accept(), std::back_inserter(guests));
+  }
+  const auto tooMany = endpointOf(other);
+  tooMany->connect(hub.address());
+  expectText(tell(*other, *tooMany, 1), "4096 endpoints", "has been closed");
+  all.pop_back(); // it leaves
+  const auto again = [&] {
+    const auto later = endpointOf(other);
+    later->connect(hub.address());
+    return tell(*other, *later, 1).ok();
+  };
+  EXPECT_TRUE(eventually(again));
   for (const auto& guest : guests) {
     here->leave(*guest);
   }

@@ -1,6 +1,7 @@
 // Whatever knocks at a process's socket: refused, logged, nothing else happens.
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <random>
@@ -185,6 +186,76 @@ TEST_F(ListenerTest, HundredsOfIdleConnectionsKeepNobodyOut) {
   EXPECT_TRUE(eventually([&] {
     return std::all_of(idle.begin(), idle.end(), isGone);
   })) << "silent ones end by themselves after a second";
+}
+
+// The kernel says whose memory is read and written, and not the peer: it would
+// have this process read and write that of any other.
+TEST_F(ListenerTest, PidThatAPeerClaimsIsNotBelieved) {
+  shm::ShmTransport transport{Config{}};
+  Transport::Context context;
+  context.nonce = "n";
+  context.initiator = true;
+  context.peerPid = static_cast<uint32_t>(getpid());
+  auto peer = initiator();
+  const auto offer = transport.offer(context);
+  peer.hello.nonce = context.nonce;
+  peer.hello.blob = offer.blob;
+  peer.hello.self.pid = static_cast<uint32_t>(getppid());
+  const auto welcome = peer.ask(offer.fds);
+  ASSERT_TRUE(welcome);
+  ASSERT_EQ(welcome->verdict, Verdict::kAccepted) << welcome->text;
+  const auto connection =
+      transport.finish(context, {welcome->blob, std::move(peer.received)});
+  Confirm confirm{context.nonce, {}, {}};
+  ASSERT_TRUE(eventually([&] { return connection->verify(confirm.blob); }));
+  peer.confirm(confirm);
+  auto& [engine, group] = world[0];
+  MessageHeader join;
+  join.type = MessageType::kJoin;
+  join.sequence = 1;
+  join.group = record.group;
+  join.source = 1;
+  join.id = 5;
+  join.offset = group->epoch();
+  ASSERT_TRUE(connection->send(join, {}));
+  const auto pid = [&] {
+    try {
+      return engine->peerPid(*group, 1);
+    } catch (const Error&) {
+      return 0U; // it has not joined yet
+    }
+  };
+  EXPECT_TRUE(eventually([&] { return pid() != 0; }));
+  EXPECT_EQ(pid(), static_cast<uint32_t>(getpid()));
+}
+
+// Each would keep a channel, and descriptors.
+TEST_F(ListenerTest, ConnectionsOfOneProcessAreFew) {
+  ASSERT_TRUE(world.passes(0, 1)); // it is of this process, too
+  const auto most = HandshakeLimits::ofProcess().connectionsOfOneProcess;
+  std::vector<Initiator> members;
+  const auto come = [&] {
+    members.push_back(initiator());
+    const auto welcome = offerBy(members.back());
+    EXPECT_TRUE(welcome);
+    return welcome.value_or(Welcome{});
+  };
+  const auto connected = [&](size_t count) {
+    return eventually([&] { return world[0].engine->connections() == count; });
+  };
+  for (size_t count = 2; count <= most; ++count) {
+    ASSERT_EQ(come().verdict, Verdict::kAccepted) << count;
+    members.back().confirm({"n", {}, {}});
+    ASSERT_TRUE(connected(count)) << count;
+  }
+  const auto refused = come();
+  EXPECT_EQ(refused.verdict, Verdict::kLater);
+  EXPECT_NE(refused.text.find("as many as it may have"), std::string::npos)
+      << refused.text;
+  EXPECT_TRUE(world.passes(0, 1));
+  members.clear();
+  ASSERT_TRUE(connected(1)) << "those that have ended are gone";
+  EXPECT_EQ(come().verdict, Verdict::kAccepted);
 }
 
 // Whatever one process begins and does not finish, others have room.

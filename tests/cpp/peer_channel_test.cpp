@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "engine/channel_table.h"
+#include "fakes/log_capture.h"
 #include "fakes/scripted_channel.h"
 #include "world.h"
 
@@ -273,6 +274,28 @@ TEST_F(PeerChannelTest, MessagesBeforeTheEndOfThePeerStillCount) {
   EXPECT_TRUE(receive->status().ok()) << receive->status().message();
   EXPECT_EQ(receive->result(), payload);
   EXPECT_EQ(channel->state(), PeerChannel::State::kFailed);
+}
+
+// Else this would stay under the engine's lock for as long as the peer likes.
+TEST_F(PeerChannelTest, PeerWhoseEndHasComeAndThatSendsOnIsGivenUp) {
+  connection->onPoll = [](ConnectionEvents& /*events*/) { return true; };
+  channel->peerClosed(kBroken);
+  EXPECT_EQ(channel->state(), PeerChannel::State::kFailed);
+  EXPECT_EQ(channel->failure().code(), kBroken.code());
+}
+
+// A peer may ask for them without end.
+TEST(PeerChannelLog, ReplacementsAreToldEverMoreRarely) {
+  LogCapture log;
+  const loopback::Faults faults{.replaceable = true};
+  Pair pair(faults);
+  for (int i = 0; i < 40; ++i) {
+    pair.replace(faults);
+    pair.settle();
+  }
+  // The 1st, 2nd, 4th, 8th, 16th and 32nd, at both ends.
+  EXPECT_EQ(log.count("another will take its place"), 12U) << log.all();
+  EXPECT_EQ(log.count("again, by"), 12U) << log.all();
 }
 
 // Progress would be made for ever, and the thread that makes it never sleep.

@@ -15,7 +15,7 @@ class ScriptedSource final : public ProgressSource {
  public:
   bool step(const Operation* /*awaited*/) override {
     ++steps;
-    return false;
+    return news;
   }
   bool beginSleep() override {
     if (onBeginSleep) {
@@ -28,11 +28,14 @@ class ScriptedSource final : public ProgressSource {
     return onEndsSoon && onEndsSoon();
   }
   void endSleep() override {}
-  void onReady(const std::vector<uint64_t>& /*tokens*/) override {}
+  void onReady(const std::vector<uint64_t>& /*tokens*/) override {
+    ++heard;
+  }
 
   std::function<void()> onBeginSleep;
   std::function<bool()> onEndsSoon;
-  std::atomic<int> steps{0}, sleeps{0};
+  std::atomic<int> steps{0}, sleeps{0}, heard{0};
+  std::atomic<bool> news{false}; // at every look
 };
 
 class ProgressTest : public ::testing::Test {
@@ -82,6 +85,29 @@ TEST_F(ProgressTest, WaitWithAPassedDeadlineStillLooksOnce) {
   const int before = source.steps;
   EXPECT_FALSE(progress.wait(*operation, Clock::now() - milliseconds(1)));
   EXPECT_GT(source.steps, before);
+}
+
+// A peer can see to it that there is always something.
+TEST(ProgressNews, WithoutEndHoldsUpNoDeadline) {
+  ScriptedSource source;
+  source.news = true;
+  Sleeper sleeper;
+  Progress progress(source, sleeper, microseconds(0));
+  const auto operation = makeSend(0, 0, {});
+  EXPECT_FALSE(progress.wait(*operation, deadlineAfter(milliseconds(10))));
+}
+
+TEST(ProgressNews, WithoutEndHidesNoDeathAndHoldsUpNoStop) {
+  ScriptedSource source;
+  source.news = true;
+  Sleeper sleeper;
+  Progress progress(
+      source, sleeper, microseconds(0), Progress::kMostSpin, kAnHour);
+  progress.start();
+  progress.attend();
+  EXPECT_TRUE(eventually([&] { return source.steps > 10000; }));
+  EXPECT_TRUE(eventually([&] { return source.heard > 1; }));
+  progress.stop();
 }
 
 // No thread but the caller's: nothing else sleeps.

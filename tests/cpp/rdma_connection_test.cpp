@@ -30,6 +30,14 @@ TEST_F(RdmaTest, MessagesOfEverySizeArriveBothWays) {
   EXPECT_GT(fabric.requests(IBV_WR_RDMA_READ), 0U);
 }
 
+// What is sent again when another connection takes the place of this one is
+// read out of the mirror.
+TEST_F(RdmaTest, PeerCanWriteIntoTheRingAlone) {
+  connect();
+  settle();
+  EXPECT_EQ(fabric.writable(), std::set<size_t>{rdma::kRingBytes});
+}
+
 TEST_F(RdmaTest, FloodInBothDirectionsNeedsNoMoreReceivesThanArePosted) {
   connect();
   settle();

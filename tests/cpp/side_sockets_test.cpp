@@ -48,6 +48,15 @@ TEST(SideSockets, IsAwaited) {
   bringing.join();
 }
 
+TEST(SideSockets, NobodyWaitsForOneThatIsNotNeeded) {
+  SideSockets all;
+  all.expect("a");
+  std::thread forgetting([&] { all.forget("a"); });
+  EXPECT_EQ(takeCode(all, "a", never()), ErrorCode::kTimeout);
+  forgetting.join();
+  all.forget("a");
+}
+
 TEST(SideSockets, UnexpectedOnesAreRefused) {
   SideSockets all;
   UniqueFd other;

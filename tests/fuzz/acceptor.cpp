@@ -123,7 +123,7 @@ void checkProven(Stranger& stranger, Incoming& incoming) {
   require(incoming.greeting.self == kSelf, "in both records");
   require(incoming.fds.size() == hello.descriptors, "all it announced came");
   require(incoming.fds.empty() || incoming.socket.local(), "on this host");
-  requirePlain(incoming.source());
+  requirePlain(incoming.socket.peerOrigin());
   takes([&] {
     const Welcome welcome{Verdict::kAccepted, "welcome", {}};
     incoming.answer(encode(welcome));

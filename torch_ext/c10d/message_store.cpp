@@ -11,7 +11,9 @@
 #include <span>
 #include <utility>
 
+#include "core/printable.h"
 #include "torch_ext/c10d/store_messages.h"
+#include "torch_ext/c10d/store_values.h"
 #include "torch_ext/python_end.h"
 
 namespace dlslime {
@@ -39,7 +41,8 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
         tag_(tag),
         limit_(limit),
         whileWaiting_(std::move(whileWaiting)),
-        deadline_(deadlineAfter(limit)) {}
+        deadline_(deadlineAfter(limit)),
+        values_(size_) {}
 
   void start() {
     heard_.insert(rank_);
@@ -74,21 +77,21 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
       offset += std::max<size_t>(size, 1);
     }
     const std::lock_guard<std::mutex> guard(mutex_);
-    values_[key] = Bytes(value.begin(), value.end());
+    values_.set(key, value);
     changed_.notify_all();
   }
 
   std::optional<Bytes> find(const std::string& key) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    const auto found = values_.find(key);
-    return found == values_.end() ? std::nullopt : std::optional(found->second);
+    const auto* const found = values_.find(key);
+    return found == nullptr ? std::nullopt : std::optional(*found);
   }
 
   void awaitKeys(const std::vector<std::string>& keys, milliseconds most) {
     const auto until = std::min(deadline_, deadlineAfter(most));
     await(until, [&] {
       return std::all_of(keys.begin(), keys.end(), [&](const auto& key) {
-        return values_.contains(key);
+        return values_.find(key) != nullptr;
       });
     });
   }
@@ -225,14 +228,21 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     }
     switch (message->kind) {
       case StoreMessage::Kind::kPart:
+        if (!add(*message)) {
+          lost(
+              peer,
+              "rank " + std::to_string(message->origin) +
+                  " has set more than " +
+                  std::to_string(StoreValues::mostOf(size_)) + " bytes");
+          return false;
+        }
         passOn(whole, peer);
-        add(*message);
         return true;
       case StoreMessage::Kind::kFailed:
         passOn(whole, peer);
         note(
             "rank " + std::to_string(message->origin) +
-                " says: " + textOf(message->part),
+                " says: " + printable(textOf(message->part), kMostBytes),
             true);
         return false;
       case StoreMessage::Kind::kDone:
@@ -248,17 +258,11 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     }
   }
 
-  void add(const StoreMessage& message) {
+  bool add(const StoreMessage& message) {
     const std::lock_guard<std::mutex> guard(mutex_);
     heard_.insert(message.origin);
-    auto& value = parts_[{message.origin, message.key}];
-    value.resize(std::min<size_t>(value.size(), message.offset)); // set again
-    value.insert(value.end(), message.part.begin(), message.part.end());
-    if (value.size() == message.total) { // which a gap before it prevents
-      values_[message.key] = std::move(value);
-      parts_.erase({message.origin, message.key});
-      changed_.notify_all();
-    }
+    changed_.notify_all();
+    return values_.add(message);
   }
 
   void noteDone(int peer) {
@@ -323,8 +327,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
-  std::map<std::string, Bytes> values_;
-  std::map<std::pair<int, std::string>, Bytes> parts_; // not whole yet
+  StoreValues values_;
   std::map<int, OperationPtr> receives_; // pending, by rank
   std::set<int> heard_; // ranks of which something has come
   std::set<int> done_;

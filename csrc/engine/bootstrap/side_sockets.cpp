@@ -86,6 +86,14 @@ SideSocket SideSockets::take(const std::string& nonce, TimePoint deadline) {
   return socket;
 }
 
+void SideSockets::forget(const std::string& nonce) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (const auto found = find(nonce); found != expected_.end()) {
+    expected_.erase(found);
+    changed_.notify_all();
+  }
+}
+
 void SideSockets::close() {
   const std::lock_guard<std::mutex> guard(mutex_);
   closed_ = true;
@@ -96,7 +104,9 @@ namespace {
 
 ControlSocket connectedTo(const SideSocketWay& way, TimePoint deadline) {
   if (meetLocally(way.self, way.record.identity)) {
-    return ControlSocket::connectTo(way.record.socketName);
+    auto socket = ControlSocket::connectTo(way.record.socketName);
+    socket.requireUser(way.self.uid);
+    return socket;
   }
   std::string unreachable;
   for (const auto& address : way.record.addresses) {

@@ -25,6 +25,8 @@ class SideSockets {
   bool bring(const std::string& nonce, SideSocket socket);
   // Blocks until it has come. Throws Error: it has not in time, or close().
   SideSocket take(const std::string& nonce, TimePoint deadline);
+  // Nobody needs it: a thread that waits for it gives up.
+  void forget(const std::string& nonce);
   // Nobody waits any more.
   void close();
 

@@ -76,16 +76,16 @@ void Acceptor::expire(TimePoint looked) {
   refusals_.tell(looked);
 }
 
-// The connection that leaves first for another one: the oldest that has said
-// nothing, since a process that knows us speaks at once; else the oldest that
-// has had time to prove itself.
+// The connection that leaves first for another one: the oldest that has not
+// said whom it means, since a process that knows us does so at once; else the
+// oldest that has had time to prove itself.
 Acceptor::Place Acceptor::replaceable(TimePoint now) const {
-  const auto silent = std::find_if(
+  const auto stranger = std::find_if(
       unproven_.begin(), unproven_.end(), [](const Unproven& guest) {
-        return guest.socket.silent();
+        return !guest.key;
       });
-  if (silent != unproven_.end()) {
-    return silent;
+  if (stranger != unproven_.end()) {
+    return stranger;
   }
   const bool old = !unproven_.empty() &&
       unproven_.front().since + HandshakeLimits::kSafeTime <= now;

@@ -28,10 +28,6 @@ struct Incoming {
   void answer(ByteSpan record) {
     socket.sendFrame(key.seal(SessionKey::End::kAcceptor, 0, record));
   }
-  // The one process of this host, or "10.9.0.2" of another.
-  std::string source() const {
-    return socket.local() ? socket.peerText() : socket.peerSource();
-  }
 };
 
 // Answers every connection to this process until it has proved itself

@@ -18,6 +18,9 @@ HandshakeLimits HandshakeLimits::ofProcess() {
   limits.unproven = part(16, limits.unproven);
   limits.proven = part(8, limits.proven);
   limits.provenOfOneSource = std::max<size_t>(limits.proven / 4, 2);
+  limits.connectionsOfOneHost = part(8, limits.connectionsOfOneHost);
+  limits.connectionsOfOneProcess =
+      std::min(limits.connectionsOfOneProcess, limits.connectionsOfOneHost);
   return limits;
 }
 

@@ -16,6 +16,12 @@ struct HandshakeLimits {
   // it, whatever it does.
   size_t provenOfOneSource = 64;
 
+  // Connections that stay, of one process of this host, which needs one or a
+  // few; and of all processes of one other host, or of a container's whose
+  // numbers are not to be seen here. Each takes up to three descriptors.
+  size_t connectionsOfOneProcess = 64;
+  size_t connectionsOfOneHost = 65536;
+
   static HandshakeLimits ofProcess();
 
   // Until a connection has proved itself, which takes microseconds.

@@ -100,8 +100,12 @@ void FakeFabric::progress(Qp& qp) {
   }
 }
 
-const FakeFabric::Region*
-FakeFabric::regionOf(uint32_t key, ibv_pd* domain, uintptr_t at, size_t n) {
+const FakeFabric::Region* FakeFabric::regionOf(
+    uint32_t key,
+    ibv_pd* domain,
+    const Range& range,
+    int access) {
+  const auto [at, n] = range;
   const auto found = regions_.find(key);
   if (found == regions_.end()) {
     return nullptr;
@@ -109,7 +113,18 @@ FakeFabric::regionOf(uint32_t key, ibv_pd* domain, uintptr_t at, size_t n) {
   const auto& region = found->second;
   const bool inside = region.domain == domain && at >= region.address &&
       n <= region.size && at - region.address <= region.size - n;
-  return inside ? &region : nullptr;
+  return inside && (region.access & access) == access ? &region : nullptr;
+}
+
+std::set<size_t> FakeFabric::writable() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  std::set<size_t> sizes;
+  for (const auto& [key, region] : regions_) {
+    if ((region.access & IBV_ACCESS_REMOTE_WRITE) != 0) {
+      sizes.insert(region.size);
+    }
+  }
+  return sizes;
 }
 
 bool FakeFabric::gather(
@@ -122,7 +137,7 @@ bool FakeFabric::gather(
   }
   for (const auto& segment : request.segments) {
     const auto* const region =
-        regionOf(segment.lkey, qp.base.pd, segment.addr, segment.length);
+        regionOf(segment.lkey, qp.base.pd, {segment.addr, segment.length}, 0);
     if (region == nullptr) {
       return false;
     }
@@ -137,8 +152,11 @@ bool FakeFabric::scatter(
     Request& request,
     const std::byte* bytes) {
   for (const auto& segment : request.segments) {
-    const auto* const region =
-        regionOf(segment.lkey, qp.base.pd, segment.addr, segment.length);
+    const auto* const region = regionOf(
+        segment.lkey,
+        qp.base.pd,
+        {segment.addr, segment.length},
+        IBV_ACCESS_LOCAL_WRITE);
     if (region == nullptr) {
       return false;
     }
@@ -157,8 +175,11 @@ ibv_wc_status FakeFabric::transfer(Qp& qp, Request& request, Qp& target) {
     }
   }
   if (wr.opcode == IBV_WR_RDMA_READ) {
-    const auto* const region =
-        regionOf(wr.wr.rdma.rkey, target.base.pd, at, request.bytes());
+    const auto* const region = regionOf(
+        wr.wr.rdma.rkey,
+        target.base.pd,
+        {at, request.bytes()},
+        IBV_ACCESS_REMOTE_READ);
     if (region == nullptr) {
       return IBV_WC_REM_ACCESS_ERR;
     }
@@ -177,8 +198,11 @@ ibv_wc_status FakeFabric::transfer(Qp& qp, Request& request, Qp& target) {
     return IBV_WC_RNR_RETRY_EXC_ERR;
   }
   if (!bytes.empty()) {
-    const auto* const region =
-        regionOf(wr.wr.rdma.rkey, target.base.pd, at, bytes.size());
+    const auto* const region = regionOf(
+        wr.wr.rdma.rkey,
+        target.base.pd,
+        {at, bytes.size()},
+        IBV_ACCESS_REMOTE_WRITE);
     if (region == nullptr) {
       return IBV_WC_REM_ACCESS_ERR;
     }

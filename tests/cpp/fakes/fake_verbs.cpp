@@ -174,7 +174,8 @@ struct FakeCalls {
     return gone("pd");
   }
   // Null: it can't be, and errno says why.
-  static ibv_mr* made(ibv_pd* domain, uintptr_t address, size_t size) {
+  static ibv_mr*
+  made(ibv_pd* domain, uintptr_t address, size_t size, int access) {
     if (FakeFabric::current->failingRegistrations_ > 0) {
       --FakeFabric::current->failingRegistrations_;
       errno = FakeFabric::current->registrationError_;
@@ -187,7 +188,7 @@ struct FakeCalls {
     region->length = size;
     region->lkey = region->rkey = FakeFabric::current->nextNumber_++;
     FakeFabric::current->regions_[region->lkey] = {
-        address, size, domain, reinterpret_cast<std::byte*>(address)};
+        address, size, domain, access, reinterpret_cast<std::byte*>(address)};
     ++FakeFabric::current->live_["mr"];
     return region;
   }
@@ -200,7 +201,7 @@ struct FakeCalls {
         errno != EFAULT;
   }
   static ibv_mr*
-  registerRegion(ibv_pd* domain, void* address, size_t size, int /*access*/) {
+  registerRegion(ibv_pd* domain, void* address, size_t size, int access) {
     auto told = [&] {
       const auto held = lock();
       return FakeFabric::current->registrationTold_;
@@ -211,7 +212,7 @@ struct FakeCalls {
       errno = EFAULT;
       return nullptr;
     }
-    return made(domain, reinterpret_cast<uintptr_t>(address), size);
+    return made(domain, reinterpret_cast<uintptr_t>(address), size, access);
   }
   static ibv_mr* registerDmaBuf(
       ibv_pd* domain,
@@ -219,7 +220,7 @@ struct FakeCalls {
       size_t size,
       uint64_t address,
       int fd,
-      int /*access*/) {
+      int access) {
     const auto held = lock();
     size_t length = offset + size;
     void* mapped = FakeGpu::mapRange(fd, length);
@@ -229,7 +230,7 @@ struct FakeCalls {
     if (mapped == MAP_FAILED) {
       return nullptr;
     }
-    auto* const region = made(domain, address, size);
+    auto* const region = made(domain, address, size, access);
     if (region == nullptr) {
       munmap(mapped, length);
       return nullptr;

@@ -113,6 +113,8 @@ class FakeFabric {
   // Objects that have not been destroyed, by kind: "mr", "qp", ...
   std::map<std::string, int> live();
   bool overflowed(); // some completion queue did
+  // The sizes of the regions that others may write.
+  std::set<size_t> writable();
   uint64_t requests(ibv_wr_opcode opcode); // carried out
   uint64_t requests(const std::string& device, ibv_wr_opcode opcode); // posted
   uint64_t bytes(const std::string& device, ibv_wr_opcode opcode); // of those
@@ -139,6 +141,7 @@ class FakeFabric {
     uintptr_t address;
     size_t size;
     ibv_pd* domain;
+    int access;
     std::byte* bytes; // elsewhere, if it is a dma-buf's
     std::byte* at(uintptr_t where) const {
       return bytes + (where - address);
@@ -149,7 +152,13 @@ class FakeFabric {
   ibv_wc_status transfer(Qp& qp, Request& request, Qp& target);
   bool gather(const Qp& qp, Request& request, std::vector<std::byte>& bytes);
   bool scatter(const Qp& qp, Request& request, const std::byte* bytes);
-  const Region* regionOf(uint32_t key, ibv_pd* domain, uintptr_t at, size_t n);
+  struct Range {
+    uintptr_t at;
+    size_t size;
+  };
+  // Null: the key gives no such access there.
+  const Region*
+  regionOf(uint32_t key, ibv_pd* domain, const Range& range, int access);
   void complete(Cq& cq, const ibv_wc& completion, uint64_t retires, Qp* qp);
   void fail(Qp& qp, const Request& request, ibv_wc_status status);
   void flush(Qp& qp);
