@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dlslime_backend import _backend
 from ending import NEVER, SOON, add_up, await_end_of, expect_own_statuses, run_ends
 from harness import await_key, dlslime_only, init_group, run_world, sync, tell
 from patterns import blank, expect_pattern, pattern
@@ -311,3 +312,21 @@ def _kept(rank: int, size: int) -> None:
 
 def test_a_work_that_is_kept_keeps_no_gloo_group() -> None:
     run_world(_kept, 2, fresh=True)  # earlier groups in the same process may end meanwhile
+
+
+def _sets_without_end(rank: int, size: int) -> None:
+    """A rank that lies sets one key after the other: nobody keeps more than any rank needs."""
+    if rank == 1:
+
+        def flood(store: dist.Store, *_: Any) -> Any:
+            for number in range(200):
+                store.set(f"key {number}", "x" * 20_000)
+            return store.get("what nobody sets")  # until it is told
+
+        _backend._gloo = flood
+    with pytest.raises(dist.DistBackendError, match="rank 1: it has set more than 1060864 bytes"):
+        dist.all_reduce(torch.ones(1))
+
+
+def test_store_of_the_first_collective_is_bounded() -> None:
+    run_world(_sets_without_end, 3, fresh=True)

@@ -6,10 +6,8 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <span>
-#include <utility>
 
 #include "core/printable.h"
 #include "torch_ext/c10d/store_messages.h"
@@ -228,16 +226,8 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     }
     switch (message->kind) {
       case StoreMessage::Kind::kPart:
-        if (!add(*message)) {
-          lost(
-              peer,
-              "rank " + std::to_string(message->origin) +
-                  " has set more than " +
-                  std::to_string(StoreValues::mostOf(size_)) + " bytes");
-          return false;
-        }
         passOn(whole, peer);
-        return true;
+        return add(*message);
       case StoreMessage::Kind::kFailed:
         passOn(whole, peer);
         note(
@@ -259,10 +249,16 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
   }
 
   bool add(const StoreMessage& message) {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    heard_.insert(message.origin);
-    changed_.notify_all();
-    return values_.add(message);
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      heard_.insert(message.origin);
+      changed_.notify_all();
+      if (values_.add(message)) {
+        return true;
+      }
+    }
+    lost(message.origin, values_.tooMuch());
+    return false;
   }
 
   void noteDone(int peer) {

@@ -21,13 +21,18 @@ class StoreValues {
   // Null: it is not set, or not whole.
   const Bytes* find(const std::string& key) const;
 
-  // Addresses of Gloo's, one for each rank of the group; with keys and heads.
+  std::string tooMuch() const {
+    return "it has set more than " + std::to_string(mostOfOne_) +
+        " bytes in the store of the group's collectives";
+  }
+
+ private:
+  // An address for each rank is what Gloo sets; with keys and heads.
   static constexpr size_t mostOf(int size) {
     constexpr size_t kAtLeast = 1024 * 1024, kForEach = 4 * 1024;
     return kAtLeast + static_cast<size_t>(size) * kForEach;
   }
 
- private:
   const size_t mostOfOne_; // bytes
   std::map<std::string, Bytes> values_;
   std::map<std::pair<int, std::string>, Bytes> parts_; // not whole yet
