@@ -65,7 +65,9 @@ class WordRead {
     return error_;
   }
 
-  static constexpr milliseconds kPatience{1000};
+  static constexpr milliseconds kPatience{300};
+  // It takes microseconds where the machine is not overloaded.
+  static constexpr milliseconds kLate{50};
 
  private:
   std::mutex mutex_;
@@ -76,26 +78,30 @@ class WordRead {
 };
 
 // Processes whose memory has kept a read from returning: nothing is read of
-// one until that has returned, and never again of one that does it repeatedly.
+// one until that has returned, and never again of one that is late repeatedly.
 class SilentProcesses {
  public:
   void add(uint32_t pid) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    auto& process = processes_[pid];
-    process.silent = true;
-    ++process.times;
+    processes_[pid].silent = true;
   }
   void remove(uint32_t pid) {
     const std::lock_guard<std::mutex> guard(mutex_);
     const auto found = processes_.find(pid);
     if (found != processes_.end()) {
-      found->second.silent = found->second.times >= kMostTimes;
+      found->second.silent = false;
     }
+  }
+  // Everything has waited for one.
+  void noteLate(uint32_t pid) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    ++processes_[pid].late;
   }
   bool contains(uint32_t pid) {
     const std::lock_guard<std::mutex> guard(mutex_);
     const auto found = processes_.find(pid);
-    return found != processes_.end() && found->second.silent;
+    return found != processes_.end() &&
+        (found->second.silent || found->second.late >= kMostLate);
   }
   static SilentProcesses& all() {
     static auto* const one = new SilentProcesses; // a thread may outlive main()
@@ -103,10 +109,10 @@ class SilentProcesses {
   }
 
  private:
-  static constexpr int kMostTimes = 3;
+  static constexpr int kMostLate = 8;
   struct Process {
     bool silent = false; // now
-    int times = 0;
+    int late = 0;
   };
   std::mutex mutex_;
   std::map<uint32_t, Process> processes_; // by pid; guarded by mutex_
@@ -130,7 +136,12 @@ uint64_t wordOf(uint32_t pid, uint64_t address) {
   } catch (const std::system_error& error) {
     cannotFetch(pid, statusOf(error).message());
   }
-  if (!read->await()) {
+  const auto begun = Clock::now();
+  const bool came = read->await();
+  if (Clock::now() - begun >= WordRead::kLate) {
+    SilentProcesses::all().noteLate(pid);
+  }
+  if (!came) {
     SilentProcesses::all().add(pid);
     silent();
   }

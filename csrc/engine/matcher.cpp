@@ -98,16 +98,35 @@ OperationPtr Matcher::nextReceive(int source, uint32_t tag) {
 }
 
 void Matcher::addArrival(Arrival arrival) {
-  arrival.order = nextOrder_++;
+  auto& arrivals = slotOf(arrival.source, arrival.tag).arrivals;
+  arrivals.push_back(std::move(arrival));
+  auto& added = arrivals.back();
+  if (added.announced) {
+    try { // one that a peer announces twice is found once
+      announced_.emplace(idOf(added), std::prev(arrivals.end()));
+    } catch (...) {
+      arrivals.pop_back();
+      throw;
+    }
+  }
+  added.order = nextOrder_++;
   ++arrivalCount_;
-  unreadBytes_ += unreadBytesOf(arrival);
-  slotOf(arrival.source, arrival.tag).arrivals.push_back(std::move(arrival));
+  unreadBytes_ += unreadBytesOf(added);
+}
+
+void Matcher::forget(const Arrival& arrival) {
+  const auto found =
+      arrival.announced ? announced_.find(idOf(arrival)) : announced_.end();
+  if (found != announced_.end() && &*found->second == &arrival) {
+    announced_.erase(found);
+  }
 }
 
 std::optional<Arrival> Matcher::takeFirst(Slot& slot) {
   if (slot.arrivals.empty()) {
     return std::nullopt;
   }
+  forget(slot.arrivals.front());
   std::optional<Arrival> first(std::move(slot.arrivals.front()));
   slot.arrivals.pop_front();
   --arrivalCount_;
@@ -174,16 +193,13 @@ Arrival* Matcher::findArrival(
     uint32_t tag,
     const void* channel,
     uint64_t id) {
-  Slot* const slot = findSlot(source, tag);
-  if (slot == nullptr) {
+  const auto found = announced_.find({channel, id});
+  if (found == announced_.end()) {
     return nullptr;
   }
-  for (auto& arrival : slot->arrivals) {
-    if (arrival.announced && arrival.channel == channel && arrival.id == id) {
-      return &arrival;
-    }
-  }
-  return nullptr;
+  auto& arrival = *found->second;
+  const bool theirs = arrival.source == source && arrival.tag == tag;
+  return theirs ? &arrival : nullptr;
 }
 
 bool Matcher::removeArrival(
@@ -191,18 +207,20 @@ bool Matcher::removeArrival(
     uint32_t tag,
     const void* channel,
     uint64_t id) {
-  const auto* const found = findArrival(source, tag, channel, id);
-  if (found == nullptr) {
+  if (findArrival(source, tag, channel, id) == nullptr) {
     return false;
   }
-  findSlot(source, tag)->arrivals.remove_if([found](const Arrival& arrival) {
-    return &arrival == found;
-  });
+  const auto found = announced_.find({channel, id});
+  findSlot(source, tag)->arrivals.erase(found->second);
+  announced_.erase(found);
   --arrivalCount_;
   return true;
 }
 
 void Matcher::removeAnnounced(const void* channel) {
+  std::erase_if(announced_, [channel](const auto& entry) {
+    return entry.first.first == channel;
+  });
   for (auto& [key, slot] : slots_) {
     arrivalCount_ -= slot.arrivals.remove_if([&](const Arrival& arrival) {
       return arrival.announced && arrival.channel == channel;

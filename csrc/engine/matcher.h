@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/fault.h"
@@ -99,6 +101,11 @@ class Matcher {
   Slot& slotOf(int source, uint32_t tag);
   Slot* findSlot(int source, uint32_t tag);
   std::optional<Arrival> takeFirst(Slot& slot);
+  using Id = std::pair<const void*, uint64_t>; // of a channel's announcement
+  static Id idOf(const Arrival& arrival) {
+    return {arrival.channel, arrival.id};
+  }
+  void forget(const Arrival& arrival);
   Slot* oldestArrival(uint32_t tag);
   void sweep();
 
@@ -107,6 +114,8 @@ class Matcher {
   Key lastKey_ = 0; // the slot of the last look-up, most often the next one's
   Slot* lastSlot_ = nullptr;
   std::unordered_map<uint32_t, OperationQueue> anySource_;
+  // Peers choose the ids, so that a table of hashes could be made slow.
+  std::map<Id, std::list<Arrival>::iterator> announced_;
   size_t anyCount_ = 0;
   size_t arrivalCount_ = 0;
   uint64_t unreadBytes_ = 0;

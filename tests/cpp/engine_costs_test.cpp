@@ -4,6 +4,7 @@
 #include <ctime>
 #include <functional>
 
+#include "engine/matcher.h"
 #include "fakes/endpoint.h"
 #include "fakes/scripted_connection.h"
 #include "fakes/test_transfer.h"
@@ -182,6 +183,24 @@ std::function<void()> readsWhosePeerDies(size_t count) {
   };
 }
 
+// Which a peer may take back as often as it likes.
+std::function<void()> announcementsTakenBackLastFirst(size_t count) {
+  const auto matcher = std::make_shared<Matcher>(2);
+  for (size_t id = 0; id < count; ++id) {
+    Arrival arrival;
+    arrival.source = 1;
+    arrival.channel = matcher.get();
+    arrival.announced = true;
+    arrival.id = id;
+    matcher->addArrival(std::move(arrival));
+  }
+  return [matcher, count] {
+    for (size_t id = count; id-- > 0;) {
+      ASSERT_TRUE(matcher->removeArrival(1, 0, matcher.get(), id));
+    }
+  };
+}
+
 // Regions that a NIC is to be told of, while it is busy with the first one.
 std::function<void()> regionsToEnroll(size_t count) {
   const auto stuck = std::make_shared<Stuck>();
@@ -206,6 +225,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"ReadsTakenBack", readsTakenBack},
         Case{"ReceivesTakenBackLastFirst", receivesTakenBackLastFirst},
         Case{"SendsTakenBackLastFirst", sendsTakenBackLastFirst},
+        Case{
+            "AnnouncementsTakenBackLastFirst",
+            announcementsTakenBackLastFirst},
         Case{"TheListOfPendingReads", listOfPendingReads},
         Case{"ReadsWhosePeerDies", readsWhosePeerDies},
         Case{"RegionsToEnroll", regionsToEnroll}),

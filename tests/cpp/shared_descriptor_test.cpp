@@ -92,7 +92,7 @@ TEST(SharedDescriptorTest, IsFetchedWithTheWordBesideIt) {
 TEST(SharedDescriptorTest, ProcessThatIsRepeatedlyLateIsAskedNoMore) {
   const UniqueFd some(dup(STDERR_FILENO));
   const std::string silence = "its memory does not answer";
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 8; ++i) {
     LatePage page;
     ASSERT_TRUE(page.good()) << "no userfaultfd: " << errnoText(errno);
     const auto problem = problemAt(page, some.get());
