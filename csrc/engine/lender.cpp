@@ -129,9 +129,14 @@ void Lender::onForgotten(const MessageHeader& header) {
     return;
   }
   // What it has asked for, and given up since.
-  for (const auto id : std::vector<uint64_t>(turns_.begin(), turns_.end())) {
-    if (streams_.at(id).region == found->second) {
+  for (auto next = ofRegions_.lower_bound({header.id, 0});
+       next != ofRegions_.end() && next->first == header.id;) {
+    const auto id = (next++)->second;
+    const auto stream = streams_.find(id);
+    if (stream != streams_.end() && stream->second.region == found->second) {
       drop(id);
+    } else { // it was not begun, for want of memory
+      ofRegions_.erase({header.id, id});
     }
   }
   --found->second->lent;
@@ -152,6 +157,7 @@ void Lender::fail() {
   enrolling_.clear();
   waiting_.clear();
   streams_.clear();
+  ofRegions_.clear();
   turns_.clear();
   asked_ = 0;
   arriving_.clear();

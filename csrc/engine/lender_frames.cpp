@@ -66,6 +66,7 @@ Lender::Stream& Lender::streamOf(
     return found->second;
   }
   std::list<uint64_t> turn{header.id};
+  ofRegions_.emplace(region->handle().id, header.id);
   auto& stream =
       streams_.emplace(header.id, begin(header, region)).first->second;
   stream.turn = turn.begin();
@@ -92,6 +93,7 @@ bool Lender::addPieces(Stream& stream, ByteSpan payload) {
 
 void Lender::drop(uint64_t id) {
   const auto stream = streams_.find(id);
+  ofRegions_.erase({stream->second.region->handle().id, id});
   const auto turn = stream->second.turn;
   if (turn == turns_.begin()) {
     frame_.clear();

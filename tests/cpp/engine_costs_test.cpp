@@ -201,6 +201,37 @@ std::function<void()> announcementsTakenBackLastFirst(size_t count) {
   };
 }
 
+// Beside reads of other memory by the same peer, which are under way.
+std::function<void()> memoryGivenBack(size_t count) {
+  const auto stuck = std::make_shared<Stuck>();
+  const auto read = stuck->local->handle();
+  const auto other = stuck->process.regions.add(
+      {stuck->memory.data(), stuck->memory.size()}, "other", nullptr);
+  const auto tell =
+      [stuck, sequence = std::make_shared<uint64_t>()](
+          MessageType type, const RegionHandle& region, uint64_t id) {
+        MessageHeader header;
+        header.type = type;
+        header.sequence = ++*sequence;
+        header.id = id;
+        header.address = region.secret;
+        header.offset = region.id;
+        stuck->channel->onMessage(header, {});
+      };
+  stuck->connection->full = true;
+  tell(MessageType::kResolve, read, read.id);
+  for (size_t id = 0; id < count; ++id) {
+    tell(MessageType::kFetch, read, id);
+  }
+  return [tell, count, stuck, handle = other->handle(), other] {
+    for (size_t i = 0; i < count; ++i) {
+      tell(MessageType::kResolve, handle, handle.id);
+      tell(MessageType::kForgotten, handle, handle.id);
+    }
+    EXPECT_TRUE(stuck->channel->alive());
+  };
+}
+
 // Regions that a NIC is to be told of, while it is busy with the first one.
 std::function<void()> regionsToEnroll(size_t count) {
   const auto stuck = std::make_shared<Stuck>();
@@ -230,6 +261,7 @@ INSTANTIATE_TEST_SUITE_P(
             announcementsTakenBackLastFirst},
         Case{"TheListOfPendingReads", listOfPendingReads},
         Case{"ReadsWhosePeerDies", readsWhosePeerDies},
+        Case{"MemoryGivenBack", memoryGivenBack},
         Case{"RegionsToEnroll", regionsToEnroll}),
     [](const auto& given) { return std::string(given.param.name); });
 
