@@ -103,6 +103,15 @@ class nixl_xfer_handle:  # noqa: N801
             raise kind(str(error)) from error
         return True
 
+    def cancel(self) -> None:
+        """Begin to take it back if it is under way; `done` tells, and raises, when it is over.
+
+        Unlike `release`, which is NIXL's, it does not wait.
+        """
+        if self._pending is not None and not self._pending.done():
+            self._cancelled = True
+            self._pending.cancel()
+
     def release(self) -> None:
         """Take it back if it is under way: it touches no memory when this returns.
 
@@ -111,8 +120,7 @@ class nixl_xfer_handle:  # noqa: N801
         """
         if self._pending is None or self._pending.done():
             return
-        self._cancelled = True
-        self._pending.cancel()
+        self.cancel()
         until = time.monotonic() + _RELEASE_TIME
         while not self._pending.done():
             if time.monotonic() > until:

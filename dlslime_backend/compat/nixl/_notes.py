@@ -30,7 +30,10 @@ class Notes(Backends, ABC):
         """Find the agent that was added under this name."""
 
     def get_new_notifs(self, backends: Sequence[str] = ()) -> dict[str, list[bytes]]:
-        """Return what other agents have told since the last call, by their names."""
+        """Return what other agents have told since the last call, by their names.
+
+        At most 1,024 of one agent, and some 4 MiB: what is left comes with the next call.
+        """
         self._check(backends)
         return self._mailbox.collect({})
 
@@ -67,6 +70,14 @@ class Notes(Backends, ABC):
         """
         self._check(() if backend is None else (backend,))
         self._remote(remote_agent_name).tell(note(notif_msg))
+
+    def has_told(self, remote_agent_name: str | bytes) -> bool:
+        """Tell whether all notifications to an agent have left; dlslime's own, none of NIXL's.
+
+        Raises:
+            nixlNotFoundError: it is not known.
+        """
+        return self._remote(remote_agent_name).has_told()
 
     def send_local_metadata(self, *args: Any, **kwargs: Any) -> None:
         """Is not supported."""

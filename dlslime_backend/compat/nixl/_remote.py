@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,10 @@ _MOST_BYTES = 64 << 20
 _MOST_FIELDS = 1 << 18
 _MOST_NAME = 4096  # characters
 _MOST_EXPORTED = 64 << 10  # bytes of an address, or of a region
+# What is taken of one sender in one call: one that stays ahead of the reader must not hold it up.
+_MOST_NOTES = 1024
+_MOST_TAKEN = 4 << 20  # bytes, and what the last note has beyond them
+_GONE = (ValueError, TimeoutError, dist.DistBackendError)  # or it breaks the rules
 
 
 @dataclass
@@ -72,6 +77,7 @@ class Remote:
         self._endpoint = one_sided.Endpoint(f"agent {own_name} to agent {name}")
         self._endpoint.connect(address)
         self._greeted = False
+        self._telling: deque[Any] = deque()  # notes that may not have left
         self._lock = threading.Lock()
 
     @property
@@ -99,7 +105,17 @@ class Remote:
     def tell(self, note: bytes) -> Any:
         """Send a notification."""
         self._greet()
-        return self._endpoint._link.send_note(NOTE_TAG, note)
+        told = self._endpoint._link.send_note(NOTE_TAG, note)
+        with self._lock:
+            self._forget_told()
+            self._telling.append(told)
+        return told
+
+    def has_told(self) -> bool:
+        """Tell whether every notification has left."""
+        with self._lock:
+            self._forget_told()
+            return not self._telling
 
     def connect(self) -> None:
         """Reach the agent now."""
@@ -108,6 +124,10 @@ class Remote:
     def close(self) -> None:
         """Let go of it; what is under way fails."""
         self._endpoint.close()
+
+    def _forget_told(self) -> None:
+        while self._telling and self._telling[0].ended:
+            self._telling.popleft()
 
     def _greet(self) -> None:
         # It knows nothing of us: the first note is our name.
@@ -138,10 +158,19 @@ class Mailbox:
         return self._hub.address
 
     def collect(self, notes: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
-        """Add what has come to `notes`, by the names of agents, and return it."""
+        """Add what has come to `notes`, by the names of agents, and return it.
+
+        Of one agent at most `_MOST_NOTES` in a call; what is left comes with the next.
+        """
         with self._lock:
             for guest in self._hub.accept():  # which looks for news, too
-                self._senders.append(_Sender(guest, _receive(guest)))
+                try:
+                    # Until it has told its name it is a stranger, for whom less memory is kept.
+                    pending = _receive(guest, 4 * _MOST_NAME)  # bytes of UTF-8
+                except _GONE:
+                    guest.close()
+                    continue
+                self._senders.append(_Sender(guest, pending))
             self._senders = [sender for sender in self._senders if _drain(sender, notes)]
         return notes
 
@@ -152,13 +181,14 @@ class Mailbox:
             sender.guest.close()
 
 
-def _receive(guest: one_sided.Guest) -> Any:
-    return guest._link.receive_note(NOTE_TAG, NOTE_BYTES)
+def _receive(guest: one_sided.Guest, most: int = NOTE_BYTES) -> Any:
+    return guest._link.receive_note(NOTE_TAG, most)
 
 
 def _drain(sender: _Sender, notes: dict[str, list[bytes]]) -> bool:
-    """Take what has come of one sender; False when it has gone."""
-    while sender.pending.ended:
+    """Take some of what has come of one sender; False when it has gone."""
+    count = taken = 0
+    while count < _MOST_NOTES and taken < _MOST_TAKEN and sender.pending.ended:
         try:
             sender.pending.wait(0)
             content = bytes(sender.pending.content)
@@ -166,8 +196,9 @@ def _drain(sender: _Sender, notes: dict[str, list[bytes]]) -> bool:
                 sender.name = text(content.decode(), "the agent's name", _MOST_NAME)
             else:
                 notes.setdefault(sender.name, []).append(content)
+            count, taken = count + 1, taken + len(content)
             sender.pending = _receive(sender.guest)
-        except (ValueError, dist.DistBackendError):  # it has gone, or breaks the rules
+        except _GONE:
             sender.guest.close()
             return False
     return True
