@@ -19,7 +19,9 @@ _NEEDED = (
     _PARAMS,
 )
 MOST_NAME = 4096  # characters of a request's name, or of an engine's
-_MOST_BLOCKS = 1 << 22
+_MOST_BLOCKS = 1 << 22  # where nothing tells how many a prompt needs
+# Requests whose decoded parameters are kept; more are decoded again.
+_MOST_SOURCES = 1 << 14
 _MOST_NUMBER = 2**31 - 1  # of a block, and of tokens
 _MOST_RANKS = 4096
 _logger = logging.getLogger("dlslime.vllm")
@@ -49,15 +51,15 @@ class Source:
         }
 
     @classmethod
-    def decode(cls, params: object, tp_size: int) -> Source:
+    def decode(cls, params: object, tp_size: int, most_blocks: int = _MOST_BLOCKS) -> Source:
         """Return what `encode` was given; it comes with a request, so nothing is trusted.
 
         Raises:
             ValueError: something is missing or something else than it should be, or the engine is
-                of another tensor-parallel size.
+                of another tensor-parallel size; or there are more than `most_blocks`.
         """
         try:
-            source = cls._of(params)
+            source = cls._of(params, most_blocks)
         except ValueError as error:
             raise ValueError(f"dlslime: no kv_transfer_params of a prefill: {error}") from error
         if len(source.caches) != tp_size:
@@ -68,9 +70,9 @@ class Source:
         return source
 
     @classmethod
-    def _of(cls, params: object) -> Source:
+    def _of(cls, params: object, most_blocks: int) -> Source:
         found = fields(params, "the whole", _NEEDED)
-        blocks = items(found["remote_block_ids"], "remote_block_ids", _MOST_BLOCKS)
+        blocks = items(found["remote_block_ids"], "remote_block_ids", most_blocks)
         return cls(
             text(found["remote_engine_id"], "remote_engine_id", MOST_NAME),
             text(found["remote_request_id"], "remote_request_id", MOST_NAME),
@@ -110,6 +112,7 @@ class Scheduler:
         self._lease = lease
         self._caches: list[str] = []
         self._plan = Plan()
+        self._sources: dict[str, Source] = {}  # of requests whose loads are not planned yet
 
     def set_caches(self, caches: dict[int, str]) -> None:
         """Take what the workers tell of themselves, by tensor-parallel rank."""
@@ -124,6 +127,7 @@ class Scheduler:
         if request.kv_transfer_params and not isinstance(request.kv_transfer_params, dict):
             found, request.kv_transfer_params = request.kv_transfer_params, None
             _refuse(request, f"kv_transfer_params is {shown(found)}, not an object")
+        self._sources.pop(request.request_id, None)  # of another one of this name
         self._source(request)
 
     def matched(self, request: Any, computed: int) -> int:
@@ -134,6 +138,7 @@ class Scheduler:
     def allocated(self, request: Any, blocks: Any, wanted: int) -> None:
         """Plan the load of `wanted` tokens into a request's new blocks; once per request."""
         source = self._source(request)
+        self._sources.pop(request.request_id, None)
         if source is None:
             return
         request.kv_transfer_params["do_remote_prefill"] = False
@@ -152,6 +157,7 @@ class Scheduler:
         params = _params(request)
         if params.get("do_remote_prefill"):  # aborted before there was a place for it
             self._release(request)
+        self._sources.pop(request.request_id, None)
         if not params.get("do_remote_decode") or not completed or not blocks:
             return None
         if not self._caches:
@@ -160,7 +166,9 @@ class Scheduler:
             return None
         name, tokens = request.request_id, request.num_computed_tokens
         self._plan.leases[name] = self._lease
-        return Source(self._engine, name, list(blocks), tokens, self._caches).encode()
+        # Those of speculative or generated tokens are of no use there: see `_needed`.
+        useful = list(blocks)[: self._needed(request)]
+        return Source(self._engine, name, useful, tokens, self._caches).encode()
 
     def take_plan(self) -> Plan:
         """Return what is new since the last call."""
@@ -177,8 +185,11 @@ class Scheduler:
         params = _params(request)
         if not params.get("do_remote_prefill"):
             return None
+        known = self._sources.get(request.request_id)
+        if known is not None:
+            return known
         try:
-            return Source.decode(params, self._tp_size)
+            source = Source.decode(params, self._tp_size, self._needed(request))
         except ValueError as error:
             # It came with a request: that must not end the engine, which can compute it by itself.
             params["do_remote_prefill"] = False  # so that it is neither decoded nor logged again
@@ -186,6 +197,15 @@ class Scheduler:
                 params["do_remote_decode"] = False
             _refuse(request, str(error))
             return None
+        # vLLM asks in each step until there is room for the request.
+        if len(self._sources) >= _MOST_SOURCES:
+            del self._sources[next(iter(self._sources))]
+        self._sources[request.request_id] = source
+        return source
+
+    def _needed(self, request: Any) -> int:
+        """How many blocks a request's prompt has."""
+        return -(-int(request.num_prompt_tokens) // self._block_size)
 
     def _total(self, request: Any, source: Source) -> int:
         held = len(source.blocks) * self._block_size

@@ -37,6 +37,9 @@ from dlslime_backend.integrations._vllm_scheduler import MOST_NAME, Load, Plan
 _SLOTS = 4096
 # Requests that others have told of and the scheduler has not: others may tell of what never was.
 _MOST_EARLY = 1 << 16
+# Workers of other engines that are known at a time. Each costs two descriptions, a copy of its list
+# and an endpoint, and requests may name workers that nobody has heard of.
+_MOST_PEERS = 1024
 _FAILED = (
     ValueError,
     TypeError,  # nothing that was decoded should raise this or the next, but no step may end by it
@@ -70,6 +73,12 @@ class _Peer:
     read: dict[str, Load] = field(default_factory=dict)  # to be checked
     checking: dict[str, Load] = field(default_factory=dict)
     check: nixl_xfer_handle | None = None
+    used: float = 0.0  # when it was last read from, or asked
+
+    @property
+    def busy(self) -> bool:
+        """Whether a load from it is under way."""
+        return bool(self.reading or self.read or self.checking or self.check)
 
 
 class Worker:
@@ -89,6 +98,7 @@ class Worker:
         self._peers: dict[str, _Peer] = {}  # by their encoded caches
         self._leaving: list[_Peer] = []  # lost, with transfers that have not ended yet
         self._leases: dict[str, float] = {}  # until when
+        self._until: dict[str, float] = {}  # of loads: when they are given up
         self._early: dict[str, float] = {}  # told of, since when, but not leased yet
         self._sent: set[str] = set()
         self._received: set[str] = set()
@@ -129,9 +139,12 @@ class Worker:
     def finished(self) -> tuple[set[str], set[str]]:
         """Return whose blocks are not needed any more here, and whose have come, well or badly."""
         self._collect()
+        now = time.monotonic()
         for peer in [*self._peers.values(), *self._leaving]:
-            self._advance(peer)
-        gone = [p for p in self._leaving if not (p.reading or p.read or p.check)]
+            if peer.busy:
+                peer.used = now
+                self._advance(peer, now)
+        gone = [peer for peer in self._leaving if not peer.busy]
         self._leaving = [peer for peer in self._leaving if peer not in gone]
         self._spare += [peer.expired for peer in gone]
         sent, received = self._sent, self._received
@@ -187,6 +200,8 @@ class Worker:
             peer = self._peer(load.source.caches[self._rank])
             if load.here:
                 peer.reading[request] = load, self._read(peer, load)
+                # By then the other worker has given up the blocks, too.
+                self._until[request] = time.monotonic() + self._lease
             else:
                 self._release(peer, load)
         except _FAILED as error:
@@ -199,12 +214,27 @@ class Worker:
                 raise ValueError("dlslime: no KV caches are registered here")
             self.cache.require_like(cache)
             self._require_new(Metadata.decode(cache.agent).name)
+            self._make_room()
             name = self.agent.add_remote_agent(cache.agent).decode()
             if not self._spare:
                 self._spare.append(np.zeros(_SLOTS, dtype=np.uint64))
                 self._register(self._spare[-1])
             self._peers[encoded] = _Peer(cache, name, self._spare.pop())
-        return self._peers[encoded]
+        peer = self._peers[encoded]
+        peer.used = time.monotonic()
+        return peer
+
+    def _make_room(self) -> None:
+        if len(self._peers) + len(self._leaving) < _MOST_PEERS:
+            return
+        for encoded, peer in sorted(self._peers.items(), key=lambda entry: entry[1].used):
+            # To leave one that has not been told all yet would take time.
+            if not peer.busy and self.agent.has_told(peer.agent):
+                del self._peers[encoded]
+                self.agent.remove_remote_agent(peer.agent)
+                self._spare.append(peer.expired)
+                return
+        raise ValueError(f"dlslime: {_MOST_PEERS} workers are read from; no more at a time")
 
     def _require_new(self, agent: str) -> None:
         # A worker has one description as long as it lives: another one would take the place of what
@@ -234,15 +264,33 @@ class Worker:
         self.agent.transfer(handle)
         return handle
 
-    def _advance(self, peer: _Peer) -> None:
+    def _advance(self, peer: _Peer, now: float) -> None:
         for request, (load, handle) in list(peer.reading.items()):
             try:
                 if not handle.done():
+                    if self._is_late(request, now):
+                        handle.cancel()  # its blocks are still in use until it is done
                     continue
                 peer.read[request] = load
+            except nixl.nixlCancelledError:
+                self._fail(request, load, self._late(), peer)
             except _FAILED as error:
                 self._fail(request, load, error, peer)
             del peer.reading[request]
+        self._advance_check(peer)
+        for loads in (peer.read, peer.checking):
+            for request in [name for name in loads if self._is_late(name, now)]:
+                self._fail(request, loads.pop(request), self._late(), peer)
+        if peer.check is not None and not peer.checking:
+            peer.check.cancel()  # nobody waits for it
+
+    def _is_late(self, request: str, now: float) -> bool:
+        return self._until.get(request, now) <= now
+
+    def _late(self) -> Exception:
+        return ValueError(f"they have not come within {self._lease:g} seconds")
+
+    def _advance_check(self, peer: _Peer) -> None:
         try:
             if peer.check is not None and peer.check.done():
                 self._checked(peer)
@@ -263,7 +311,7 @@ class Worker:
             if _digest(load.source.request) in peer.expired:
                 self._fail(request, load, ValueError("they were given up meanwhile"), peer)
                 continue
-            self._received.add(request)
+            self._over(request)
             try:
                 self._release(peer, load)
             except _FAILED as error:  # the blocks are here, and there they are freed in time
@@ -281,10 +329,14 @@ class Worker:
             printable(str(error)),
         )
         if load.here:
-            self._received.add(request)
+            self._over(request)
             self._errors.update(load.here)
         if peer is not None and isinstance(error, _LOST):
             self._lose(peer)
+
+    def _over(self, request: str) -> None:
+        self._until.pop(request, None)
+        self._received.add(request)
 
     def _lose(self, peer: _Peer) -> None:
         # A later request connects anew: the engine may have been out of reach for a while only.

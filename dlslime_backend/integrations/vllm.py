@@ -20,9 +20,11 @@ What it wants: KV caches on CPUs or CUDA GPUs, each worker's on one device; equa
 sizes, models and KV cache layouts on both sides, without pipeline or context parallelism; one KV
 cache group of full attention. It starts no thread and blocks no step.
 
-`kv_connector_extra_config`: "lease_seconds" (480), after which prefill frees blocks that nobody has
-fetched. A load that fails, by any cause, is reported to vLLM: with `"kv_load_failure_policy":
-"recompute"` decode computes these blocks itself; vLLM's own default is to fail the request.
+`kv_connector_extra_config`: "lease_seconds" (480, as long as vLLM's NIXL connector gives), after
+which prefill frees blocks that nobody has fetched, and decode gives up a load that has not come:
+it fails once nothing can write into its blocks any more. A load that fails, by any cause, is
+reported to vLLM: with `"kv_load_failure_policy": "recompute"` decode computes these blocks itself;
+vLLM's own default is to fail the request.
 """
 
 from __future__ import annotations
