@@ -18,7 +18,9 @@ the environment (Ray's), set the variable there. What is added to the NIXL API h
 * SGLang calls all memory of its device VRAM: on the device "cpu" that is DRAM;
 * a transfer that has failed is reported as over, since it touches no memory any more: so the
   request fails at both servers at once, and not at decode's time-out;
-* an agent that can't be reached is forgotten, so that SGLang makes the next connection.
+* an agent that can't be reached is forgotten, so that SGLang makes the next connection;
+* what prefill is told and can't use fails that registration or that request, where it would end
+  SGLang's thread, and with it all requests that come later.
 
 Whatever SGLang takes with its NIXL backend only under the name "nixl" before it looks at
 disaggregation is refused under the name "dlslime"; use the variable there.
@@ -41,6 +43,7 @@ from typing import Any
 from dlslime_backend._untrusted import printable
 from dlslime_backend.compat.nixl import _api
 from dlslime_backend.compat.nixl import _bindings as b
+from dlslime_backend.compat.nixl._remote import Metadata
 
 NAME = "dlslime"
 VERSIONS = ("0.5.23",)  # what this was tested with
@@ -57,6 +60,7 @@ _FAILED = (
     b.nixlCancelledError,
     b.nixlInvalidParamError,
 )
+_MOST_LOGGED = 64  # lines about messages that were refused
 _logger = logging.getLogger("dlslime.sglang")
 
 
@@ -136,6 +140,110 @@ def _choose(original: Callable[[Any, Any], Any], transfer_backend: Any, class_ty
     return _manager(chosen) if ours and class_type.value == "manager" else chosen
 
 
+class _Screened:
+    """A socket of SGLang's whose messages are looked at before SGLang's thread gets them."""
+
+    def __init__(self, socket: Any, takes: Callable[[list[bytes]], bool]) -> None:
+        self._socket = socket
+        self._takes = takes
+
+    def recv_multipart(self, *args: Any, **kwargs: Any) -> Any:
+        while True:
+            message = self._socket.recv_multipart(*args, **kwargs)
+            if self._takes(message):
+                return message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+class _Careful:
+    """Of SGLang's manager: what any process may send to prefill's thread, and would end it."""
+
+    _refused = 0
+    _screened: _Screened
+
+    @property
+    def server_socket(self) -> Any:
+        return self._screened
+
+    @server_socket.setter
+    def server_socket(self, socket: Any) -> None:
+        self._screened = _Screened(socket, self._takes)
+
+    def _takes(self, message: list[bytes]) -> bool:
+        """Decode a message as SGLang is about to; what can't be fails its request."""
+        whole: Any = self
+        if whole.disaggregation_mode.value != "prefill":
+            return True  # decode's thread does this itself
+        try:
+            _require_decodable(message)
+        except Exception as error:  # noqa: BLE001  (whatever it is would end the thread)
+            self._refuse("a message", error)
+            with contextlib.suppress(ValueError, IndexError):
+                room = int(message[1].decode("ascii"))
+                done = _part("sglang.srt.disaggregation.base.conn", "KVPoll").Success
+                if whole.request_status.get(room, done) != done:
+                    reason = "dlslime: what decode has sent of it is malformed"
+                    whole.conclude_failure(bootstrap_room=room, failure_reason=reason)
+            return False
+        return True
+
+    def _add_remote_peer(self, info: Any) -> None:
+        """Get to know a decode server; one that can't be used stays unknown: its requests fail."""
+        whole: Any = self
+        name = info.agent_name
+        if name in whole.decode_kv_args_table:
+            return  # as SGLang
+        try:
+            _require_own_name(info, whole.agent.name)
+            super()._add_remote_peer(info)  # type: ignore[misc]
+        except Exception as error:  # noqa: BLE001  (SGLang's thread would end)
+            self._refuse(f"the decode server {printable(name)}", error)
+            # What SGLang has kept of it, before it came to what is wrong.
+            if whole.decode_kv_args_table.pop(name, None) is not None:
+                for table in ("prep_handles", "prep_handles_slice_dst", "_prepared_state_plans"):
+                    getattr(whole, table, {}).pop(name, None)
+                whole.agent.remove_remote_agent(name)
+
+    def _refuse(self, what: str, error: Exception) -> None:
+        self._refused += 1
+        if self._refused <= _MOST_LOGGED:
+            kind = type(error).__name__
+            _logger.warning("%s is refused: %s: %s", what, kind, printable(str(error)))
+
+
+def _require_own_name(info: Any, here: str) -> None:
+    """Refuse a decode server that would take the place of another one, or of this agent."""
+    name = info.agent_name
+    if name in ("", "NIXL_INIT_AGENT", here):  # the first two are this agent, too
+        raise ValueError("this is no name of another agent")
+    if Metadata.decode(info.agent_metadata).name != name:
+        raise ValueError("its metadata is another agent's")
+
+
+def _require_decodable(message: list[bytes]) -> None:
+    """Raise what SGLang's thread would end by: it does the same with the message."""
+    tag, *rest = message
+    if tag == b"ABORT":
+        return  # this is looked at by SGLang
+    if tag in (b"WATERMARK", b"STAGING_RSP"):
+        count = 2 if tag == b"WATERMARK" else 5  # integers, and then a name
+        for number in range(count):
+            int(rest[number].decode("ascii"))
+        if tag == b"STAGING_RSP" or len(rest) > count:
+            rest[count].decode("ascii")
+        return
+    if tag != _part(_NIXL, "GUARD"):
+        raise ValueError("it is none of SGLang's")
+    room = rest[0].decode("ascii")
+    rest[3].decode("ascii")
+    if room == "None":
+        _part(_NIXL, "KVArgsRegisterInfo").from_zmq(rest)
+    else:
+        _part(_NIXL, "TransferInfo").from_zmq(rest)
+
+
 @functools.cache
 def _manager(base: Any) -> Any:
     module = importlib.import_module(_NIXL)
@@ -143,7 +251,7 @@ def _manager(base: Any) -> Any:
     if known is not None:  # these get a line in the log, and others a traceback
         module._NIXL_TRANSPORT_ERRORS = (*known, *_FAILED)  # type: ignore[attr-defined]
 
-    class DlslimeKVManager(base):
+    class DlslimeKVManager(_Careful, base):
         """SGLang's manager of the NIXL backend, with an agent of dlslime's."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:

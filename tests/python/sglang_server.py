@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import tempfile
 import time
@@ -65,6 +66,8 @@ def find_sglang() -> None:
     """Makes SGLang importable, in a process that is used for nothing else."""
     for name in NAMES_ONLY:
         sys.modules[name] = NamesOnly(name)
+    # Of transformers, which SGLang imports with its models.
+    logging.Logger.warning_once = logging.Logger.warning  # type: ignore[attr-defined]
     for package in ("sglang", "sglang.srt.configs"):
         module = types.ModuleType(package)
         module.__path__ = [str(FOLDER.joinpath(*package.split(".")))]
