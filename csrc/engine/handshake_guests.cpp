@@ -40,7 +40,8 @@ void Handshakes::requireRoomToStay(const Incoming& incoming) const {
     throw Error(
         ErrorCode::kExhausted,
         origin + " has " + std::to_string(open) +
-            " connections to this process, which are as many as it may have");
+            " connections to this process, which are as many as it may have" +
+            (one ? "" : " (an eighth of ulimit -n)"));
   }
 }
 
