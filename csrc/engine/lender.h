@@ -106,8 +106,8 @@ class Lender {
   std::map<uint64_t, RegionPtr> lent_;
   std::map<uint64_t, RegionPtr> enrolling_; // the peer waits for these
   std::map<uint64_t, Stream> streams_; // by the peer's id
-  std::set<std::pair<uint64_t, uint64_t>>
-      ofRegions_; // a region's, and a stream
+  // The same, each behind the id of its region.
+  std::set<std::pair<uint64_t, uint64_t>> ofRegions_;
   std::list<uint64_t> turns_; // of the streams, which take turns
   size_t asked_ = 0; // pieces of all streams
   Bytes frame_; // of the first in turn, if it waits for room

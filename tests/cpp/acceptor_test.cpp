@@ -23,7 +23,7 @@ void lookAtListeners(Acceptor& acceptor) {
   acceptor.onPoll(all);
 }
 
-// A process that knows this one says at once whom it means: one that has begun
+// A process that knows this one names it at once: a connection that has begun
 // to say something, and goes no further, keeps no place.
 TEST(AcceptorTest, StrangersThatHaveSaidAByteLeaveAtOnceForOthers) {
   auto self = makeIdentity();

@@ -77,8 +77,8 @@ void Acceptor::expire(TimePoint looked) {
 }
 
 // The connection that leaves first for another one: the oldest that has not
-// said whom it means, since a process that knows us does so at once; else the
-// oldest that has had time to prove itself.
+// named this process, since one that knows us does so at once; else the oldest
+// that has had time to prove itself.
 Acceptor::Place Acceptor::replaceable(TimePoint now) const {
   const auto stranger = std::find_if(
       unproven_.begin(), unproven_.end(), [](const Unproven& guest) {

@@ -165,7 +165,7 @@ class Mailbox:
         with self._lock:
             for guest in self._hub.accept():  # which looks for news, too
                 try:
-                    # Until it has told its name it is a stranger, for whom less memory is kept.
+                    # Until it has told its name, less memory is kept for it.
                     pending = _receive(guest, 4 * _MOST_NAME)  # bytes of UTF-8
                 except _GONE:
                     guest.close()
