@@ -283,10 +283,12 @@ class Connection {
     return true;
   }
   virtual void confirm(ByteSpan /*result*/) {} // throws Error
-  using PeerGone = std::function<bool()>;
-  // Sends what still waits, within reason and as long as the peer is there, and
-  // stops the route's own threads. Not under the engine's lock.
-  virtual void close(const PeerGone& /*peerGone*/) {}
+  // Ends the route's own threads, once what was handed to it has gone out, or
+  // `atOnce`. False: that still goes on; call it again. Does not wait; not
+  // under the engine's lock.
+  virtual bool close(bool /*atOnce*/) {
+    return true;
+  }
 };
 
 // What one end of a new connection hands to the other through the control

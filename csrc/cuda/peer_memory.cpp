@@ -15,6 +15,10 @@ namespace {
 constexpr milliseconds kSoon{10};
 constexpr milliseconds kRetry{1000};
 constexpr milliseconds kRarely{60000};
+// Allocations that one call maps, or tries to, while all other pairs wait: some
+// tenths of a second at worst. If it needs more, it goes through pinned memory,
+// and the next one goes on from there.
+constexpr int kMostTries = 256;
 } // namespace
 
 void PeerMemory::add(uint64_t id, ByteSpan description) {
@@ -106,11 +110,12 @@ void PeerMemory::map(
 }
 
 // Null: not now.
-PeerMemory::MappingPtr PeerMemory::mapFor(
-    const std::shared_ptr<Gpu>& gpu,
-    Known& known) {
+PeerMemory::MappingPtr
+PeerMemory::mapFor(Plan& plan, const std::shared_ptr<Gpu>& gpu, Known& known) {
   auto& view = known.views[gpu->ordinal()];
-  if (!view.mapping && !known.outdated && Clock::now() >= view.again) {
+  if (!view.mapping && !known.outdated && plan.tries < kMostTries &&
+      Clock::now() >= view.again) {
+    ++plan.tries;
     map(gpu, known, view);
   }
   if (!view.mapping && known.outdated) {
@@ -126,7 +131,7 @@ void PeerMemory::enter(
     const std::shared_ptr<Gpu>& gpu,
     uint64_t address) {
   auto& known = find(address);
-  auto mapping = mapFor(gpu, known);
+  auto mapping = mapFor(plan, gpu, known);
   plan.whole &= mapping != nullptr;
   plan.mapping = mapping.get();
   plan.begin = known.exported.base;

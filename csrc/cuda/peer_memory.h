@@ -63,13 +63,14 @@ class PeerMemory final : public Accelerator::PeerMemory {
     std::vector<Copy> copies;
     std::vector<MappingPtr> used;
     bool whole = true; // all pieces could be mapped
+    int tries = 0; // to map one
     // What the piece before lay in, by the peer's addresses: most often the
     // next one does as well. Null: it is not mapped.
     const Mapping* mapping = nullptr;
     uint64_t begin = 0, end = 0;
   };
   Known& find(uint64_t address);
-  MappingPtr mapFor(const std::shared_ptr<Gpu>& gpu, Known& known);
+  MappingPtr mapFor(Plan& plan, const std::shared_ptr<Gpu>& gpu, Known& known);
   void map(const std::shared_ptr<Gpu>& gpu, Known& known, View& view);
   MappingPtr mappingOf(std::shared_ptr<Gpu> gpu, const Known& known);
   void enter(Plan& plan, const std::shared_ptr<Gpu>& gpu, uint64_t address);

@@ -201,7 +201,7 @@ bool ChannelTable::isOver(Entry& entry, std::vector<Retired>& retired) {
   }
   retired.reserve(retired.size() + 2);
   if (severed) {
-    retired.push_back({entry.channel->takeSevered(), entry.channel});
+    retired.push_back({entry.channel->takeSevered(), entry.channel, {}});
   }
   if (!failed) {
     return false;
@@ -213,7 +213,7 @@ bool ChannelTable::isOver(Entry& entry, std::vector<Retired>& retired) {
   }
   noteFailure(entry);
   if (auto connection = entry.channel->takeConnection()) {
-    retired.push_back({std::move(connection), entry.channel});
+    retired.push_back({std::move(connection), entry.channel, {}});
   }
   return true;
 }
@@ -224,13 +224,13 @@ void ChannelTable::failAll(const Status& why) {
   }
 }
 
-std::optional<ChannelTable::Closed> ChannelTable::takeFailed() {
+std::optional<ChannelTable::Retired> ChannelTable::takeFailed() {
   for (auto& entry : entries_) {
     if (auto connection = entry.channel->takeConnection()) {
-      return Closed{
+      return Retired{
           std::move(connection),
-          std::exchange(entry.socket, {}),
-          entry.channel};
+          entry.channel,
+          std::exchange(entry.socket, {})};
     }
   }
   return std::nullopt;

@@ -59,10 +59,12 @@ class ChannelTable {
   const PeerChannel* serving(const Operation& operation) const;
   // A control socket has something to say: almost always that it has ended.
   void onSocket(uint64_t token);
-  // Connections that are over; their channel is to be told when they are gone.
+  // A connection that is over, and what goes after it, in this order: a peer
+  // that sees the end of a socket may count on having everything.
   struct Retired {
     std::unique_ptr<Connection> connection;
-    std::shared_ptr<PeerChannel> channel;
+    std::shared_ptr<PeerChannel> channel; // quieted() when that is gone
+    std::optional<ControlSocket> socket; // most often gone before
   };
   // How many channels with this key have failed so far, and why the last one.
   struct Failures {
@@ -82,15 +84,8 @@ class ChannelTable {
       const std::function<bool(const PeerChannel&)>& wanted) const;
   // Everything ends; may be called again.
   void failAll(const Status& why);
-  // The next connection of those that have failed; none: all are taken. The
-  // caller closes it outside of the lock, and before its socket: a peer that
-  // sees a socket's end may count on having everything.
-  struct Closed {
-    std::unique_ptr<Connection> connection;
-    std::optional<ControlSocket> socket;
-    std::shared_ptr<PeerChannel> channel; // to be told when it is gone
-  };
-  std::optional<Closed> takeFailed();
+  // The next connection of those that have failed; none: all are taken.
+  std::optional<Retired> takeFailed();
 
   size_t size() const {
     return entries_.size();

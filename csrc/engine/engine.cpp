@@ -136,38 +136,16 @@ Engine::~Engine() {
     for (const auto& group : state_.membership.all()) {
       group->addresses().close();
     }
-    state_.buryFailed();
+    state_.retireFailed();
   });
   // Before what it may touch is given back.
-  endBy([this] { state_.closeGraveyard(); });
+  endBy([this] { state_.closer.finish(); });
   endBy([this] {
     const Section section(state_);
     state_.channels.failAll(
         Status(ErrorCode::kCancelled, "this process's engine has stopped"));
   });
-  endBy([this] { closeChannels(); });
-}
-
-void Engine::closeChannels() {
-  for (;;) {
-    std::optional<ChannelTable::Closed> closed;
-    {
-      const Section section(state_);
-      closed = state_.channels.takeFailed();
-    }
-    if (!closed) {
-      return;
-    }
-    auto& [connection, socket, channel] = *closed;
-    const auto& peer = socket;
-    connection->close([&peer] { return peer && peer->ended(); });
-    socket.reset(); // now: the peer may be waiting for us as we did for it
-    connection.reset();
-    const Section section(state_);
-    if (!channel->copying()) { // else its memory stays for ever
-      channel->quieted();
-    }
-  }
+  endBy([this] { state_.closer.finishAll(); });
 }
 
 std::shared_ptr<Group> Engine::join(GroupOptions options) {
@@ -303,7 +281,7 @@ bool Engine::lookLocked(int most) {
     any |= lookAtGpus(*gpus);
   }
   if (any) {
-    state_.buryFailed();
+    state_.retireFailed();
   }
   return any;
 }
@@ -336,7 +314,7 @@ void Engine::onReady(const std::vector<uint64_t>& tokens) {
     }
     const Section section(state_);
     state_.channels.onSocket(token);
-    state_.buryFailed();
+    state_.retireFailed();
   }
 }
 

@@ -175,7 +175,6 @@ class Engine final : public ProgressSource {
   bool lookAtGpus(Accelerator& gpus);
   void watchGpus(bool held);
   void drainGpus();
-  void closeChannels();
   void enrollHere(Group& group, const Transfer& transfer);
   void recall(Region& region);
   void beginDeregister(Region& region);

@@ -47,35 +47,13 @@ void EngineState::wakeWireUp() {
   [[maybe_unused]] const auto put = write(nudge.get(), &one, sizeof(one));
 }
 
-void EngineState::buryFailed() {
-  const AtEnd wake([this, before = graveyard.size()] {
-    if (graveyard.size() > before) {
+void EngineState::retireFailed() {
+  const AtEnd wake([this, before = retired.size()] {
+    if (retired.size() > before) {
       wakeWireUp();
     }
   });
-  channels.reap(graveyard);
-}
-
-void EngineState::closeGraveyard() {
-  for (;;) {
-    ChannelTable::Retired gone;
-    {
-      const Section section(*this);
-      if (graveyard.empty()) {
-        return;
-      }
-      gone = std::move(graveyard.back());
-      graveyard.pop_back();
-    }
-    try { // the peer has been told, or it told us
-      gone.connection->close([] { return false; });
-    } catch (const std::bad_alloc&) {
-      logWithoutMemory("closing a connection");
-    }
-    gone.connection.reset();
-    const Section section(*this);
-    gone.channel->quieted();
-  }
+  channels.reap(retired);
 }
 
 std::shared_ptr<Group> EngineState::groupUsing(

@@ -9,6 +9,7 @@
 #include "core/config.h"
 #include "engine/channel_table.h"
 #include "engine/completions.h"
+#include "engine/connect/closer.h"
 #include "engine/engine_mutex.h"
 #include "engine/enroller.h"
 #include "engine/membership.h"
@@ -38,9 +39,9 @@ struct EngineState {
   Sleeper sleeper; // its own methods are safe from any thread
   ChannelTable channels{sleeper};
   RegionTable regions;
-  // Connections that are over; the wire-up thread closes them, since that may
-  // mean joining threads.
-  std::vector<ChannelTable::Retired> graveyard;
+  // Connections that are over, for the closer: closing one may mean joining
+  // threads.
+  std::vector<ChannelTable::Retired> retired;
   UniqueFd nudge; // eventfd that wakes the wire-up thread
   // Something goes on at a GPU, of which no descriptor tells.
   std::atomic<bool> watchesGpus{false};
@@ -48,6 +49,7 @@ struct EngineState {
   // Its own thread; not guarded.
   Enroller enroller{*this};
   Sweeper sweeper{*this}; // the same
+  Closer closer{*this}; // of the wire-up thread
 
   // Lets waiting threads see what is done; set once by the engine, before any
   // thread starts. Not under the lock.
@@ -66,10 +68,8 @@ struct EngineState {
   // Under the lock: a group with a link over this channel, and whose; or null.
   std::shared_ptr<Group> groupUsing(const PeerChannel& channel, int& rank)
       const;
-  // Under the lock: moves failed, idle channels' connections to the graveyard.
-  void buryFailed();
-  // Of the wire-up thread, not under the lock.
-  void closeGraveyard();
+  // Under the lock: retires the connections of failed, idle channels.
+  void retireFailed();
   // Any thread.
   void wakeWireUp();
 

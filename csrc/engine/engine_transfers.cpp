@@ -189,7 +189,7 @@ void Engine::transfer(Group& group, const TransferPtr& transfer) {
     const Section again(state_);
     channel->finishCopy(job);
     if (channel->poll()) {
-      state_.buryFailed();
+      state_.retireFailed();
     }
     more = !transfer->done() && channel->claimCopy(job);
   }

@@ -12,7 +12,6 @@ namespace dlslime {
 
 namespace {
 constexpr microseconds kDrainPause{50};
-constexpr milliseconds kMostDraining{200}; // all other handshakes wait
 } // namespace
 
 // What is begun by one source leaves room for all others.
@@ -201,15 +200,15 @@ std::optional<Welcome> Handshakes::answerReplacing(
     }
   }
   // What came by the old one counts, and takes microseconds to see; or longer
-  // by Gloo: then the peer asks again.
-  const auto end = again ? Clock::now() : deadlineAfter(kMostDraining);
+  // by Gloo, or from a peer that withholds its end: then the peer asks again.
+  const auto end = again ? Clock::now() : drainUntil_;
   for (;;) {
     {
       const Section section(state_);
       channel->poll();
-      state_.buryFailed();
+      state_.retireFailed();
     }
-    state_.closeGraveyard();
+    state_.closer.advance();
     {
       const Section section(state_);
       if (!channel->alive()) {

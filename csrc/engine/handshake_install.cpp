@@ -140,7 +140,7 @@ void Handshakes::install(Made made, ControlSocket socket) {
         std::move(channel),
         std::move(socket));
   }
-  state_.buryFailed(); // what was sent again at once may have failed
+  state_.retireFailed(); // what was sent again at once may have failed
   // The peer may have sent, and rung, before there was a channel to look at.
   state_.sleeper.kick();
 }

@@ -11,6 +11,7 @@ namespace dlslime {
 
 namespace {
 constexpr size_t kMostFailures = 1024;
+constexpr milliseconds kMostDraining{20}; // all other handshakes wait
 } // namespace
 
 Handshakes::Handshakes(EngineState& state)
@@ -264,6 +265,7 @@ void Handshakes::addTo(std::vector<pollfd>& fds) const {
 }
 
 void Handshakes::onPoll(const std::vector<pollfd>& fds) {
+  drainUntil_ = deadlineAfter(kMostDraining);
   std::set<int> heard;
   for (const auto& entry : fds) {
     if (entry.revents != 0) {

@@ -216,6 +216,7 @@ class Handshakes {
   std::vector<Guest> guests_;
   std::vector<Better> better_;
   bool news_ = false;
+  TimePoint drainUntil_{}; // of all that onPoll() looks at
   const HandshakeLimits limits_ = HandshakeLimits::ofProcess();
 };
 

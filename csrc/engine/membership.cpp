@@ -160,7 +160,8 @@ void Membership::onJoin(
   const auto source = static_cast<int>(join.source);
   const bool known = group != nullptr && !group->closed() && source >= 0 &&
       source < group->size() && group->epoch() == join.offset &&
-      group->rank() == static_cast<int>(join.tag);
+      group->rank() == static_cast<int>(join.tag) &&
+      (source != group->rank() || channel->toItself());
   if (group != nullptr && group->taken()) {
     refuse(channel, join, MessageType::kRefused, {RefusalReason::kTaken, 0});
     return;

@@ -242,7 +242,8 @@ bool PeerChannel::pollOnce(int most) {
   bool any = false;
   {
     const Batch batch(*connection_);
-    any = connection_->poll(*this, broken, most);
+    any = handleKept();
+    any |= connection_->poll(*this, broken, most);
     if (broken.ok() && state_ == State::kOpen) {
       any |= out_->flush();
       any |= transfers_->flush();

@@ -259,6 +259,9 @@ class PeerChannel final : public ConnectionEvents,
   void refuse(const MessageHeader& header);
   void askForShare(uint64_t id);
   void inOrder(const MessageHeader& header, ByteSpan payload);
+  // Those that came before their turn, a few at a time: a peer may have sent
+  // many thousands. True: there may be more.
+  bool handleKept();
   void dispatch(const MessageHeader& header, ByteSpan payload);
   void handle(const MessageHeader& header, ByteSpan payload);
   void toGroup(const MessageHeader& header, ByteSpan payload);

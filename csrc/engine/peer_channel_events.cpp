@@ -86,11 +86,7 @@ void PeerChannel::inOrder(const MessageHeader& header, ByteSpan payload) {
   switch (sequencer_.check(header, payload)) {
     case Sequencer::Verdict::kNow:
       dispatch(header, payload);
-      sequencer_.drain([this](const auto& kept, ByteSpan bytes) {
-        if (alive()) {
-          dispatch(kept, bytes);
-        }
-      });
+      handleKept();
       return;
     case Sequencer::Verdict::kLater:
       if (sequencer_.kept() > kMostKept ||
@@ -107,6 +103,15 @@ void PeerChannel::inOrder(const MessageHeader& header, ByteSpan payload) {
     case Sequencer::Verdict::kSeen:
       return;
   }
+}
+
+bool PeerChannel::handleKept() {
+  return sequencer_.drain(
+      kMessagesPerPoll, [this](const auto& kept, ByteSpan bytes) {
+        if (alive()) {
+          dispatch(kept, bytes);
+        }
+      });
 }
 
 void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {

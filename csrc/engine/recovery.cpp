@@ -27,7 +27,7 @@ void Recovery::drain() {
     member.channel->poll();
   }
   draining_ = !left.empty();
-  state_.buryFailed();
+  state_.retireFailed();
 }
 
 void Recovery::advance() {
@@ -142,7 +142,7 @@ void Recovery::look(const ChannelTable::Member& lost, Search& search) {
     if (!group) {
       lost.channel->fail(
           Status(ErrorCode::kCancelled, "no group needs the connection"));
-      state_.buryFailed();
+      state_.retireFailed();
       return;
     }
     request.fallback = group->options().fallback;
@@ -175,7 +175,7 @@ void Recovery::giveUp(const ChannelTable::Member& lost, const Search& search) {
           "), and no other could be made in its place (tried for " +
           std::to_string(state_.config.recovery.count()) +
           " ms, DLSLIME_RECOVERY_MS): " + search.problem));
-  state_.buryFailed();
+  state_.retireFailed();
 }
 
 } // namespace dlslime

@@ -16,6 +16,9 @@ class Sequencer {
   // kNow: handle it, then drain(). kLater: kept here. kSeen: a repetition.
   Verdict check(const MessageHeader& header, ByteSpan payload) {
     if (header.sequence == next_) {
+      if (!early_.empty() && early_.begin()->first == next_) {
+        takeFirst(); // it came again before its turn was noticed
+      }
       ++next_;
       return Verdict::kNow;
     }
@@ -29,15 +32,19 @@ class Sequencer {
     }
     return Verdict::kLater;
   }
-  // Calls `handle` for kept messages whose turn has come.
+  // Calls `handle` for kept messages whose turn has come, for `most` of them.
+  // True: there were some, and may be more.
   template <typename Handle>
-  void drain(Handle&& handle) {
-    while (!early_.empty() && early_.begin()->first == next_) {
-      auto entry = early_.extract(early_.begin());
+  bool drain(int most, Handle&& handle) {
+    int handled = 0;
+    while (handled < most && !early_.empty() &&
+           early_.begin()->first == next_) {
+      const auto kept = takeFirst();
       ++next_;
-      keptBytes_ -= costOf(entry.mapped().second.size());
-      handle(entry.mapped().first, ByteSpan(entry.mapped().second));
+      ++handled;
+      handle(kept.first, ByteSpan(kept.second));
     }
+    return handled > 0;
   }
   // Of the messages whose turn has come.
   uint64_t last() const {
@@ -58,13 +65,19 @@ class Sequencer {
   }
 
  private:
+  using Kept = std::pair<MessageHeader, Bytes>;
+  Kept takeFirst() {
+    auto first = early_.extract(early_.begin());
+    keptBytes_ -= costOf(first.mapped().second.size());
+    return std::move(first.mapped());
+  }
   static size_t costOf(size_t payload) {
     return payload + 160;
   }
 
   uint64_t next_ = 1;
   size_t keptBytes_ = 0;
-  std::map<uint64_t, std::pair<MessageHeader, Bytes>> early_;
+  std::map<uint64_t, Kept> early_;
 };
 
 } // namespace dlslime

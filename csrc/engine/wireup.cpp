@@ -84,7 +84,7 @@ void WireUp::run() {
 
 void WireUp::round() {
   collectTasks();
-  state_.closeGraveyard();
+  state_.closer.advance();
   state_.enroller.standIn();
   answerJoins();
   upgrades_.advance();
@@ -132,7 +132,10 @@ void WireUp::sleep() {
     }
   }
   auto until = std::min(
-      {handshakes_.nextDeadline(), recovery_.next(), upgrades_.next()});
+      {handshakes_.nextDeadline(),
+       recovery_.next(),
+       upgrades_.next(),
+       state_.closer.next()});
   for (const auto& task : tasks_) {
     until = std::min(until, task.next);
   }

@@ -23,7 +23,7 @@ class GlooConnection final : public Connection {
     pump_->start();
   }
   ~GlooConnection() override {
-    pump_->close();
+    pump_->close(true);
   }
 
   std::string_view route() const override {
@@ -64,8 +64,8 @@ class GlooConnection final : public Connection {
     return pump_->made() ? Replaceable::kWhole : Replaceable::kNever;
   }
   void sever() override;
-  void close(const PeerGone& /*peerGone*/) override {
-    pump_->close();
+  bool close(bool atOnce) override {
+    return pump_->close(atOnce);
   }
 
  private:

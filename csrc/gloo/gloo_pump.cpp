@@ -26,14 +26,15 @@ void GlooPump::start() {
   sender_ = std::thread([self = shared_from_this()] { self->sendLoop(); });
 }
 
-void GlooPump::close() {
+bool GlooPump::close(bool atOnce) {
   bool abandoned = false;
   {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_for(lock, drainTime_, [this] {
-      return closing_ || peerClosed_ || !broken_.ok() ||
-          (outgoing_.empty() && !sending_);
-    });
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const bool over = closing_ || peerClosed_ || !broken_.ok() ||
+        (outgoing_.empty() && !sending_);
+    if (!over && !atOnce) {
+      return false;
+    }
     closing_ = true;
     abandoned = making_;
     if (carrier_) {
@@ -50,6 +51,7 @@ void GlooPump::close() {
       thread->join();
     }
   }
+  return true;
 }
 
 void GlooPump::tell() {

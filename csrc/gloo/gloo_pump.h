@@ -24,15 +24,14 @@ struct Packet {
 constexpr size_t kMostPayloadBytes = 1024 * 1024;
 
 // Moves packets between two bounded queues and a Carrier, by two threads that
-// block in it, one each way; nothing else here blocks but close(). Shared with
+// block in it, one each way; nothing else here blocks. Shared with
 // its threads: one that can't be called back (a Carrier in the making, whose
 // other end never comes) outlives the connection, and finds itself closed.
 class GlooPump final : public std::enable_shared_from_this<GlooPump> {
  public:
   using MakeCarrier = std::function<std::unique_ptr<Carrier>()>;
 
-  // How long close() lets the sender finish what was handed to it, and a peer
-  // that has closed lets the making of the carrier go on.
+  // How long a peer that has closed lets the making of the carrier go on.
   static constexpr milliseconds kDrainTime{1000};
 
   // `wake` is called from both threads whenever take() has news, and never
@@ -58,9 +57,9 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
   void peerClosed();
   // Nothing received waits for take(), and more may come.
   bool drained() const;
-  // Sends what was put for up to the drain time, then ends both threads.
-  // Idempotent.
-  void close();
+  // Ends both threads, once what was put has gone out, or `atOnce`. False: it
+  // has not. Idempotent.
+  bool close(bool atOnce);
 
  private:
   void sendLoop();

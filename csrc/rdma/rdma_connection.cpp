@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "core/bytes.h"
 #include "core/log.h"
@@ -12,7 +11,6 @@ namespace dlslime::rdma {
 
 namespace {
 
-constexpr milliseconds kDrainTime{1000};
 // For the other rails, once one has shown that it works: a lost packet costs
 // 0.54 s by default.
 constexpr milliseconds kOtherRailsTime{1500};
@@ -345,31 +343,30 @@ bool RdmaConnection::allSent() {
   return false;
 }
 
-void RdmaConnection::close(const PeerGone& peerGone) {
-  // What was posted still goes out; its memory is ours until then. A peer that
-  // leaves at the same time answers no more: its NIC says nothing of that.
-  const auto deadline = deadlineAfter(kDrainTime);
+// What was posted still goes out; its memory is ours until then.
+bool RdmaConnection::close(bool atOnce) {
   auto& rail = first();
-  if (!postFlush()) {
-    return;
+  if (atOnce || (!closing_ && !postFlush())) {
+    return true;
   }
+  closing_ = true;
   ibv_wc completion{};
   try {
-    while (!rail.queue.idle() && Clock::now() < deadline) {
+    while (!rail.queue.idle()) {
       if (rail.completions->poll(&completion, 1) == 0) {
-        if (peerGone()) {
-          return;
-        }
-        std::this_thread::sleep_for(microseconds(50));
-      } else if (completion.status != IBV_WC_SUCCESS) {
-        return;
-      } else if ((completion.opcode & IBV_WC_RECV) == 0) {
+        return false;
+      }
+      if (completion.status != IBV_WC_SUCCESS) {
+        return true;
+      }
+      if ((completion.opcode & IBV_WC_RECV) == 0) {
         rail.queue.completed(completion.wr_id);
       }
     }
   } catch (const Error& broken) {
     logWarning(broken.what()); // the device is gone: nothing more goes out
   }
+  return true;
 }
 
 } // namespace dlslime::rdma

@@ -105,7 +105,7 @@ class RdmaConnection final : public Connection {
   bool drained() const override;
   bool allSent() override;
   std::vector<SentMessage> unconfirmed() const override;
-  void close(const PeerGone& peerGone) override;
+  bool close(bool atOnce) override;
 
  private:
   bool postFlush();
@@ -160,6 +160,7 @@ class RdmaConnection final : public Connection {
   bool reached_ = false; // the peer may transfer from and to our memory
   bool peerReady_ = false; // it has said something
   bool flushAsked_ = false; // by allSent()
+  bool closing_ = false; // the last request is posted
   bool flushed_ = false; // nothing comes any more: broken, and all was seen
   bool givenUp_ = false; // what has failed may be reported
   Status broken_;

@@ -99,7 +99,8 @@ class Worker:
         self._leaving: list[_Peer] = []  # lost, with transfers that have not ended yet
         self._leases: dict[str, float] = {}  # until when
         self._until: dict[str, float] = {}  # of loads: when they are given up
-        self._early: dict[str, float] = {}  # told of, since when, but not leased yet
+        # Told of, since when, but not leased yet; by their digests: names may be long, and lies.
+        self._early: dict[int, float] = {}
         self._sent: set[str] = set()
         self._received: set[str] = set()
         self._errors: set[int] = set()
@@ -129,7 +130,7 @@ class Worker:
         """Begin what the scheduler has planned."""
         now = time.monotonic()
         for request, seconds in plan.leases.items():
-            if self._early.pop(request, None) is None:
+            if self._early.pop(_digest(request), None) is None:
                 self._leases[request] = now + seconds
             else:
                 self._sent.add(request)
@@ -144,9 +145,7 @@ class Worker:
             if peer.busy:
                 peer.used = now
                 self._advance(peer, now)
-        gone = [peer for peer in self._leaving if not peer.busy]
-        self._leaving = [peer for peer in self._leaving if peer not in gone]
-        self._spare += [peer.expired for peer in gone]
+        self._part()
         sent, received = self._sent, self._received
         self._sent, self._received = set(), set()
         return sent, received
@@ -179,8 +178,8 @@ class Worker:
             self._expired[self._expirations % _SLOTS] = _digest(request)
             self._expirations += 1
             self._sent.add(request)
-        for request in [name for name, since in self._early.items() if since + self._lease < now]:
-            del self._early[request]  # it was late, and its lease is over
+        for early in [name for name, since in self._early.items() if since + self._lease < now]:
+            del self._early[early]  # it was late, and its lease is over
 
     def _told(self, note: bytes, now: float) -> None:
         if len(note) > 4 * MOST_NAME:  # bytes of UTF-8: no engine asks for such a request
@@ -191,7 +190,7 @@ class Worker:
             return
         if len(self._early) >= _MOST_EARLY:
             del self._early[next(iter(self._early))]  # the oldest
-        self._early[request] = now  # the scheduler may tell us later than the peer
+        self._early[_digest(request)] = now  # the scheduler may tell us later than the peer
 
     # As the one that loads.
 
@@ -212,6 +211,7 @@ class Worker:
             cache = Cache.decode(encoded)
             if self.cache is None:
                 raise ValueError("dlslime: no KV caches are registered here")
+            self._part()
             self.cache.require_like(cache)
             self._require_new(Metadata.decode(cache.agent).name)
             self._make_room()
@@ -242,6 +242,11 @@ class Worker:
         if any(peer.agent == agent for peer in self._peers.values()):
             raise ValueError(
                 f"dlslime: the agent {shown(agent)} has told of another KV cache before"
+            )
+        if any(peer.agent == agent for peer in self._leaving):
+            raise ValueError(
+                f"dlslime: the connection to the agent {shown(agent)} was lost, and loads by it "
+                "have not ended yet"
             )
 
     def _read(self, peer: _Peer, load: Load) -> nixl_xfer_handle:
@@ -343,8 +348,15 @@ class Worker:
         for encoded, known in list(self._peers.items()):
             if known is peer:
                 del self._peers[encoded]
-                self.agent.remove_remote_agent(peer.agent)
                 self._leaving.append(peer)
+
+    def _part(self) -> None:
+        # Whose loads have ended by themselves: to let go of it before would end them while their
+        # blocks may still be written.
+        for peer in [peer for peer in self._leaving if not peer.busy]:
+            self._leaving.remove(peer)
+            self._spare.append(peer.expired)
+            self.agent.remove_remote_agent(peer.agent)
 
     def _register(self, array: Addresses) -> int:
         address = int(array.ctypes.data)

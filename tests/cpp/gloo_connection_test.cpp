@@ -112,7 +112,7 @@ TEST_F(GlooConnectionTest, CloseSendsWhatWaitsFirst) {
   for (size_t i = 0; i < 200; ++i) {
     ASSERT_TRUE(first->send(header(i), pattern(10000)));
   }
-  first->close({});
+  EXPECT_TRUE(eventually([&] { return first->close(false); }));
   first.reset();
   EXPECT_TRUE(pollFor(*second, 200).ok());
   EXPECT_EQ(events.messages.size(), 200U);
@@ -130,7 +130,7 @@ TEST_F(GlooConnectionTest, CloseBeforeTheCarrierIsThereStillSends) {
     std::this_thread::sleep_for(milliseconds(100));
     second = connect(1);
   });
-  first->close({});
+  EXPECT_TRUE(eventually([&] { return first->close(false); }));
   first.reset();
   later.join();
   EXPECT_TRUE(pollFor(*second, 20).ok());

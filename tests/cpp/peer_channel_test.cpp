@@ -246,6 +246,38 @@ TEST_F(PeerChannelTest, MessagesKeptBehindABadOneAreDropped) {
   EXPECT_EQ(waiting->ends(), 1) << "a send is lost on a failed channel";
 }
 
+// What this process sends to its own rank would go to that peer.
+TEST_F(PeerChannelTest, NobodyElseJoinsAsThisRank) {
+  auto join = message(MessageType::kJoin, 0);
+  join.source = 0;
+  join.id = 5;
+  join.offset = group->epoch();
+  deliver(join);
+  EXPECT_EQ(countSent(MessageType::kStale), 1U);
+  EXPECT_NE(group->link(0).state, Group::LinkState::kReady);
+}
+
+// All other pairs wait while they are handled.
+TEST_F(PeerChannelTest, ManyKeptBehindAGapAreHandledAFewAtATime) {
+  constexpr int kMany = 10000;
+  int answered = 0;
+  auto join = message(MessageType::kJoin, 0); // each is answered
+  for (int i = 0; i < kMany; ++i) {
+    join.sequence = sequence + 2 + static_cast<uint64_t>(i);
+    channel->onMessage(join, {});
+  }
+  deliver(message(MessageType::kCredit, 0));
+  int looks = 0;
+  do {
+    const auto now = static_cast<int>(countSent(MessageType::kStale));
+    EXPECT_LE(now - answered, kMessagesPerPoll);
+    answered = now;
+    ++looks;
+  } while (channel->poll());
+  EXPECT_EQ(answered, kMany);
+  EXPECT_GE(looks, kMany / kMessagesPerPoll);
+}
+
 TEST_F(PeerChannelTest, GapOfSixtyFiveThousandMessagesFailsTheChannel) {
   auto header = message(MessageType::kCredit, 0);
   for (uint64_t i = 0; i <= 65536; ++i) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <climits>
 #include <random>
 
 #include "world.h"
@@ -22,7 +23,7 @@ class SequencerTest : public ::testing::Test {
     const auto verdict = sequencer.check(header, payload);
     if (verdict == Verdict::kNow) {
       handled.push_back(number);
-      sequencer.drain([&](const MessageHeader& kept, ByteSpan bytes) {
+      sequencer.drain(INT_MAX, [&](const MessageHeader& kept, ByteSpan bytes) {
         const Bytes expected = testing::pattern(kept.sequence % 50, 3);
         EXPECT_TRUE(std::equal(
             bytes.begin(), bytes.end(), expected.begin(), expected.end()));
@@ -71,6 +72,24 @@ TEST_F(SequencerTest, LargestNumberIsOnlyKept) {
   EXPECT_EQ(take(~0ULL), Verdict::kLater);
   EXPECT_EQ(take(1), Verdict::kNow);
   EXPECT_EQ(sequencer.kept(), 1U);
+}
+
+TEST_F(SequencerTest, RestOfAPortionStandsBehindNoRepetition) {
+  for (const uint64_t early : {2, 3, 4, 5}) {
+    take(early);
+  }
+  MessageHeader header;
+  header.sequence = 1;
+  ASSERT_EQ(sequencer.check(header, {}), Verdict::kNow);
+  const auto note = [&](const MessageHeader& kept, ByteSpan /*bytes*/) {
+    handled.push_back(kept.sequence);
+  };
+  EXPECT_TRUE(sequencer.drain(1, note));
+  EXPECT_EQ(take(6), Verdict::kLater);
+  EXPECT_EQ(take(3), Verdict::kNow);
+  EXPECT_EQ(handled, (std::vector<uint64_t>{2, 3, 4, 5, 6}));
+  EXPECT_EQ(sequencer.keptBytes(), 0U);
+  EXPECT_FALSE(sequencer.drain(1, note));
 }
 
 TEST_F(SequencerTest, AnyPermutationWithRepetitionsComesInOrder) {

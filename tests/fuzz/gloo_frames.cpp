@@ -50,7 +50,7 @@ void run(Input input) {
     }
   }
   requirePlain(broken.message());
-  connection.close([] { return true; });
+  connection.close(true);
 }
 
 } // namespace

@@ -82,6 +82,41 @@ def test_late_load_fails_when_its_memory_is_quiet_and_not_before(late: Worker) -
     assert late.finished() == (set(), set())
 
 
+def test_lost_peer_is_left_when_its_other_loads_are_quiet() -> None:
+    worker, prefill, going, lost = a_worker("decode", 0), a_worker("prefill", 7), Read(), Read()
+    source = source_of(prefill)
+    with mock.patch.object(Worker, "_read", return_value=going):
+        begin(worker, "going", source, [1])
+    with (
+        mock.patch.object(Worker, "_read", return_value=lost),
+        mock.patch.object(lost, "done", side_effect=nixl.nixlRemoteDisconnectError("it is gone")),
+    ):
+        begin(worker, "lost", source, [2])
+        assert worker.finished()[1] == {"lost"}
+    assert worker.take_errors() == {2}
+    assert worker.agent.check_remote_metadata(prefill.agent.name)
+    with Lines() as lines:  # by another description of the same agent it could be left early
+        assert not load(worker, "soon", source)
+    assert "have not ended yet" in lines[0]
+    going.cancelled = going.quiet = True
+    assert worker.finished()[1] == {"going"}
+    assert worker.take_errors() == {1}
+    assert not worker.agent.check_remote_metadata(prefill.agent.name)
+    assert load(worker, "later", source)
+    worker.close()
+    prefill.close()
+
+
+def test_what_is_told_too_early_is_kept_in_few_bytes() -> None:
+    worker = a_worker("prefill", 7)
+    name = "n" * 4096
+    worker._told(name.encode(), 0.0)
+    assert all(isinstance(key, int) for key in worker._early)
+    worker.start(Plan({}, {name: 60.0}))
+    assert worker.finished()[0] == {name}
+    worker.close()
+
+
 def test_load_whose_check_does_not_end_fails_and_the_next_is_checked_again() -> None:
     worker, prefill, check = a_worker("decode", 0), a_worker("prefill", 7), Read()
     with mock.patch.object(Worker, "_post", return_value=check):

@@ -117,6 +117,9 @@ class ScriptedConnection final : public Connection {
   Replaceable replaceable() const override {
     return replacing;
   }
+  bool close(bool atOnce) override {
+    return !onClose || onClose(atOnce);
+  }
 
   size_t mostPayload = 64 * 1024;
   bool full = false, pulling = false, pushing = false, ended = false;
@@ -131,6 +134,7 @@ class ScriptedConnection final : public Connection {
   std::deque<CopyJob> jobs;
   std::vector<CopyJob> finished;
   std::function<bool(ConnectionEvents&)> onPoll;
+  std::function<bool(bool)> onClose;
 };
 
 } // namespace dlslime::testing
