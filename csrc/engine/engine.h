@@ -178,6 +178,8 @@ class Engine final : public ProgressSource {
   void enrollHere(Group& group, const Transfer& transfer);
   void recall(Region& region);
   void beginDeregister(Region& region);
+  std::vector<std::string> borrowersOf(const Region& region);
+  void requireGivenBack(Region& region);
   void recallAll();
   void afterPost(Section& section, Group& group, const Operation& operation);
   PeerReport reportOne(Group& group, int rank);

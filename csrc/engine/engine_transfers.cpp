@@ -63,6 +63,55 @@ void Engine::beginDeregister(Region& region) {
   }
 }
 
+// Under the lock: the peers that have not given the region back. Those that no
+// group has to do with any more lose their connection, and with it the region:
+// nothing else would make a peer answer that does not.
+std::vector<std::string> Engine::borrowersOf(const Region& region) {
+  std::vector<std::string> names;
+  for (const auto& [key, contact, channel] : state_.channels.those(
+           [&](const PeerChannel& one) { return one.lends(region); })) {
+    const auto& peer = channel->peer();
+    const auto name = "pid " + std::to_string(peer.pid) + " on " + peer.host;
+    int rank = 0;
+    if (state_.groupUsing(*channel, rank)) {
+      names.push_back(name);
+      continue;
+    }
+    channel->fail(Status(
+        ErrorCode::kTimeout,
+        name + " has not given back " + region.describe() +
+            ", and no group is left with it"));
+    state_.retireFailed();
+  }
+  return names;
+}
+
+// Under the lock, once there is no time left. Throws Error: who has it.
+void Engine::requireGivenBack(Region& region) {
+  const auto borrowers = borrowersOf(region);
+  if (borrowers.empty() && region.lent == 0 && region.enrolling == 0) {
+    return;
+  }
+  region.closing = false;
+  constexpr size_t kMostNamed = 3;
+  std::string names;
+  for (size_t i = 0; i < borrowers.size() && i < kMostNamed; ++i) {
+    names += (i == 0 ? "" : ", ") + borrowers[i];
+  }
+  if (borrowers.size() > kMostNamed) {
+    names += " and " + std::to_string(borrowers.size() - kMostNamed) + " more";
+  }
+  throw Error(
+      ErrorCode::kTimeout,
+      region.describe() + " can't be deregistered: " +
+          (names.empty() ? "this process is still registering it with a device "
+                           "or copying it for a peer"
+                         : names +
+                   " may still be transferring, and have not said that they "
+                   "are done. If they never do, close the endpoints or "
+                   "process groups with them, and deregister it again"));
+}
+
 void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
   refuseInForkedChild();
   Region::Remains remains; // freed outside of the lock
@@ -81,13 +130,7 @@ void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
         break;
       }
       if (Clock::now() >= deadline) {
-        region->closing = false;
-        throw Error(
-            ErrorCode::kTimeout,
-            region->describe() +
-                " can't be deregistered: " + std::to_string(region->lent) +
-                " peers may still be transferring, and have not said that they "
-                "are done");
+        requireGivenBack(*region);
       }
     }
     std::this_thread::sleep_for(kRecallPause);

@@ -27,6 +27,7 @@ class Lender {
   void onEnrolled(const RegionPtr& region, const Status& status);
   void onFetch(const MessageHeader& header, ByteSpan payload);
   void onPut(const MessageHeader& header, ByteSpan payload);
+  RegionPtr lent(uint64_t id) const; // null: it is not lent
   // Asks for the region back, if it is lent: Region::lent will tell.
   void recall(const Region& region);
   void onForgotten(const MessageHeader& header);
@@ -69,7 +70,6 @@ class Lender {
     Fault fault = Fault::kNone; // why, if processors are to write
     bool last = false; // all of it has come
   };
-  RegionPtr lent(uint64_t id) const;
   void lend(const RegionPtr& region);
   bool lendWaiting();
   void lendOrRefuse(const RegionPtr& region);

@@ -126,6 +126,10 @@ class PeerChannel final : public ConnectionEvents,
   bool allSent() {
     return !connection_ || (out_->handedOver() && connection_->allSent());
   }
+  // The peer has been given this one, and has not given it back.
+  bool lends(const Region& region) const {
+    return alive() && lender_ && lender_->lent(region.handle().id) != nullptr;
+  }
   bool claimCopy(CopyJob& job);
   void finishCopy(const CopyJob& job);
   // Some are being made, and touch memory.

@@ -323,6 +323,20 @@ TEST_P(StalledTransfer, RegionStaysClosedWhileAnyDeregistersIt) {
   patient.join();
 }
 
+// Nothing would ever make it answer. As long as a group is left with it, it may
+// be slow.
+TEST_P(StalledTransfer, RegionOfOneThatNeverGivesItBackIsHadWhenItsGroupIsLeft) {
+  ASSERT_TRUE(side(0).done(side(0).read(1, side(1), {{0, 0, 4096}})));
+  carriers->stall();
+  const auto kept = statusOf([&] { side(1).deregister(100); });
+  EXPECT_EQ(kept.code(), ErrorCode::kTimeout);
+  EXPECT_TRUE(mentions(kept, "pid " + std::to_string(getpid()) + " on "))
+      << kept.message();
+  EXPECT_TRUE(mentions(kept, "close the endpoints")) << kept.message();
+  world->leave(1, (*world)[1].group);
+  EXPECT_NO_THROW(side(1).deregister(100));
+}
+
 const Way kGlooWay{"Gloo", "gloo", RoutePolicy::kGloo};
 std::string nameOf(const ::testing::TestParamInfo<Way>& instance) {
   return instance.param.name;
