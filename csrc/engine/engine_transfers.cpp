@@ -192,7 +192,7 @@ void Engine::enrollHere(Group& group, const Transfer& transfer) {
       region->keepEnrolled(registrar, result);
     } catch (const Error& error) {
       if (region->accelerator() != nullptr) { // once
-        logRefused(*region, error);
+        state_.enroller.logRefused(*region, error);
         const Section section(state_);
         region->noteRefused(registrar);
       } // else it shows when the transfer is started

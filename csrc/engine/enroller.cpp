@@ -10,7 +10,10 @@
 
 namespace dlslime {
 
-void logRefused(const Region& region, const Error& error) {
+void Enroller::logRefused(const Region& region, const Error& error) {
+  if (!said_.isNew(region.describe() + error.what())) {
+    return; // peers may ask for a region again and again
+  }
   logWarning(
       region.describe() + " can't be registered: " + error.what() +
       "; transfers are copied through messages, which is slower");

@@ -4,14 +4,12 @@
 #include <mutex>
 #include <thread>
 
+#include "core/said_once.h"
 #include "engine/region.h"
 
 namespace dlslime {
 
 struct EngineState;
-
-// Says that a registrar could not enroll it.
-void logRefused(const Region& region, const Error& error);
 
 // Registers memory with devices where no caller's thread can do it: a peer has
 // asked for it, or a connection was replaced by one over other devices. A
@@ -27,11 +25,13 @@ class Enroller {
   void stop(); // not under it; idempotent
   // Does what it has been woken for, where no thread could be started.
   void standIn();
+  // Says that a registrar could not enroll it, each reason once. Any thread.
+  void logRefused(const Region& region, const Error& error);
 
  private:
   void run();
   void serve();
-  static void enroll(
+  void enroll(
       const RegionTable::Wanted& wanted,
       std::shared_ptr<const void>& result,
       Status& status);
@@ -46,6 +46,7 @@ class Enroller {
   bool wanted_ = false; // guarded by mutex_, as the next one
   bool stopping_ = false;
   std::thread thread_;
+  SaidOnce said_;
 };
 
 } // namespace dlslime

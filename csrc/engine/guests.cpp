@@ -9,11 +9,14 @@ namespace dlslime {
 
 std::optional<Guests::Refusal> Guests::refusal(const PeerChannel& from) const {
   const std::lock_guard<std::mutex> guard(mutex_);
-  const auto ofOne = static_cast<size_t>(
-      std::count_if(guests_.begin(), guests_.end(), [&](const auto& entry) {
-        return !entry.second.accepted &&
-            entry.second.from.lock().get() == &from;
-      }));
+  // Counted only where there may be too many: each join comes here.
+  const auto ofOne = waiting_ < kMostWaitingOfOne
+      ? waiting_
+      : static_cast<size_t>(std::count_if(
+            guests_.begin(), guests_.end(), [&](const auto& entry) {
+              return !entry.second.accepted &&
+                  entry.second.from.lock().get() == &from;
+            }));
   if (waiting_ >= kMostWaiting || ofOne >= kMostWaitingOfOne) {
     return Refusal{
         RefusalReason::kTooManyGuests,

@@ -55,7 +55,7 @@ void Inbound::upload(
     ByteSpan payload) {
   const auto view = receive->view();
   const std::span<std::byte> place(view.data + offset, payload.size());
-  dlslime::upload(
+  gpus_.uploads().start(
       *view.accelerator,
       view.device,
       payload,

@@ -9,6 +9,7 @@
 #include "core/fault.h"
 #include "core/transport.h"
 #include "engine/outbound.h"
+#include "engine/peer_gpus.h"
 #include "engine/region.h"
 
 namespace dlslime {
@@ -19,8 +20,12 @@ namespace dlslime {
 // engine's lock.
 class Lender {
  public:
-  Lender(Connection& connection, Outbound& out, RegionTable& regions)
-      : connection_(&connection), out_(out), regions_(regions) {}
+  Lender(
+      Connection& connection,
+      Outbound& out,
+      PeerGpus& gpus,
+      RegionTable& regions)
+      : connection_(&connection), out_(out), gpus_(gpus), regions_(regions) {}
 
   void onResolve(const MessageHeader& header);
   // The region has been enrolled, or can't be.
@@ -102,6 +107,7 @@ class Lender {
 
   Connection* connection_; // null: being replaced
   Outbound& out_;
+  PeerGpus& gpus_;
   RegionTable& regions_;
   std::map<uint64_t, RegionPtr> lent_;
   std::map<uint64_t, RegionPtr> enrolling_; // the peer waits for these

@@ -168,7 +168,8 @@ void Lender::put(
   });
   ++arriving->copies;
   arriving->last |= header.slot != 0;
-  upload(*region->accelerator(), region->view().device, bytes, places, user);
+  gpus_.uploads().start(
+      *region->accelerator(), region->view().device, bytes, places, user);
 }
 
 void Lender::putPlainly(
@@ -233,7 +234,10 @@ bool Lender::flush() {
     if (failed || stream.over()) {
       drop(id);
     } else { // the others in turn
-      turns_.splice(turns_.end(), turns_, turns_.begin());
+      std::list<uint64_t> turn;
+      turn.splice(turn.end(), turns_, turns_.begin());
+      const bool staged = stream.staged != nullptr;
+      turns_.splice(StagedSource::nextTurn(turns_, staged), turn);
     }
   }
   return any;

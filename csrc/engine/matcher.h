@@ -11,6 +11,7 @@
 
 #include "core/fault.h"
 #include "core/operation.h"
+#include "core/seeded_hash.h"
 
 namespace dlslime {
 
@@ -93,8 +94,7 @@ class Matcher {
   }
   struct Hash {
     size_t operator()(Key key) const {
-      key *= 0x9e3779b97f4a7c15ULL; // Fibonacci hashing
-      return key ^ (key >> 32);
+      return seededHash(key);
     }
   };
   OperationQueue* queueFor(int source, uint32_t tag);

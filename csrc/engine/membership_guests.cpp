@@ -40,7 +40,8 @@ void Membership::admit(
     refuse(channel, join, MessageType::kRefused, *why);
     return;
   }
-  const auto there = guestsBy(*channel, guests.get());
+  const auto there =
+      groups_.size() < kMostOfOneProcess ? 0 : guestsBy(*channel, guests.get());
   if (there >= kMostOfOneProcess) {
     refuse(
         channel,

@@ -212,7 +212,8 @@ bool Outbound::flushStreams() {
     }
     const bool sent = streamPiece(stream);
     if (!sent || stream.offset < exposure->operation->view().size) {
-      streams_.push_back(stream);
+      const bool staged = exposure->staged != nullptr;
+      streams_.insert(StagedSource::nextTurn(streams_, staged), stream);
     }
     if (!sent) {
       return any;

@@ -84,7 +84,7 @@ void PeerChannel::connected(
       regions_,
       peer_,
       [this](const TransferPtr& transfer) { owner_.sendNote(*transfer); });
-  lender_.emplace(*connection_, *out_, regions_);
+  lender_.emplace(*connection_, *out_, gpus_, regions_);
   toItself_ = route_ == "self";
 }
 
@@ -243,7 +243,9 @@ bool PeerChannel::pollOnce(int most) {
   {
     const Batch batch(*connection_);
     any = handleKept();
-    any |= connection_->poll(*this, broken, most);
+    if (!gpus_.uploads().many()) {
+      any |= connection_->poll(*this, broken, most);
+    }
     if (broken.ok() && state_ == State::kOpen) {
       any |= out_->flush();
       any |= transfers_->flush();

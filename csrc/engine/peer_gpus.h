@@ -9,6 +9,7 @@
 #include "core/message.h"
 #include "core/said_once.h"
 #include "core/transport.h"
+#include "engine/staging.h"
 
 namespace dlslime {
 
@@ -37,6 +38,10 @@ class PeerGpus {
       bool write,
       std::span<const Piece> pieces,
       Accelerator::Done done);
+  // From messages of this peer.
+  Uploads& uploads() {
+    return uploads_;
+  }
   // Copies that are under way keep what they need.
   void trim() {
     if (mapped_) {
@@ -61,6 +66,7 @@ class PeerGpus {
   std::map<uint64_t, Bytes> shared_;
   std::unique_ptr<Accelerator::PeerMemory> mapped_; // from the first use on
   SaidOnce said_;
+  Uploads uploads_;
 };
 
 } // namespace dlslime

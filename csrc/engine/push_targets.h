@@ -6,6 +6,7 @@
 
 #include "core/memory.h"
 #include "core/message.h"
+#include "core/seeded_hash.h"
 
 namespace dlslime {
 
@@ -70,7 +71,7 @@ class PushTargets {
   };
   struct Hash {
     size_t operator()(const Key& key) const {
-      return (key.group << 32 | key.tag) * 0x9e3779b97f4a7c15ULL;
+      return seededHash(key.group << 32 | key.tag);
     }
   };
   struct Sent {

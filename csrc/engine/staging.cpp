@@ -11,13 +11,23 @@ constexpr size_t kPieceBytes = 512 * 1024;
 constexpr size_t kAhead = 4;
 } // namespace
 
-void upload(
+void Uploads::start(
     Accelerator& gpus,
     int device,
     ByteSpan bytes,
     std::span<const std::span<std::byte>> places,
     const CopyUser& user) {
+  const auto over = [load = load_,
+                     size = bytes.size(),
+                     count = places.size(),
+                     ended = user.ended](const Status& status) {
+    load->bytes -= size;
+    load->places -= count;
+    ended(status);
+  };
   user.begins();
+  load_->bytes += bytes.size();
+  load_->places += places.size();
   try {
     const auto aside = gpus.pin(device, bytes.size());
     copyBytes(aside.get(), bytes.data(), bytes.size());
@@ -29,11 +39,9 @@ void upload(
       from += place.size();
     }
     gpus.copy(
-        device, copies, [aside, ended = user.ended](const Status& status) {
-          ended(status);
-        });
+        device, copies, [aside, over](const Status& status) { over(status); });
   } catch (const std::exception& error) { // it has not begun
-    user.ended(inWords([&] { return statusOf(error); }));
+    over(inWords([&] { return statusOf(error); }));
   }
 }
 

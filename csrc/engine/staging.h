@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <vector>
@@ -20,19 +21,50 @@ struct CopyUser {
   std::function<void(const Status&)> ended; // once for each of the above
 };
 
-// Puts the bytes aside, and copies them to these places, in order, which are as
-// many bytes.
-void upload(
-    Accelerator& gpus,
-    int device,
-    ByteSpan bytes,
-    std::span<const std::span<std::byte>> places,
-    const CopyUser& user);
+// What has come in messages of one peer and is on its way to GPUs.
+class Uploads {
+ public:
+  // Puts the bytes aside, and copies them to these places, in order, which are
+  // as many bytes.
+  void start(
+      Accelerator& gpus,
+      int device,
+      ByteSpan bytes,
+      std::span<const std::span<std::byte>> places,
+      const CopyUser& user);
+  // So much that no more messages should be taken from this peer now: a GPU may
+  // be slower than it.
+  bool many() const {
+    return load_->bytes > kMostBytes || load_->places > kMostPlaces;
+  }
+  static constexpr size_t kMostBytes = size_t{64} << 20;
+  static constexpr size_t kMostPlaces = 65536;
+
+ private:
+  struct Load { // shared with the copies, which may end later
+    size_t bytes = 0;
+    size_t places = 0;
+  };
+  const std::shared_ptr<Load> load_ = std::make_shared<Load>();
+};
 
 // Bytes of a GPU's memory as they come into pinned memory, one after the other:
 // a few hundred kilobytes are copied ahead.
 class StagedSource {
  public:
+  // Of one peer's streams, which take turns, so many hold pinned memory at a
+  // time: its reads of our GPUs may be many thousands.
+  static constexpr size_t kMostAtATime = 16;
+  // Where one that has had its turn stands in the queue of the others: at the
+  // end, or, as long as it holds pinned memory, where it is soon its turn
+  // again.
+  template <typename Queue>
+  static auto nextTurn(Queue& others, bool staged) {
+    return staged && others.size() >= kMostAtATime
+        ? std::next(others.begin(), kMostAtATime - 1)
+        : others.end();
+  }
+
   StagedSource(Accelerator& gpus, int device, CopyUser user)
       : gpus_(gpus),
         device_(device),

@@ -43,13 +43,20 @@ bool Transfers::flush() {
       return any;
     }
     any = true;
-    std::erase(sending_, id);
     const auto* const active = active_.find(id);
     if (active != nullptr && !allSent(*active)) {
-      sending_.push_back(id);
+      takeTurn(id, *active);
+    } else {
+      std::erase(sending_, id);
     }
   }
   return any;
+}
+
+void Transfers::takeTurn(uint64_t id, const Active& active) {
+  std::erase(sending_, id);
+  const bool staged = active.staged != nullptr;
+  sending_.insert(StagedSource::nextTurn(sending_, staged), id);
 }
 
 bool Transfers::allSent(const Active& active) const {
@@ -130,8 +137,7 @@ bool Transfers::hasBytes(uint64_t id) {
     end(id, Status(ErrorCode::kUnavailable, "its memory can't be read"));
     return false;
   }
-  std::erase(sending_, id);
-  sending_.push_back(id);
+  takeTurn(id, active);
   return false;
 }
 
@@ -228,7 +234,7 @@ void Transfers::onChunk(const MessageHeader& header, ByteSpan payload) {
   active->arrived += payload.size();
   const auto& local = *partOf(*active).local;
   if (const auto view = local.view(); view.onDevice()) {
-    upload( // the transfer ends when all have arrived
+    gpus_.uploads().start( // the transfer ends when all have arrived
         *local.accelerator(),
         view.device,
         payload,

@@ -138,6 +138,7 @@ class Transfers {
   Fault fillPut(Active& active);
   ByteSpan fromGpu(Active& active, size_t most);
   bool hasBytes(uint64_t id);
+  void takeTurn(uint64_t id, const Active& active);
   // What one kPut says and carries.
   struct Cut {
     std::vector<FramePiece> entries;

@@ -3,6 +3,7 @@
 
 #include <ctime>
 #include <functional>
+#include <unordered_map>
 
 #include "engine/matcher.h"
 #include "fakes/endpoint.h"
@@ -201,6 +202,33 @@ std::function<void()> announcementsTakenBackLastFirst(size_t count) {
   };
 }
 
+// A peer chooses the tags: here such that each would share a bucket with all
+// others, were it not for the seed.
+std::function<void()> messagesOfChosenTags(size_t count) {
+  std::unordered_map<uint64_t, int> table;
+  for (size_t i = 0; i < count; ++i) {
+    table[i];
+  }
+  const auto buckets = table.bucket_count();
+  const auto tags = std::make_shared<std::vector<uint32_t>>();
+  for (uint32_t tag = 0; tags->size() < count; ++tag) {
+    uint64_t key = (uint64_t{1} << 32 | tag) * 0x9e3779b97f4a7c15ULL;
+    key ^= key >> 32;
+    if (key % buckets == 0) {
+      tags->push_back(tag);
+    }
+  }
+  return [tags] {
+    Matcher matcher(2);
+    for (const auto tag : *tags) {
+      Arrival arrival;
+      arrival.source = 1;
+      arrival.tag = tag;
+      matcher.addArrival(std::move(arrival));
+    }
+  };
+}
+
 // Beside reads of other memory by the same peer, which are under way.
 std::function<void()> memoryGivenBack(size_t count) {
   const auto stuck = std::make_shared<Stuck>();
@@ -259,6 +287,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{
             "AnnouncementsTakenBackLastFirst",
             announcementsTakenBackLastFirst},
+        Case{"MessagesOfChosenTags", messagesOfChosenTags},
         Case{"TheListOfPendingReads", listOfPendingReads},
         Case{"ReadsWhosePeerDies", readsWhosePeerDies},
         Case{"MemoryGivenBack", memoryGivenBack},

@@ -8,6 +8,7 @@
 #include "fakes/memory_carriers.h"
 #include "fakes/one_sided.h"
 #include "fakes/rdma_hosts.h"
+#include "fakes/status_of.h"
 
 namespace dlslime::testing {
 namespace {
@@ -325,12 +326,15 @@ TEST_P(StalledTransfer, RegionStaysClosedWhileAnyDeregistersIt) {
 
 // Nothing would ever make it answer. As long as a group is left with it, it may
 // be slow.
-TEST_P(StalledTransfer, RegionOfOneThatNeverGivesItBackIsHadWhenItsGroupIsLeft) {
+TEST_P(
+    StalledTransfer,
+    RegionOfOneThatNeverGivesItBackIsHadWhenItsGroupIsLeft) {
   ASSERT_TRUE(side(0).done(side(0).read(1, side(1), {{0, 0, 4096}})));
   carriers->stall();
-  const auto kept = statusOf([&] { side(1).deregister(100); });
+  const auto kept = testing::statusOf([&] { side(1).deregister(100); });
   EXPECT_EQ(kept.code(), ErrorCode::kTimeout);
-  EXPECT_TRUE(mentions(kept, "pid " + std::to_string(getpid()) + " on "))
+  EXPECT_TRUE(
+      mentions(kept, ("pid " + std::to_string(getpid()) + " on ").c_str()))
       << kept.message();
   EXPECT_TRUE(mentions(kept, "close the endpoints")) << kept.message();
   world->leave(1, (*world)[1].group);
