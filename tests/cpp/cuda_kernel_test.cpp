@@ -94,6 +94,14 @@ class CudaKernel : public ::testing::Test {
   }
 };
 
+TEST_F(CudaKernel, IsUnloadedInTheEnd) {
+  begin();
+  settle();
+  EXPECT_EQ(fake.live("modules"), 1);
+  copier.reset();
+  EXPECT_EQ(fake.live("modules"), 0);
+}
+
 TEST_F(CudaKernel, ManySmallPiecesGoByOneLaunch) {
   begin();
   settle();

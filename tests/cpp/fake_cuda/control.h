@@ -41,7 +41,8 @@ using FakeCudaDelay = void(int microseconds);
 // waits until there is room, and keeps others from making theirs in any stream.
 
 // How many there are now: "allocations", "imports", "streams", "events",
-// "handles", "pinned", "contexts"; of "launches" all there ever were.
+// "handles", "pinned", "contexts", "modules"; of "launches" all there ever
+// were.
 using FakeCudaLive = int(const char* kind);
 // Where the processor finds device memory, which it can't touch under the
 // address that the driver gave.

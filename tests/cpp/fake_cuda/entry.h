@@ -40,6 +40,7 @@ int currentDevice();
 StreamQueue* queueOf(Stream stream);
 int liveStreams();
 int liveEvents();
+int liveModules();
 // Where the processor finds so much memory, pinned or a device's; null: it is
 // not all there.
 std::byte* bytesAt(DevicePointer pointer, size_t size);

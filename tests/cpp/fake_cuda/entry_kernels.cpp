@@ -3,6 +3,8 @@
 // set (benchmarks/gpu/driver/spin.ptx).
 #include <chrono>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -111,7 +113,22 @@ Result enqueueSpin(StreamQueue& queue, void** parameters) {
   return Result::kSuccess;
 }
 
+// A context keeps its modules until it ends, whether or not they are unloaded.
+struct Modules {
+  std::mutex mutex;
+  std::set<const char**> all; // guarded by mutex
+};
+Modules& modules() {
+  static auto* const made = new Modules;
+  return *made;
+}
+
 } // namespace
+
+int fake_cuda::liveModules() {
+  const std::lock_guard<std::mutex> guard(modules().mutex);
+  return static_cast<int>(modules().all.size());
+}
 
 FAKE_CUDA_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
   FAKE_CUDA_ENTER(cuModuleLoadData);
@@ -121,12 +138,18 @@ FAKE_CUDA_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
     return Result::kInvalidValue;
   }
   waitForAllStreams();
-  *module = reinterpret_cast<Module>(new const char*(name));
+  auto* const made = new const char*(name);
+  const std::lock_guard<std::mutex> guard(modules().mutex);
+  modules().all.insert(made);
+  *module = reinterpret_cast<Module>(made);
   return Result::kSuccess;
 }
 
 FAKE_CUDA_EXPORT Result cuModuleUnload(Module module) {
-  delete reinterpret_cast<const char**>(module);
+  auto* const made = reinterpret_cast<const char**>(module);
+  const std::lock_guard<std::mutex> guard(modules().mutex);
+  modules().all.erase(made);
+  delete made;
   return Result::kSuccess;
 }
 

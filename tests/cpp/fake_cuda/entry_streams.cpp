@@ -287,5 +287,8 @@ FAKE_CUDA_EXPORT int fakeCudaLive(const char* kind) {
   if (what == "pinned") {
     return Memory::instance().pinnedCount();
   }
+  if (what == "modules") {
+    return liveModules();
+  }
   return what == "streams" ? liveStreams() : liveEvents();
 }
