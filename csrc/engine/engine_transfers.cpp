@@ -86,7 +86,8 @@ std::vector<std::string> Engine::borrowersOf(const Region& region) {
   return names;
 }
 
-// Under the lock, once there is no time left. Throws Error: who has it.
+// Under the lock, once there is no time left. Throws Error, which names those
+// that have it.
 void Engine::requireGivenBack(Region& region) {
   const auto borrowers = borrowersOf(region);
   if (borrowers.empty() && region.lent == 0 && region.enrolling == 0) {

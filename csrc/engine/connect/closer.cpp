@@ -41,9 +41,9 @@ TimePoint Closer::next() const {
 }
 
 void Closer::finish() {
-  do {
-    advance();
-  } while (!closing_.empty());
+  for (advance(); !closing_.empty(); look()) {
+    std::this_thread::sleep_for(kShortPause);
+  }
 }
 
 void Closer::finishAll() {
