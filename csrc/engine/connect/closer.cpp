@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "core/log.h"
 #include "engine/section.h"
@@ -60,16 +61,24 @@ void Closer::finishAll() {
 }
 
 void Closer::look() {
-  std::erase_if(closing_, [this](Closing& closing) { return isOver(closing); });
+  for (size_t i = 0; i < closing_.size();) {
+    if (isOver(closing_[i])) {
+      std::swap(closing_[i], closing_.back());
+      closing_.pop_back();
+    } else {
+      ++i;
+    }
+  }
 }
 
+// May be called again: there may be no memory for what its channel is to do.
 bool Closer::isOver(Closing& closing) {
   auto& [connection, channel, socket] = closing.retired;
   // A peer whose socket has ended answers no more, and its NIC is silent.
   const bool atOnce =
       Clock::now() >= closing.begun + kPatience || (socket && socket->ended());
   try {
-    if (!connection->close(atOnce)) {
+    if (connection && !connection->close(atOnce)) {
       return false;
     }
   } catch (const std::bad_alloc&) {
