@@ -233,6 +233,7 @@ def test_every_step_passes_without_a_gpu(tmp_path: Path) -> None:
     assert answers["fit.bandwidth.plain.cuda_ipc_messages"] > 0
     parts = {(entry["part"], entry["variant"]) for entry in found["figures"]}
     assert parts >= {("bandwidth", "plain"), ("latency", "lazy"), ("pages", "copies")}
+    assert ("mappings", "plain") in parts
     assert all(entry["value"] > 0 for entry in found["figures"])
 
 

@@ -1,6 +1,6 @@
 """What messages and transfers between two ranks on GPUs cost, against copies of the same shape.
 
-    python benchmarks/gpu/figures/figures.py bandwidth|latency|pages|profile [VARIANT]
+    python benchmarks/gpu/figures/figures.py bandwidth|latency|pages|mappings|profile [VARIANT]
 
 The ways take turns in every round, and move on through more memory than caches hold. Times are
 fitted as a + b n: what a message costs, and what a byte does; on one GPU that two contexts share
@@ -36,6 +36,7 @@ LINK = 450e9  # bytes per second of an NVLink of an H100 in one direction
 ROUNDS = 5
 SIZES = [128 << 10, 512 << 10, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 PAGES = [64, 512, 2048, 8192]
+ALLOCATIONS = [16, 64, 256]
 SMALL = [8, 1 << 10, 8 << 10, 64 << 10, MIB]
 EXCHANGES = 1000  # that the profiler watches
 DEADLINE_S = 300  # the step's own limit is shorter
@@ -167,6 +168,20 @@ def pages(me: Rank, variant: str) -> None:
     report.fits(points, "page")
 
 
+def mappings(me: Rank, variant: str) -> None:
+    """What the first use of a peer's allocation costs more than the next."""
+    report = Report(me, "mappings", variant)
+    for whole in ALLOCATIONS:
+        count = whole if REAL else max(2, whole // SCALE)
+        allocations = traffic.Allocations(me, me.groups["ours"], count)
+        first = allocations.read()
+        later = [allocations.read() for _ in range(ROUNDS)]
+        allocations.check()
+        samples = {"ours": [first], "later": later}
+        report.figure(f"an allocation of {count}, at first", samples, count, "later")
+        allocations.close()
+
+
 def profile(me: Rank, variant: str) -> None:
     """Kernels, copies and waits of the host in a loop of exchanges, as CUPTI sees them.
 
@@ -177,7 +192,13 @@ def profile(me: Rank, variant: str) -> None:
         Findings("profile.").answer(exchanges=EXCHANGES, sender=seen[0], receiver=seen[1])
 
 
-GROUPS = {"bandwidth": bandwidth, "latency": latency, "pages": pages, "profile": profile}
+GROUPS = {
+    "bandwidth": bandwidth,
+    "latency": latency,
+    "pages": pages,
+    "mappings": mappings,
+    "profile": profile,
+}
 
 
 def work(me: Rank, name: str, variant: str) -> None:

@@ -229,6 +229,60 @@ class Cache:
         self._region.deregister()
 
 
+class Allocations:
+    """Allocations of rank 0, of each of which rank 1 reads one page.
+
+    The first read of each maps its allocation, those after it find it mapped.
+    """
+
+    def __init__(self, me: Rank, group: dist.ProcessGroup, count: int) -> None:
+        self._me, self._count = me, count
+        # Torch's allocator gives tensors of 10 MiB and more an allocation each.
+        sizes = [12 * MIB if me.rank == 0 else count * PAGE] * (count if me.rank == 0 else 1)
+        self._memory = [torch.zeros(size, dtype=torch.uint8, device="cuda") for size in sizes]
+        for number, memory in enumerate(self._memory):
+            memory[:PAGE].copy_(pattern(PAGE, SENT + number))
+        gpus.settle()  # the peer's reads wait for no stream of ours
+        self._regions = [
+            dlslime_backend.register(memory, name=f"allocation {number}")
+            for number, memory in enumerate(self._memory)
+        ]
+        exported: list[list[bytes]] = [[], []]
+        dist.all_gather_object(exported, [each.export() for each in self._regions], group=group)
+        self._remote = [dlslime_backend.import_region(each) for each in exported[1 - me.rank]]
+        self._peer = dlslime_backend.peer(1 - me.rank, group)
+
+    def read(self) -> float:
+        """Seconds of a read of each allocation, of one page to a place of its own."""
+
+        def reads() -> None:
+            (mine,) = self._regions
+            works = [
+                self._peer.read(mine, remote, [(number * PAGE, 0, PAGE)])
+                for number, remote in enumerate(self._remote)
+            ]
+            for work in works:
+                work.wait()
+
+        seconds = timed(reads) if self._me.rank == 1 else 0.0
+        self._me.barrier()
+        return seconds
+
+    def check(self) -> None:
+        """Raises PayloadError where a page that was read is not the peer's."""
+        if self._me.rank == 1:
+            pages = self._memory[0].cpu().view(self._count, PAGE)
+            for number, page in enumerate(pages):
+                if not torch.equal(page, pattern(PAGE, SENT + number).cpu()):
+                    raise PayloadError(f"a page of allocation {number} that is not the peer's")
+        self._me.barrier()
+
+    def close(self) -> None:
+        """Release the memory."""
+        for region in self._regions:
+            region.deregister()
+
+
 def watched(me: Rank, group: dist.ProcessGroup, exchanges: int) -> dict[str, Any]:
     """Counts what a profiler sees in a loop of exchanges."""
     from torch.profiler import ProfilerActivity

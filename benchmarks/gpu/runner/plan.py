@@ -88,6 +88,7 @@ def figures(built: Path, *, separate_gpus: bool, fake: bool) -> Iterator[Step]:
     yield Step("figures: calls of the driver", python("figures/calls"), 60, OURS, counter)
     yield step("pages", "pages", "plain", 40, LAZY)
     yield step("pages by copies", "pages", "copies", 40, {**LAZY, "DLSLIME_GPU_KERNEL": "off"})
+    yield step("mappings", "mappings", "plain", 40, LAZY)
     if separate_gpus:
         yield step("bandwidth, two GPUs", "bandwidth", "two", 60, {**LAZY, **TWO})
         yield step("latency, two GPUs", "latency", "two", 40, TWO)
