@@ -7,6 +7,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as _TorchBackend
 from torch._C._distributed_c10d import ErrorType, Store
 
+_MakePairGroup = Callable[[Store, int, timedelta], _TorchBackend]
+
 torch_version: str
 
 class Options(_TorchBackend.Options):
@@ -14,7 +16,7 @@ class Options(_TorchBackend.Options):
 
     Args:
         timeout: of operations and of reaching a peer; None takes the group's timeout.
-        route: "auto", "shm", "rdma" or "gloo"; empty takes DLSLIME_ROUTE.
+        route: "auto", "shm", "rdma", "tcp" or "gloo"; empty takes DLSLIME_ROUTE.
         fallback: "warn", "allow" or "forbid"; empty takes DLSLIME_FALLBACK.
 
     Raises:
@@ -37,7 +39,7 @@ class Backend(_TorchBackend):
         size: int,
         name: str,
         options: Options,
-        make_pair_group: Callable[[str, int], dist.Backend],
+        make_pair_group: _MakePairGroup,
         make_collectives: Callable[[str, str], dist.Backend],
         make_child: Callable[[Store, str, int, int, Options], dist.Backend],
     ) -> None: ...
@@ -57,6 +59,7 @@ class Backend(_TorchBackend):
 def machine_report() -> list[tuple[str, str]]: ...
 def own_address(anyway: bool) -> str | None: ...
 def begin_python_end() -> None: ...
+def bytes_at_address(address: int, nbytes: int) -> torch.Tensor: ...
 
 class Region:
     """Memory of this process that is registered for one-sided transfers."""
@@ -151,7 +154,9 @@ class PeerLink:
 class EndpointLink(PeerLink):
     """The same with a process that is in no group with this one."""
 
-    def __init__(self, name: str, timeout: float, route: str) -> None: ...
+    def __init__(
+        self, name: str, timeout: float, route: str, make_pair_group: _MakePairGroup
+    ) -> None: ...
     @property
     def address(self) -> bytes: ...
     def connect(self, address: bytes) -> None: ...
@@ -166,7 +171,9 @@ class GuestLink(PeerLink):
 class HubLink:
     """Where any number of processes can connect."""
 
-    def __init__(self, name: str, timeout: float, route: str) -> None: ...
+    def __init__(
+        self, name: str, timeout: float, route: str, make_pair_group: _MakePairGroup
+    ) -> None: ...
     @property
     def address(self) -> bytes: ...
     def accept(self) -> list[GuestLink]: ...

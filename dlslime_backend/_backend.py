@@ -39,7 +39,8 @@ def _gloo_device() -> Any:
     return dist.ProcessGroupGloo.create_device(hostname=chosen)
 
 
-def _make_pair_group(store: dist.Store, end: int, limit: timedelta) -> Any:
+def make_pair_group(store: dist.Store, end: int, limit: timedelta) -> Any:
+    """Make a Gloo group of two, which carries a pair's messages where that route is asked for."""
     group = _gloo(store, end, 2, limit)
     group._set_default_timeout(_NO_TIMEOUT)
     return group
@@ -116,7 +117,7 @@ def create(options: Any, backend_options: Any) -> Any:
         size=options.group_size,
         name=options.group_id,
         options=chosen,
-        make_pair_group=_make_pair_group,
+        make_pair_group=make_pair_group,
         make_collectives=functools.partial(
             _make_collectives, options, chosen, _with_what_is_below(options.store)
         ),

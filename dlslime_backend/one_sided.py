@@ -9,8 +9,9 @@
     peer.read(region, remote, [(0, 4096, 1024)]).wait()
     await peer.write(region, remote, (local_pages, remote_pages, 16384))
 
-Transfers go by the pair's connection: shared memory within a host, RDMA between hosts, and in
-messages where nothing faster exists. They are repeated by another connection when theirs is lost.
+Transfers go by the pair's connection: shared memory within a host, RDMA between hosts, and TCP
+where a pair has neither. Where memory can't be reached directly they go as messages of the pair.
+They are repeated by another connection when theirs is lost.
 
 Memory may be a GPU's: then a transfer begins when the current stream has come to it, at this end;
 what the peer's streams do with its memory is for the program to order. Between two GPUs of one
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dlslime_backend._backend import make_pair_group
 from dlslime_backend._load import extension
 from dlslime_backend.memory import Pieces, Region, RemoteRegion, as_bytes, core_part
 from dlslime_backend.transfer import Transfer
@@ -137,7 +139,7 @@ class Peer:
         return Transfer(self._link.recv(tensor, _checked_tag(tag)))
 
     def route(self) -> str:
-        """Connect if need be, and tell by what: "shm", "rdma", "gloo" or "self"."""
+        """Connect if need be, and tell by what: "shm", "rdma", "tcp", "gloo" or "self"."""
         return str(self._link.route())
 
 
@@ -150,11 +152,13 @@ class Endpoint(Peer):
     Args:
         name: for the texts of errors.
         timeout: of operations, and of reaching the peer, in seconds.
-        route: "auto", "shm" or "rdma"; empty takes DLSLIME_ROUTE.
+        route: "auto", "shm", "rdma", "tcp" or "gloo"; empty takes DLSLIME_ROUTE. "auto" takes the
+            best of the first three that the pair has, and warns once where that is TCP:
+            DLSLIME_FALLBACK=forbid makes it an error.
     """
 
     def __init__(self, name: str = "endpoint", timeout: float = 300.0, route: str = "") -> None:
-        super().__init__(extension().EndpointLink(name, timeout, route))
+        super().__init__(extension().EndpointLink(name, timeout, route, make_pair_group))
 
     @property
     def address(self) -> bytes:
@@ -200,7 +204,7 @@ class Hub:
     """
 
     def __init__(self, name: str = "hub", timeout: float = 300.0, route: str = "") -> None:
-        self._core = extension().HubLink(name, timeout, route)
+        self._core = extension().HubLink(name, timeout, route, make_pair_group)
 
     @property
     def address(self) -> bytes:

@@ -51,12 +51,13 @@ def stats(group: _Group = None) -> dict[str, Any]:
 
     Returns:
         "rank" and "size" of this process in the group; "peers": for each rank that was used its
-        route ("shm", "rdma", "gloo", "self"; empty until connected), copy method, messages and
-        bytes sent and received, how many of those sent were eager (copied at once), pushed (written
-        into the memory of a posted receive) or rendezvous (announced, then fetched), how many of
-        those received a GPU of ours copied from the peer's ("cuda_ipc"), bytes read and written by
-        one-sided transfers, how many operations are pending, and how many connections were lost and
-        replaced; "process": numbers of connections, groups and threads of the whole process.
+        route ("shm", "rdma", "tcp", "gloo", "self"; empty until connected), copy method, messages
+        and bytes sent and received, how many of those sent were eager (copied at once), pushed
+        (written into the memory of a posted receive) or rendezvous (announced, then fetched), how
+        many of those received a GPU of ours copied from the peer's ("cuda_ipc"), bytes read and
+        written by one-sided transfers, how many operations are pending, and how many connections
+        were lost and replaced; "process": numbers of connections, groups and threads of the whole
+        process.
 
     Raises:
         ValueError: there is no such group.

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/net_address.h"
 #include "torch_ext/backend.h"
+#include "torch_ext/python_call.h"
 #include "torch_ext/python_end.h"
 
 namespace dlslime {
@@ -13,43 +14,6 @@ namespace dlslime {
 namespace py = pybind11;
 
 namespace {
-
-using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
-
-// A Python callable that C++ threads may call, copy and drop without the GIL.
-std::shared_ptr<py::function> shareable(py::function function) {
-  return {new py::function(std::move(function)), [](py::function* gone) {
-            if (const GilScope gil; gil) {
-              delete gone;
-            }
-          }};
-}
-
-// `make` is called with the GIL; the C++ caller must not hold it for long, so
-// what blocks inside releases it.
-template <typename... Args>
-std::function<BackendPtr(Args...)> wrap(py::function function) {
-  return [shared = shareable(std::move(function))](Args... args) {
-    const GilScope gil;
-    if (!gil) {
-      throw Error(
-          ErrorCode::kCancelled, "this process's Python has begun to end");
-    }
-    try {
-      return (*shared)(args...).template cast<BackendPtr>();
-    } catch (py::error_already_set& error) {
-      // What a handler of a signal raises is the user's; other threads run
-      // none.
-      if (!error.matches(PyExc_RuntimeError) && onMainThread()) {
-        throw;
-      }
-      // A C++ thread can't raise; keep the text, without the traceback, and let
-      // go of the objects while we hold the GIL.
-      const std::string text = py::str(error.value());
-      throw Error(ErrorCode::kUnavailable, text);
-    }
-  };
-}
 
 c10::intrusive_ptr<DlslimeBackend> makeBackend(
     const c10::intrusive_ptr<c10d::Store>& store,
@@ -66,16 +30,13 @@ c10::intrusive_ptr<DlslimeBackend> makeBackend(
       size,
       name,
       options,
-      wrap<
-          const c10::intrusive_ptr<c10d::Store>&,
-          int,
-          std::chrono::milliseconds>(std::move(makePairGroup)),
-      wrap<
+      pairGroupMaker(std::move(makePairGroup)),
+      callFromAnyThread<
           const std::string&,
           const std::string&,
           const c10::intrusive_ptr<c10d::Store>&,
           std::chrono::milliseconds>(std::move(makeCollectives)),
-      wrap<
+      callFromAnyThread<
           const c10::intrusive_ptr<c10d::Store>&,
           const std::string&,
           int,

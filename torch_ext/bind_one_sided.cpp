@@ -5,6 +5,7 @@
 #include "torch_ext/hub_link.h"
 #include "torch_ext/part_spec.h"
 #include "torch_ext/peer_link.h"
+#include "torch_ext/python_call.h"
 
 namespace dlslime {
 
@@ -139,13 +140,16 @@ void bindPending(py::module& module) {
 Endpoint::Options endpointOptions(
     const std::string& name,
     double timeout,
-    const std::string& route) {
+    const std::string& route,
+    py::function makePairGroup) {
   Endpoint::Options options;
   options.name = name;
   options.timeout = checkedSeconds("an endpoint's", timeout, false);
   const auto config = Config::fromEnvironment();
   options.route = route.empty() ? config.route : parseRoutePolicy(route);
   options.fallback = config.fallback;
+  options.carrierSource = std::make_shared<TorchCarrierSource>(
+      pairGroupMaker(std::move(makePairGroup)), config);
   return options;
 }
 
@@ -157,15 +161,16 @@ void bindHubs(py::module& module) {
       .def(
           py::init([](const std::string& name,
                       double timeout,
-                      const std::string& route) {
-            return released([&] {
-              return std::make_unique<HubLink>(
-                  endpointOptions(name, timeout, route));
-            });
+                      const std::string& route,
+                      py::function makePairGroup) {
+            const auto options = endpointOptions(
+                name, timeout, route, std::move(makePairGroup));
+            return released([&] { return std::make_unique<HubLink>(options); });
           }),
           py::arg("name"),
           py::arg("timeout"),
-          py::arg("route"))
+          py::arg("route"),
+          py::arg("make_pair_group"))
       .def_property_readonly(
           "address", [](const HubLink& hub) { return toPython(hub.address()); })
       .def(
@@ -245,15 +250,17 @@ void bindLinks(py::module& module) {
       .def(
           py::init([](const std::string& name,
                       double timeout,
-                      const std::string& route) {
-            return released([&] {
-              return std::make_shared<EndpointLink>(
-                  endpointOptions(name, timeout, route));
-            });
+                      const std::string& route,
+                      py::function makePairGroup) {
+            const auto options = endpointOptions(
+                name, timeout, route, std::move(makePairGroup));
+            return released(
+                [&] { return std::make_shared<EndpointLink>(options); });
           }),
           py::arg("name"),
           py::arg("timeout"),
-          py::arg("route"))
+          py::arg("route"),
+          py::arg("make_pair_group"))
       .def_property_readonly(
           "address",
           [](const EndpointLink& link) { return toPython(link.address()); })

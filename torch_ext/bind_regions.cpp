@@ -49,11 +49,8 @@ bool isMapped(uint64_t address, uint64_t size) {
 // Of a process, as far as its processor can say it.
 constexpr uint64_t kEndOfAddresses = uint64_t{1} << 56;
 
-PyRegion registerRaw(
-    const py::object& address,
-    const py::object& size,
-    const std::string& name,
-    bool readOnly) {
+// Memory of this process by its address alone; an error if there is none.
+MemoryView memoryAt(const py::object& address, const py::object& size) {
   const auto refuse = [&](const char* why) {
     raise(
         {ErrorCode::kInvalidArgument,
@@ -77,7 +74,15 @@ PyRegion registerRaw(
   if (!view.onDevice() && !isMapped(begin, bytes)) {
     refuse("nothing, or not all of it, is mapped in this process");
   }
-  return registered(view, name, readOnly, nullptr);
+  return view;
+}
+
+PyRegion registerRaw(
+    const py::object& address,
+    const py::object& size,
+    const std::string& name,
+    bool readOnly) {
+  return registered(memoryAt(address, size), name, readOnly, nullptr);
 }
 
 // What exports a buffer, which stays where it is until this is dropped.
@@ -124,8 +129,7 @@ PyRemote importRegion(const py::bytes& bytes) {
   }
 }
 
-c10::Device deviceOfRegion(const PyRegion& region) {
-  const auto view = region.region->view();
+c10::Device torchDeviceOf(const MemoryView& view) {
   if (!view.onDevice()) {
     return c10::DeviceType::CPU;
   }
@@ -133,7 +137,15 @@ c10::Device deviceOfRegion(const PyRegion& region) {
   return {c10::DeviceType::CUDA, index};
 }
 
-// A tensor of bytes over a part of it, which does not keep it.
+// A tensor of bytes over a part of memory, which does not keep it.
+at::Tensor tensorOver(const MemoryView& view, uint64_t offset, uint64_t bytes) {
+  const auto device = torchDeviceOf(view);
+  return at::for_blob(view.data + offset, {static_cast<int64_t>(bytes)})
+      .options(at::TensorOptions().dtype(at::kByte).device(device))
+      .target_device(device)
+      .make_tensor();
+}
+
 at::Tensor bytesAt(
     const PyRegion& region,
     const py::object& from,
@@ -149,16 +161,22 @@ at::Tensor bytesAt(
              std::to_string(nbytes) + " are outside of " +
              region.region->describe()});
   }
-  const auto device = deviceOfRegion(region);
-  return at::for_blob(view.data + offset, {static_cast<int64_t>(nbytes)})
-      .options(at::TensorOptions().dtype(at::kByte).device(device))
-      .target_device(device)
-      .make_tensor();
+  return tensorOver(view, offset, nbytes);
+}
+
+at::Tensor bytesAtAddress(const py::object& address, const py::object& size) {
+  const auto view = memoryAt(address, size);
+  return tensorOver(view, 0, view.size);
 }
 
 } // namespace
 
 void bindRegions(py::module& module) {
+  module.def(
+      "bytes_at_address",
+      &bytesAtAddress,
+      py::arg("address"),
+      py::arg("nbytes"));
   py::class_<PyRegion>(module, "Region")
       .def_static(
           "of_tensor",
@@ -192,7 +210,11 @@ void bindRegions(py::module& module) {
       .def_property_readonly(
           "nbytes",
           [](const PyRegion& region) { return region.region->handle().size; })
-      .def_property_readonly("device", &deviceOfRegion)
+      .def_property_readonly(
+          "device",
+          [](const PyRegion& region) {
+            return torchDeviceOf(region.region->view());
+          })
       .def("bytes_at", &bytesAt, py::arg("offset"), py::arg("nbytes"))
       .def_property_readonly(
           "name",

@@ -26,6 +26,7 @@ const Words<RoutePolicy>& routeWords() {
       {"auto", RoutePolicy::kAuto},
       {"shm", RoutePolicy::kShm},
       {"rdma", RoutePolicy::kRdma},
+      {"tcp", RoutePolicy::kTcp},
       {"gloo", RoutePolicy::kGloo}};
   return *words;
 }

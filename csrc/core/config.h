@@ -9,8 +9,8 @@
 
 namespace dlslime {
 
-enum class RoutePolicy : uint8_t { kAuto, kShm, kGloo, kRdma };
-constexpr auto kLastRoutePolicy = RoutePolicy::kRdma;
+enum class RoutePolicy : uint8_t { kAuto, kShm, kGloo, kRdma, kTcp };
+constexpr auto kLastRoutePolicy = RoutePolicy::kTcp;
 enum class FallbackPolicy : uint8_t { kWarn, kAllow, kForbid };
 
 // Whether streams of GPUs are made to wait for what a processor will do.
@@ -58,9 +58,9 @@ struct RdmaConfig {
 // from the environment variable named beside it; docs/configuration.md is the
 // table for users.
 struct Config {
-  // DLSLIME_ROUTE=auto|shm|rdma|gloo: which routes a pair may take.
+  // DLSLIME_ROUTE=auto|shm|rdma|tcp|gloo: which routes a pair may take.
   RoutePolicy route = RoutePolicy::kAuto;
-  // DLSLIME_FALLBACK=warn|allow|forbid: what taking Gloo for want of better
+  // DLSLIME_FALLBACK=warn|allow|forbid: what taking TCP for want of better
   // means.
   FallbackPolicy fallback = FallbackPolicy::kWarn;
   // DLSLIME_SHM=auto|off: off makes this process behave as if its peers could

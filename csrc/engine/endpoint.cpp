@@ -55,6 +55,7 @@ GroupOptions groupOptions(
   group.timeout = options.timeout;
   group.route = options.route;
   group.fallback = options.fallback;
+  group.carrierSource = options.carrierSource;
   group.rendezvous = std::move(exchange);
   group.oneLife = true;
   return group;

@@ -18,6 +18,7 @@ class Endpoint {
     milliseconds timeout{300'000}; // for reaching the peer
     RoutePolicy route = RoutePolicy::kAuto;
     FallbackPolicy fallback = FallbackPolicy::kWarn;
+    std::shared_ptr<void> carrierSource{}; // see gloo/carrier.h
   };
   Endpoint(std::shared_ptr<Engine> engine, const Options& options);
   ~Endpoint() {

@@ -254,7 +254,7 @@ Transport::Context Handshakes::contextOf(
   if (incoming.socket.local()) {
     context.peerPid = incoming.socket.credentials().pid;
   }
-  if (needsGroup(transport)) {
+  if (needsSideSocket(transport)) {
     sideSockets_->expect(hello.nonce);
   }
   context.sideSocket = [all = sideSockets_,
@@ -272,7 +272,7 @@ std::optional<Handshakes::Made> Handshakes::connectGuest(
   const ChannelKey key{incoming.greeting.self, incoming.greeting.policy};
   const bool last = isFallback(transport, key.policy);
   const auto group = groupOf(key, hello);
-  if (!group && needsGroup(transport)) {
+  if (!group && (last || needsCarrier(transport))) {
     refusal = {Verdict::kNotJoined, kNotJoinedText, {}};
     return std::nullopt;
   }

@@ -122,10 +122,10 @@ bool Handshakes::tryNext(Attempt& attempt) {
       attempt.rejected.push_back({option.route, option.reason, false});
       continue;
     }
-    if (needsGroup(*attempt.transport) && !attempt.request.carrierSource) {
+    if (needsCarrier(*attempt.transport) && !attempt.request.carrierSource) {
       attempt.rejected.push_back(
           {option.route,
-           "only process groups have torch's Gloo, where it is built in",
+           "it brings no Gloo to carry its messages",
            false});
       continue;
     }

@@ -27,12 +27,16 @@ std::vector<RouteOption> chooseRoutes(
   return options;
 }
 
-bool needsGroup(const Transport& transport) {
+bool needsCarrier(const Transport& transport) {
   return transport.name() == "gloo";
 }
 
+bool needsSideSocket(const Transport& transport) {
+  return needsCarrier(transport) || transport.name() == "tcp";
+}
+
 bool isFallback(const Transport& transport, RoutePolicy policy) {
-  return needsGroup(transport) && policy == RoutePolicy::kAuto;
+  return needsSideSocket(transport) && policy == RoutePolicy::kAuto;
 }
 
 void requireFallbackAllowed(
@@ -41,7 +45,7 @@ void requireFallbackAllowed(
   if (policy == FallbackPolicy::kForbid) {
     throw Error(
         ErrorCode::kUnavailable,
-        "no fast route, and falling back to Gloo is forbidden "
+        "no fast route, and falling back to TCP is forbidden "
         "(DLSLIME_FALLBACK): " +
             describeRejected(rejected));
   }
@@ -52,7 +56,7 @@ void tellFallback(
     const std::string& peer,
     const std::vector<RejectedRoute>& rejected) {
   const std::string what = "messages to and from " + peer +
-      " go by Gloo, the slowest route, because " + describeRejected(rejected);
+      " go by TCP, the slowest route, because " + describeRejected(rejected);
   if (policy == FallbackPolicy::kWarn) {
     logWarning(
         what +

@@ -16,10 +16,12 @@ std::vector<RouteOption> chooseRoutes(
     const PeerIdentity& self,
     const PeerIdentity& peer);
 
+// Its messages are carried by what the group or endpoint brings.
+bool needsCarrier(const Transport& transport);
+// Its ends open a second socket.
+bool needsSideSocket(const Transport& transport);
 // Taking this route under this policy is the last resort, and was not asked
 // for.
-// Its messages are carried by what a process group brings.
-bool needsGroup(const Transport& transport);
 bool isFallback(const Transport& transport, RoutePolicy policy);
 // Throws Error{kUnavailable} where it is forbidden.
 void requireFallbackAllowed(

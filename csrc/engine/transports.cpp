@@ -5,6 +5,7 @@
 #include "gloo/gloo_transport.h"
 #include "loopback/loopback_connection.h"
 #include "shm/shm_transport.h"
+#include "tcp/tcp_transport.h"
 // libibverbs is opened at run time; whether its header was there to build with
 // is for the build files to tell.
 #if DLSLIME_HAVE_VERBS
@@ -42,6 +43,7 @@ void Transports::add(const char* name, const Make& make) {
 Transports::Transports(const Config& config) {
   add("shm", [&] { return std::make_unique<shm::ShmTransport>(config); });
   add("rdma", [&] { return makeRdma(config); });
+  add("tcp", [] { return std::make_unique<tcp::TcpTransport>(); });
   add("gloo", [] { return std::make_unique<gloo::GlooTransport>(); });
 }
 

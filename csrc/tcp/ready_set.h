@@ -1,0 +1,43 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "core/clock.h"
+#include "core/fork_guard.h"
+
+namespace dlslime::tcp {
+
+// Which sockets have news, so that a look at many quiet connections costs one
+// system call and not one for each. Any thread.
+class ReadySet {
+ public:
+  ReadySet();
+
+  // Whether a socket may be read or written since its owner has last set it to
+  // false: then that is tried until it would block.
+  using News = std::shared_ptr<std::atomic<bool>>;
+  News add(int fd); // throws Error
+  void remove(int fd);
+  // Asks the kernel, but where that was just done.
+  void look();
+  void lookNow();
+  // Makes fd() readable.
+  void wake();
+
+  // Readable while there may be news that look() has not told.
+  int fd() const {
+    return epoll_.get();
+  }
+
+ private:
+  const UnforkedFd epoll_;
+  const UnforkedFd event_; // of wake()
+  std::mutex mutex_;
+  std::map<int, News> news_; // guarded by mutex_
+  std::atomic<TimePoint::rep> looked_{0};
+};
+
+} // namespace dlslime::tcp
