@@ -51,6 +51,7 @@ class Transfer : public Operation {
   size_t open = 0; // parts that are not over
   std::vector<uint64_t> activeIds; // of its parts, in Transfers
   Status problem; // the first one
+  bool bytesThere = false; // its note may be sent
 
  private:
   const std::shared_ptr<const Parts> parts_;

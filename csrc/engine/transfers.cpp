@@ -48,17 +48,25 @@ void Transfers::start(const TransferPtr& transfer, Target target) {
     }
   }
   transfer->open = transfer->problem.ok() ? transfer->parts().size() : 0;
+  if (transfer->note) {
+    notes_.begin(transfer);
+  }
   if (transfer->open == 0) {
     finish(transfer);
     return;
   }
   auto& ids = transfer->activeIds;
-  for (size_t part = 0; part < transfer->parts().size(); ++part) {
-    Active active;
-    active.transfer = transfer;
-    active.part = part;
-    active.target = target;
-    ids.push_back(active_.insert(std::move(active)));
+  try {
+    for (size_t part = 0; part < transfer->parts().size(); ++part) {
+      Active active;
+      active.transfer = transfer;
+      active.part = part;
+      active.target = target;
+      ids.push_back(active_.insert(std::move(active)));
+    }
+  } catch (const std::bad_alloc&) {
+    notes_.remove(*transfer);
+    throw;
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     tryStart(ids[i]);
@@ -327,24 +335,48 @@ void Transfers::stop(const TransferPtr& transfer, const Status& why) {
 }
 
 void Transfers::finish(const TransferPtr& transfer) {
-  Status status;
+  const auto groupKey = transfer->groupKey;
   if (!transfer->problem.ok()) {
-    status = !transfer->cancelStatus.ok()
-        ? transfer->cancelStatus
-        : Status(
-              transfer->problem.code(),
-              transfer->describe() + " failed: " + transfer->problem.message());
+    finishBadly(transfer);
   } else if (transfer->note) {
-    transfer->note->follower = transfer;
-    sendNote_(transfer);
+    transfer->bytesThere = true;
+  } else {
+    completions_.finish(transfer, {});
     return;
   }
-  completions_.finish(transfer, std::move(status));
+  sendNotes(groupKey);
+}
+
+void Transfers::finishBadly(const TransferPtr& transfer) {
+  notes_.remove(*transfer);
+  completions_.finish(
+      transfer,
+      !transfer->cancelStatus.ok()
+          ? transfer->cancelStatus
+          : Status(
+                transfer->problem.code(),
+                transfer->describe() +
+                    " failed: " + transfer->problem.message()));
+}
+
+// Of those whose turn it is.
+void Transfers::sendNotes(uint64_t groupKey) {
+  while (const auto transfer = notes_.next(groupKey)) {
+    const EndsAnyway ends(completions_, transfer);
+    transfer->note->follower = transfer;
+    sendNote_(transfer);
+  }
 }
 
 void Transfers::cancel(const TransferPtr& transfer, const Status& why) {
-  if (transfer->cancelStatus.ok()) {
-    transfer->cancelStatus = why;
+  if (!transfer->cancelStatus.ok()) {
+    return;
+  }
+  transfer->cancelStatus = why;
+  if (transfer->bytesThere && transfer->note->follower == nullptr) {
+    finishBadly(transfer); // it waits for notes before its own
+    sendNotes(transfer->groupKey);
+  } else {
     stop(transfer, why);
   }
 }
@@ -359,6 +391,8 @@ std::vector<OperationPtr> Transfers::pending(uint64_t groupKey) const {
       found.push_back(transfer);
     }
   }
+  notes_.visitWaiting(
+      groupKey, [&](const TransferPtr& waiting) { found.push_back(waiting); });
   return found;
 }
 

@@ -9,6 +9,7 @@
 #include "core/slab.h"
 #include "core/transport.h"
 #include "engine/completions.h"
+#include "engine/note_order.h"
 #include "engine/outbound.h"
 #include "engine/peer_gpus.h"
 #include "engine/transfer.h"
@@ -127,6 +128,8 @@ class Transfers {
   // Memory of this end, or of the owner, can't be touched.
   static Status faulty(const Active& active, const Status& fault);
   void finish(const TransferPtr& transfer);
+  void finishBadly(const TransferPtr& transfer);
+  void sendNotes(uint64_t groupKey);
   void stop(const TransferPtr& transfer, const Status& why);
   void release(uint64_t regionId);
   void sayForgotten(uint64_t regionId);
@@ -162,6 +165,7 @@ class Transfers {
   const SendNote sendNote_;
   bool severed_ = false;
   Slab<Active> active_;
+  NoteOrder notes_;
   std::map<uint64_t, Known> known_; // by the owner's id
   std::map<uint64_t, Waiting> resolving_; // for its answer, by the owner's id
   std::map<const Region*, Waiting> enrolling_; // for a region of ours

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include "engine/transfer.h"
+
+namespace dlslime {
+
+// Transfers with notes, in the order in which each group has begun them: a note
+// is sent once the bytes of its transfer are there, and after those before it.
+// Under the engine's lock.
+class NoteOrder {
+ public:
+  void begin(const TransferPtr& transfer) {
+    waiting_[transfer->groupKey].push_back(transfer);
+  }
+  // Its note won't be sent.
+  void remove(const Transfer& transfer) {
+    const auto group = waiting_.find(transfer.groupKey);
+    if (group == waiting_.end()) {
+      return;
+    }
+    std::erase_if(group->second, [&](const TransferPtr& entry) {
+      return entry.get() == &transfer;
+    });
+    if (group->second.empty()) {
+      waiting_.erase(group);
+    }
+  }
+  // The next one of a group whose note is to be sent; null: none now.
+  TransferPtr next(uint64_t groupKey) {
+    const auto group = waiting_.find(groupKey);
+    if (group == waiting_.end() || !group->second.front()->bytesThere) {
+      return nullptr;
+    }
+    auto first = std::move(group->second.front());
+    group->second.pop_front();
+    if (group->second.empty()) {
+      waiting_.erase(group);
+    }
+    return first;
+  }
+  // Those of a group that only wait for others.
+  template <typename Visit>
+  void visitWaiting(uint64_t groupKey, const Visit& visit) const {
+    const auto group = waiting_.find(groupKey);
+    if (group == waiting_.end()) {
+      return;
+    }
+    for (const auto& transfer : group->second) {
+      if (transfer->bytesThere) {
+        visit(transfer);
+      }
+    }
+  }
+
+ private:
+  std::map<uint64_t, std::deque<TransferPtr>> waiting_; // by group; not empty
+};
+
+} // namespace dlslime
