@@ -11,6 +11,7 @@ from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build import build
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 SUPPORTED_MINORS = range(11, 16)  # torch 2.x
@@ -118,6 +119,24 @@ class BuildApart(build):
         self.build_base = f"build/torch-{torch.__version__}"
 
 
+class BuildPython(build_py):
+    """Adds the line that makes names known when Python starts, in programs that ask for them."""
+
+    def run(self) -> None:
+        super().run()
+        # An editable wheel holds only what is put into its own folder.
+        folder = self.get_finalized_command("install").install_lib if self.editable_mode else None
+        target = Path(folder or self.build_lib) / "dlslime_backend.pth"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(
+            "import os; os.environ.get('DLSLIME_PROVIDE') and "
+            "__import__('_dlslime_provide').begin()\n"
+        )
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        return [*super().get_outputs(include_bytecode), f"{self.build_lib}/dlslime_backend.pth"]
+
+
 class BuildBackend(BuildExtension):
     """Builds the engine, then the extension."""
 
@@ -153,5 +172,5 @@ setup(
             libraries=["dl", "rt", "pthread"],
         )
     ],
-    cmdclass={"build": BuildApart, "build_ext": BuildBackend},
+    cmdclass={"build": BuildApart, "build_ext": BuildBackend, "build_py": BuildPython},
 )
