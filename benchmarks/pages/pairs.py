@@ -1,0 +1,261 @@
+"""Two ranks, of which one moves bytes: where these lie, that they are right, their times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from harness import Payload, PayloadError
+from pages.base import Start
+from pages.meeting import Meeting
+from pages.sampling import (
+    Plan,
+    Progress,
+    Samples,
+    cpu_per_gb,
+    cpu_seconds,
+    measure,
+    megabytes,
+    percentile,
+    thinned,
+)
+from transfer_libraries import Piece
+
+PAGE = 4096
+STEP = 7  # between the contents of two places
+
+
+class Memory:
+    """The memory of one end, with places for the pieces of a batch.
+
+    Places are apart by a page or more, so that no engine can move two of them as one. A batch that
+    needs more places than fit uses them again, in turn.
+    """
+
+    def __init__(self, largest: int, budget: int, device: torch.device) -> None:
+        size = max(budget, self._stride(largest))
+        self.tensor = torch.zeros(size, dtype=torch.uint8, device=device)
+        self._places: list[Piece] = []
+        self._payload = Payload(1)
+
+    @staticmethod
+    def _stride(size: int) -> int:
+        return -(-size // PAGE) * PAGE + PAGE
+
+    def lay_out(self, size: int, batch: int) -> list[Piece]:
+        """Returns the pieces of a batch of messages of this size."""
+        room = self.tensor.numel() // self._stride(size)
+        self._places = [(n * self._stride(size), size) for n in range(min(batch, room))]
+        self._payload = Payload(size)
+        return [self._places[n % len(self._places)] for n in range(batch)]
+
+    def fill(self, number: int) -> None:
+        """Writes contents that differ by number, and from place to place."""
+        for place, view in self._views():
+            made = torch.empty(view.numel(), dtype=torch.uint8)
+            self._payload.fill(made, number + STEP * place)
+            view.copy_(made)
+        self.settle()
+
+    def clear(self) -> None:
+        """Takes away what came before."""
+        for _, view in self._views():
+            view.zero_()
+        self.settle()
+
+    def check(self, number: int, what: str) -> None:
+        """Looks at every byte of every place, and clears them.
+
+        Raises:
+            PayloadError: one is not what the other end's `fill` wrote.
+        """
+        self.settle()
+        for place, view in self._views():
+            found = view.cpu() if view.is_cuda else view
+            self._payload.check(found, number + STEP * place, f"{what}, place {place}")
+            view.zero_()
+        self.settle()
+
+    def settle(self) -> None:
+        """Waits for the GPU, where it is one's memory."""
+        if self.tensor.is_cuda:
+            torch.cuda.synchronize(self.tensor.device)
+
+    def _views(self) -> list[tuple[int, torch.Tensor]]:
+        return [(n, self.tensor[at : at + size]) for n, (at, size) in enumerate(self._places)]
+
+
+@dataclass
+class Work:
+    """What is asked of a pair.
+
+    Attributes:
+        write: whether the initiator writes; else it reads.
+        batch: messages in a batch; `concurrency` batches are under way at a time.
+        every: whether the bytes of each iteration are checked.
+    """
+
+    write: bool
+    batch: int
+    concurrency: int
+    plan: Plan
+    every: bool = False
+
+
+@dataclass
+class Row:
+    """One line of a table, unrounded; times in milliseconds, of one batch.
+
+    Attributes:
+        nbytes: moved by one channel while it was measured.
+        bandwidth: 10^6 bytes per second, summed over the channels.
+        cpu: processor seconds for 10^9 bytes, of both ends of all channels.
+        error: what was wrong with the bytes, or empty.
+    """
+
+    engine: str
+    channels: int
+    size: int
+    batch: int
+    concurrency: int
+    nbytes: int = 0
+    latency: float = 0.0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+    bandwidth: float = 0.0
+    cpu: float = 0.0
+    route: str = ""
+    error: str = ""
+    samples: int = 0
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verified(self) -> str:
+        """The word in the table."""
+        return "WRONG" if self.error else "yes"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "verified": not self.error}
+
+
+def iteration(starts: list[Start], memory: Memory) -> Callable[[], None]:
+    """Starts all of them, and waits for each."""
+
+    def once() -> None:
+        for wait in [start() for start in starts]:
+            wait()
+        memory.settle()
+
+    return once
+
+
+class Pair:
+    """One end of a pair; all ranks of the meeting call `run` with the same arguments.
+
+    Args:
+        initiates: whether this end reads and writes.
+        engine: as `engines.load` made it.
+    """
+
+    def __init__(self, meeting: Meeting, initiates: bool, memory: Memory, engine: Any) -> None:
+        self._meeting = meeting
+        self._initiates = initiates
+        self._memory = memory
+        self._engine = engine
+        self._number = 0  # of contents
+
+    def run(self, size: int, work: Work, progress: Progress | None = None) -> dict[str, Any]:
+        """Measures one size; returns what this rank has to tell of it."""
+        pieces = self._memory.lay_out(size, work.batch)
+        starts = [self._engine.prepare(pieces, work.write) for _ in range(work.concurrency)]
+        once = iteration(starts, self._memory)
+        self._ready(work)
+        acts = self._initiates or self._engine.serves
+        if acts:
+            measure(once, Plan(work.plan.warmup))
+        self._meeting.barrier()
+        self._ready(work)  # so that what the warm-up has moved can't pass
+        if work.every:
+            return self._each(once, size, work, progress)
+        cpu, begin = cpu_seconds(), time.perf_counter()
+        samples = Samples()
+        if acts:
+            samples = measure(once, work.plan, progress)
+        self._meeting.barrier()
+        if not acts:  # what its memory costs an end that does nothing
+            samples.cpu = cpu_seconds() - cpu
+        return self._told(samples, self._wrong(size, work), time.perf_counter() - begin)
+
+    def _each(
+        self, once: Callable[[], None], size: int, work: Work, progress: Progress | None
+    ) -> dict[str, Any]:
+        """Every iteration by itself, with a look at its bytes."""
+        samples, error, begin = Samples(), "", time.perf_counter()
+        for number in range(work.plan.iterations):
+            cpu = cpu_seconds()
+            if self._initiates or self._engine.serves:
+                samples.times += measure(once, Plan(1)).times
+            self._meeting.barrier()
+            samples.cpu += cpu_seconds() - cpu
+            error = error or self._wrong(size, work)
+            self._meeting.barrier()
+            self._ready(work)
+            if progress is not None:
+                progress((number + 1) / work.plan.iterations)
+        return self._told(samples, error, time.perf_counter() - begin)
+
+    def _sends(self, work: Work) -> bool:
+        return self._initiates == work.write
+
+    def _ready(self, work: Work) -> None:
+        """New contents at the end where the bytes are, and none at the other."""
+        self._number += 1
+        if self._sends(work):
+            self._memory.fill(self._number)
+        else:
+            self._memory.clear()
+        self._meeting.barrier()
+
+    def _wrong(self, size: int, work: Work) -> str:
+        if self._sends(work):
+            return ""
+        try:
+            self._memory.check(self._number, f"{size} bytes")
+        except PayloadError as error:
+            return str(error)
+        return ""
+
+    def _told(self, samples: Samples, error: str, elapsed: float) -> dict[str, Any]:
+        return {
+            "times": thinned(samples.times) if self._initiates else [],
+            "count": len(samples.times),
+            "seconds": samples.elapsed,
+            "cpu": samples.cpu,
+            "error": error,
+            "elapsed": elapsed,
+            "initiates": self._initiates,
+        }
+
+
+def summed(row: Row, told: list[dict[str, Any]]) -> Row:
+    """Fills in a row from what all ranks have told."""
+    active = [one for one in told if one["initiates"]]
+    message = row.size * row.batch * row.concurrency  # of an iteration
+    row.nbytes = message * active[0]["count"]
+    every = [one["seconds"] / one["count"] for one in active]
+    row.latency = sum(every) / len(every) / row.concurrency * 1e3
+    times = [taken for one in active for taken in one["times"]]
+    for name, per_cent in (("p50", 50), ("p90", 90), ("p99", 99)):
+        setattr(row, name, percentile(times, per_cent) / row.concurrency * 1e3)
+    row.bandwidth = sum(megabytes(message * one["count"], one["seconds"]) for one in active)
+    total = sum(message * one["count"] for one in active)
+    row.cpu = cpu_per_gb(sum(one["cpu"] for one in told), total)
+    row.samples = sum(one["count"] for one in active)
+    row.error = next((one["error"] for one in told if one["error"]), "")
+    return row

@@ -1,0 +1,249 @@
+"""The engines that dlslime is compared with, each by its own API."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pages.base import MissingError, Settings, Start, Wait, all_of, nic_of, nics
+from pages.meeting import own_address
+from transfer_libraries import Exchange, Piece
+
+UPSTREAM = "0.1.23"  # the version of PyPI's dlslime
+
+
+def refuse_immediate(settings: Settings, name: str) -> None:
+    """Raises MissingError if writes with a number are asked of an engine without them."""
+    if settings.immediate:
+        raise MissingError(f"{name} has no --with-imm-data here")
+
+
+def upstream_library(wheels: str) -> Any:
+    """The original dlslime of the folder, and nothing else by that name.
+
+    Raises:
+        MissingError: the folder does not have it, or another version.
+    """
+    if not wheels:
+        raise MissingError("--wheels names no folder with PyPI's dlslime " + UPSTREAM)
+    folder = Path(wheels).resolve()
+    if not (folder / f"dlslime-{UPSTREAM}.dist-info").is_dir():
+        raise MissingError(f"there is no wheel of dlslime {UPSTREAM} in {folder}")
+    sys.path.insert(0, str(folder))
+    try:
+        import dlslime
+    finally:
+        sys.path.remove(str(folder))
+    found = Path(str(dlslime.__file__)).resolve()
+    if folder not in found.parents:
+        raise MissingError(f"the name dlslime is taken by {found.parent.name}, not by the wheel")
+    return dlslime
+
+
+class Upstream:
+    """The original DLSlime, as PyPI's wheel has it."""
+
+    serves = False
+
+    def __init__(self, memory: torch.Tensor, exchange: Exchange, settings: Settings) -> None:
+        library = upstream_library(settings.wheels)
+        self._settings = settings
+        self.serves = settings.immediate
+        self._endpoint = library.RDMAEndpoint(
+            nic_of(settings), settings.ib_port, settings.link_type, settings.qp_num
+        )
+        address = memory.data_ptr()
+        self._here = self._endpoint.register_memory_region("memory", address, 0, memory.nbytes)
+        info = exchange(self._endpoint.endpoint_info())
+        self._endpoint.connect(info)
+        (known,) = info["mr_info"].values()
+        self._there = self._endpoint.register_remote_memory_region("memory", known)
+
+    def prepare(self, pieces: list[Piece], write: bool) -> Start:
+        """Returns what starts this batch; the wheel prepares nothing but the list of it."""
+        parts = [(self._here, self._there, at, at, size) for at, size in pieces]
+        if self._settings.immediate and not self._settings.initiates:
+            return lambda: self._endpoint.imm_recv(None).wait
+        if self._settings.immediate:
+            return lambda: self._endpoint.write_with_imm(parts, 0, None).wait
+        call = self._endpoint.write if write else self._endpoint.read
+        return lambda: call(parts, None).wait
+
+    def route(self) -> str:
+        """How the bytes go."""
+        return "rdma"
+
+    def close(self) -> None:
+        """Ends its endpoint; its threads poll until then."""
+        self._endpoint.shutdown()
+
+
+class Nixl:
+    """NIXL with its UCX backend, of handles made beforehand."""
+
+    serves = False
+
+    def __init__(self, memory: torch.Tensor, exchange: Exchange, settings: Settings) -> None:
+        os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")
+        from nixl._api import nixl_agent, nixl_agent_config
+
+        refuse_immediate(settings, "NIXL")
+        self._kind = "VRAM" if memory.is_cuda else "DRAM"
+        self._device = memory.device.index or 0
+        self._base = memory.data_ptr()
+        # Names differ between the ends, which on two hosts the numbers of processes may not.
+        agent = nixl_agent(f"rank {settings.rank}", nixl_agent_config(backends=["UCX"]))
+        self._agent = agent
+        region = (self._base, memory.nbytes, self._device, "")
+        self._registered = agent.register_memory([region], self._kind)
+        mine = (agent.get_agent_metadata(), self._base, self._device)
+        metadata, self._there, self._far = exchange(mine)
+        self._peer = agent.add_remote_agent(metadata)
+        self._handles: list[Any] = []
+
+    def prepare(self, pieces: list[Piece], write: bool) -> Start:
+        """Returns what starts this batch, with a handle of its own."""
+        agent = self._agent
+        local = [(self._base + at, size, self._device) for at, size in pieces]
+        remote = [(self._there + at, size, self._far) for at, size in pieces]
+        here = agent.prep_xfer_dlist("NIXL_INIT_AGENT", local, self._kind)
+        there = agent.prep_xfer_dlist(self._peer, remote, self._kind)
+        every = list(range(len(pieces)))
+        verb = "WRITE" if write else "READ"
+        handle = agent.make_prepped_xfer(verb, here, every, there, every)
+        self._handles.append(handle)
+
+        def wait(state: str) -> None:
+            while state != "DONE":
+                if state != "PROC":
+                    raise RuntimeError(f"NIXL: a transfer has ended as {state}")
+                state = agent.check_xfer_state(handle)
+
+        def start() -> Wait:
+            state = agent.transfer(handle)
+            return lambda: wait(state)
+
+        return start
+
+    def route(self) -> str:
+        """How the bytes go: UCX does not say."""
+        return "ucx"
+
+    def close(self) -> None:
+        """Gives handles and memory back."""
+        for handle in self._handles:
+            self._agent.release_xfer_handle(handle)
+        self._agent.remove_remote_agent(self._peer)
+        self._agent.deregister_memory(self._registered)
+
+
+class Mooncake:
+    """Mooncake's transfer engine: by RDMA where the host has a NIC, else by TCP."""
+
+    serves = False
+
+    def __init__(self, memory: torch.Tensor, exchange: Exchange, settings: Settings) -> None:
+        os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # else it logs each batch while it is timed
+        from mooncake.engine import TransferEngine
+
+        refuse_immediate(settings, "Mooncake")
+        self._protocol = settings.protocol
+        if self._protocol == "auto":
+            self._protocol = "rdma" if nics() else "tcp"
+        device = nic_of(settings) if self._protocol == "rdma" else ""
+        host = settings.host or own_address()
+        self._engine = TransferEngine()
+        if self._engine.initialize(host, "P2PHANDSHAKE", self._protocol, device) != 0:
+            raise MissingError(f"Mooncake can't use {self._protocol} here")
+        self._base = memory.data_ptr()
+        if self._engine.register_memory(self._base, memory.nbytes) != 0:
+            raise MissingError("Mooncake can't register the memory")
+        mine = (host, self._engine.get_rpc_port(), self._base)
+        host, port, self._there = exchange(mine)
+        self._peer = f"{host}:{port}"
+
+    def prepare(self, pieces: list[Piece], write: bool) -> Start:
+        """Returns what starts this batch; Mooncake prepares nothing but the lists of it."""
+        engine, peer = self._engine, self._peer
+        local = [self._base + at for at, _ in pieces]
+        remote = [self._there + at for at, _ in pieces]
+        sizes = [size for _, size in pieces]
+        post = engine.batch_transfer_async_write if write else engine.batch_transfer_async_read
+
+        def wait(batch: int) -> None:
+            status = engine.get_batch_transfer_status([batch])
+            if status != 0:
+                raise RuntimeError(f"Mooncake: a transfer has ended with status {status}")
+
+        def start() -> Wait:
+            batch = post(peer, local, remote, sizes)
+            if batch == 0:
+                raise RuntimeError("Mooncake: a batch was refused")
+            return lambda: wait(batch)
+
+        return start
+
+    def route(self) -> str:
+        """How the bytes go."""
+        return self._protocol
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self._engine.unregister_memory(self._base)
+
+
+class Messages:
+    """Sends and receives of a c10d backend, for engines that have nothing one-sided."""
+
+    backend = ""
+    serves = True
+
+    def __init__(self, memory: torch.Tensor, exchange: Exchange, settings: Settings) -> None:
+        if self.backend == "nccl" and not (dist.is_nccl_available() and memory.is_cuda):
+            raise MissingError("NCCL moves memory of GPUs only, and there is none")
+        refuse_immediate(settings, self.backend)
+        exchange("here")
+        self._memory = memory
+        self._settings = settings
+        meeting: Any = settings.meeting  # of torchrun: it has a store
+        store = dist.PrefixStore(self.backend, meeting.store)
+        dist.init_process_group(
+            self.backend, store=store, rank=meeting.rank, world_size=meeting.world
+        )
+
+    def prepare(self, pieces: list[Piece], write: bool) -> Start:
+        """Returns what starts this batch, at either end."""
+        call = dist.isend if self._settings.initiates == write else dist.irecv
+        parts = [self._memory[at : at + size] for at, size in pieces]
+        peer = self._settings.peer
+
+        def start() -> Wait:
+            works = dist.batch_isend_irecv([dist.P2POp(call, part, peer) for part in parts])
+            return all_of([work.wait for work in works])
+
+        return start
+
+    def route(self) -> str:
+        """How the bytes go."""
+        return self.backend
+
+    def close(self) -> None:
+        """Ends the process group."""
+        dist.destroy_process_group()
+
+
+class Nccl(Messages):
+    """NCCL, as the original's program has it."""
+
+    backend = "nccl"
+
+
+class Gloo(Messages):
+    """Gloo."""
+
+    backend = "gloo"
