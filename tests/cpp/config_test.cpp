@@ -235,7 +235,7 @@ TEST_F(ConfigTest, BadValueNamesVariableAndValue) {
 
 TEST_F(ConfigTest, BadWordListsTheAllowedOnes) {
   const auto text = refusal("DLSLIME_ROUTE", "rdma9");
-  for (const char* word : {"auto", "shm", "rdma", "gloo"}) {
+  for (const char* word : {"auto", "shm", "rdma", "tcp", "gloo"}) {
     EXPECT_NE(text.find(word), std::string::npos) << text;
   }
 }
@@ -286,7 +286,11 @@ TEST_F(ConfigTest, PoliciesOfOptionsAreParsedByName) {
   EXPECT_THROW(parseRoutePolicy(""), Error);
   EXPECT_THROW(parseFallbackPolicy("never"), Error);
   for (const auto policy :
-       {RoutePolicy::kAuto, RoutePolicy::kShm, RoutePolicy::kGloo}) {
+       {RoutePolicy::kAuto,
+        RoutePolicy::kShm,
+        RoutePolicy::kRdma,
+        RoutePolicy::kTcp,
+        RoutePolicy::kGloo}) {
     EXPECT_EQ(parseRoutePolicy(routePolicyName(policy)), policy);
   }
 }

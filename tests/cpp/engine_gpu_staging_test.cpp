@@ -54,7 +54,9 @@ TEST_P(PinnedMemory, OfWritesThatAreQuickerThanTheGpuIsBounded) {
 INSTANTIATE_TEST_SUITE_P(
     Routes,
     PinnedMemory,
-    ::testing::Values(GpuWay{"Gloo", RoutePolicy::kGloo}),
+    ::testing::Values(
+        GpuWay{"Tcp", RoutePolicy::kTcp},
+        GpuWay{"Gloo", RoutePolicy::kGloo}),
     nameOfWay);
 
 } // namespace

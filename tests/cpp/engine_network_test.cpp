@@ -10,7 +10,6 @@
 #include "fakes/cluster.h"
 #include "fakes/initiator.h"
 #include "fakes/log_capture.h"
-#include "fakes/memory_carriers.h"
 
 namespace dlslime::testing {
 namespace {
@@ -26,11 +25,8 @@ Config onHost(int rank) {
 
 class EngineNetwork : public ::testing::Test {
  protected:
-  Cluster::Options options() const {
-    return [carriers = carriers](GroupOptions& group) {
-      group.carrierSource = carriers;
-      group.timeout = milliseconds(20000);
-    };
+  static Cluster::Options options() {
+    return [](GroupOptions& group) { group.timeout = milliseconds(20000); };
   }
   static AddressRecord recordOf(Cluster& world, int rank) {
     return decodeAddress(*world.rendezvous("first")->tryGet(addressKey(rank)));
@@ -60,7 +56,6 @@ class EngineNetwork : public ::testing::Test {
   }
 
   LogCapture log;
-  std::shared_ptr<MemoryCarriers> carriers = std::make_shared<MemoryCarriers>();
 };
 
 TEST_F(EngineNetwork, RanksOfThreeHostsReachEachOther) {
@@ -73,7 +68,7 @@ TEST_F(EngineNetwork, RanksOfThreeHostsReachEachOther) {
     }
   }
   const auto report = world[0].engine->report(*world[0].group);
-  EXPECT_EQ(report.at(0).route, "gloo");
+  EXPECT_EQ(report.at(0).route, "tcp");
   EXPECT_GE(log.count("shm: on another host"), 1U) << log.all();
 }
 
@@ -140,7 +135,7 @@ TEST_F(EngineNetwork, WhoIsToldToWaitForThePeerAsksAgain) {
 }
 
 TEST_F(EngineNetwork, UnreachableRankIsNamedWithTheAddressesThatWereTried) {
-  const auto brief = [this](GroupOptions& group) {
+  const auto brief = [](GroupOptions& group) {
     options()(group);
     group.timeout = milliseconds(5000);
   };

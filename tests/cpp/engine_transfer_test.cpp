@@ -370,6 +370,7 @@ INSTANTIATE_TEST_SUITE_P(
     EngineTransfer,
     ::testing::Values(
         Way{"Shm", "shm"},
+        Way{"Tcp", "tcp", RoutePolicy::kTcp},
         kGlooWay,
         Way{"Rdma", "rdma", RoutePolicy::kAuto, true}),
     nameOf);

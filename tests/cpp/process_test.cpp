@@ -24,9 +24,14 @@ constexpr size_t kLarge = size_t{48} << 20;
 
 enum Tag : uint32_t { kReady = 1, kFlood, kSink, kEcho };
 
-Node joinAs(const std::string& folder, int rank, int size, bool cma) {
+// How bulk travels: "cma", "staged", or "frames", by TCP.
+Node joinAs(
+    const std::string& folder,
+    int rank,
+    int size,
+    const std::string& copy) {
   Config config;
-  config.crossMemoryAttach = cma;
+  config.crossMemoryAttach = copy == "cma";
   config.linger = milliseconds(100);
   Node node;
   node.engine = std::make_shared<Engine>(config);
@@ -35,11 +40,14 @@ Node joinAs(const std::string& folder, int rank, int size, bool cma) {
   options.rank = rank;
   options.size = size;
   options.rendezvous = std::make_shared<FileRendezvous>(folder);
+  if (copy == "frames") {
+    options.route = RoutePolicy::kTcp;
+  }
   node.group = node.engine->join(options);
   return node;
 }
 
-// Arguments: folder, rank, size, cma. Tells rank 0 that it is there, and then
+// Arguments: folder, rank, size, copy. Tells rank 0 that it is there, and then
 // sends (or receives) large messages for ever.
 struct Partner {
   explicit Partner(const std::vector<std::string>& arguments)
@@ -47,7 +55,7 @@ struct Partner {
             arguments.at(0),
             std::stoi(arguments.at(1)),
             std::stoi(arguments.at(2)),
-            arguments.at(3) == "1")) {
+            arguments.at(3))) {
     node.wait(node.send(0, kReady, pattern(8)));
   }
   Node node;
@@ -110,7 +118,7 @@ void waitForEnd(const GuardedOperation& operation) {
       [&] { return operation.releases() > 0 && operation.ends() > 0; }));
 }
 
-class ProcessTest : public ::testing::TestWithParam<bool> {
+class ProcessTest : public ::testing::TestWithParam<const char*> {
  protected:
   void begin(int size) {
     size_ = size;
@@ -129,7 +137,7 @@ class ProcessTest : public ::testing::TestWithParam<bool> {
         {folder.path().string(),
          std::to_string(rank),
          std::to_string(size_),
-         GetParam() ? "1" : "0",
+         GetParam(),
          more});
     const auto ready = node.receive(rank, kReady, 8);
     EXPECT_TRUE(node.wait(ready));
@@ -166,9 +174,7 @@ TEST_P(ProcessTest, MessagesPassBetweenProcesses) {
   for (const size_t size : {0, 8, 70000, 3 << 20, 40 << 20}) {
     expectEcho(1, size);
   }
-  EXPECT_EQ(
-      node.engine->report(*node.group).at(0).copy,
-      GetParam() ? "cma" : "staged");
+  EXPECT_EQ(node.engine->report(*node.group).at(0).copy, GetParam());
 }
 
 TEST_P(ProcessTest, KilledSenderFailsItsReceivesAndNoOthers) {
@@ -224,7 +230,7 @@ TEST_P(ProcessTest, KillingAtAnyMomentLosesNoOperation) {
     Node here = joinAs(own.path().string(), 0, 2, GetParam());
     ChildProcess child(
         round % 2 == 0 ? "flooder" : "sink",
-        {own.path().string(), "1", "2", GetParam() ? "1" : "0"});
+        {own.path().string(), "1", "2", GetParam()});
     ASSERT_TRUE(here.wait(here.receive(1, kReady, 8)));
     std::vector<BufferPtr> operations;
     for (int i = 0; i < 2; ++i) {
@@ -251,7 +257,7 @@ TEST_P(ProcessTest, EveryWayToEndIsTold) {
     const TemporaryFolder own;
     Node here = joinAs(own.path().string(), 0, 2, GetParam());
     ChildProcess child(
-        "ender", {own.path().string(), "1", "2", GetParam() ? "1" : "0", way});
+        "ender", {own.path().string(), "1", "2", GetParam(), way});
     ASSERT_TRUE(here.wait(here.receive(1, kReady, 8)));
     const auto receive = here.receive(1, kFlood, 8);
     const auto any = here.receive(Operation::kAnySource, kSink, 8);
@@ -342,10 +348,8 @@ TEST_P(ProcessTest, KilledProcessLeavesNothingInSharedMemory) {
 INSTANTIATE_TEST_SUITE_P(
     Copies,
     ProcessTest,
-    ::testing::Values(true, false),
-    [](const auto& instance) {
-      return std::string(instance.param ? "Attached" : "Staged");
-    });
+    ::testing::Values("cma", "staged", "frames"),
+    [](const auto& instance) { return std::string(instance.param); });
 
 } // namespace
 } // namespace dlslime::testing

@@ -10,7 +10,6 @@
 #include "fakes/cluster.h"
 #include "fakes/fake_verbs.h"
 #include "fakes/log_capture.h"
-#include "fakes/memory_carriers.h"
 #include "fakes/rdma_hosts.h"
 
 namespace dlslime::testing {
@@ -83,20 +82,16 @@ TEST_F(RdmaEngine, ThreadsOfBothEndsPostAtOnce) {
   }
 }
 
-TEST_F(RdmaEngine, HostWithoutANicIsReachedByGlooAndBothSayWhy) {
-  const auto carriers = std::make_shared<MemoryCarriers>();
-  Cluster world(
-      2,
-      [](int rank) {
-        auto config = rdmaHost(rank);
-        config.rdma.enabled = rank == 0;
-        return config;
-      },
-      [&](GroupOptions& options) { options.carrierSource = carriers; });
+TEST_F(RdmaEngine, HostWithoutANicIsReachedByTcpAndBothSayWhy) {
+  Cluster world(2, [](int rank) {
+    auto config = rdmaHost(rank);
+    config.rdma.enabled = rank == 0;
+    return config;
+  });
   ASSERT_TRUE(world.passes(0, 1, 100000));
-  EXPECT_EQ(world[0].engine->report(*world[0].group).at(0).route, "gloo");
-  EXPECT_GE(log.count("go by Gloo"), 1U);
-  EXPECT_EQ(log.count("rdma: "), log.count("go by Gloo")) << log.all();
+  EXPECT_EQ(world[0].engine->report(*world[0].group).at(0).route, "tcp");
+  EXPECT_GE(log.count("go by TCP"), 1U);
+  EXPECT_EQ(log.count("rdma: "), log.count("go by TCP")) << log.all();
 }
 
 TEST_F(RdmaEngine, PeerOfAnotherVersionFailsOperationsNamingBoth) {

@@ -14,7 +14,7 @@ class RdmaFaults : public RdmaPair {
 };
 
 // Each costs RDMA, says which call it was, and leaves nothing behind.
-TEST_F(RdmaFaults, ObjectsThatADeviceDoesNotMakeLeaveGlooAndTheReason) {
+TEST_F(RdmaFaults, ObjectsThatADeviceDoesNotMakeLeaveTcpAndTheReason) {
   const std::pair<const char*, const char*> calls[] = {
       {"alloc_pd", "cannot make a protection domain"},
       {"create_comp_channel", "cannot make a completion channel"},
@@ -23,7 +23,7 @@ TEST_F(RdmaFaults, ObjectsThatADeviceDoesNotMakeLeaveGlooAndTheReason) {
   for (const auto& [call, text] : calls) {
     fabric.refuse(call, ENOMEM);
     start();
-    EXPECT_EQ(route(0), "gloo") << call;
+    EXPECT_EQ(route(0), "tcp") << call;
     const auto rejected = report(0).rejected;
     ASSERT_FALSE(rejected.empty()) << call;
     EXPECT_NE(rejected.back().reason.find(text), std::string::npos)
@@ -35,10 +35,10 @@ TEST_F(RdmaFaults, ObjectsThatADeviceDoesNotMakeLeaveGlooAndTheReason) {
 }
 
 // Ports of jumbo frames with another switch between them: small messages pass.
-TEST_F(RdmaFaults, PacketsThatAreTooLargeForTheWayLeaveGlooAndTheReason) {
+TEST_F(RdmaFaults, PacketsThatAreTooLargeForTheWayLeaveTcpAndTheReason) {
   fabric.dropLarger("nic1", 1500);
   start();
-  EXPECT_EQ(route(0), "gloo");
+  EXPECT_EQ(route(0), "tcp");
   const auto rejected = report(0).rejected;
   ASSERT_FALSE(rejected.empty());
   EXPECT_NE(rejected.back().reason.find("MTU"), std::string::npos)

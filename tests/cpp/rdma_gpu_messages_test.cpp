@@ -190,7 +190,7 @@ TEST_P(RdmaGpuMessages, OneEndThatCantDoesNotHinderTheOther) {
   EXPECT_EQ(counters(1).gpuDirectMessages, 1U);
 }
 
-TEST_P(RdmaGpuMessages, WhatIsUnderWayWhenTheNicDiesGoesOnByGloo) {
+TEST_P(RdmaGpuMessages, WhatIsUnderWayWhenTheNicDiesGoesOnByTcp) {
   ASSERT_TRUE(world->passes(0, 1));
   fabric.hold("nic1", kPushed);
   const auto reads = fabric.requests("nic1", IBV_WR_RDMA_READ);
@@ -213,7 +213,7 @@ TEST_P(RdmaGpuMessages, WhatIsUnderWayWhenTheNicDiesGoesOnByGloo) {
         << i;
   }
   const auto report = node(1).engine->report(*node(1).group).at(0);
-  EXPECT_EQ(report.route, "gloo");
+  EXPECT_EQ(report.route, "tcp");
 }
 
 TEST_P(RdmaGpuMessages, PinnedMemoryIsCountedAndGivenBack) {

@@ -253,12 +253,12 @@ TEST_P(RdmaRailsInAnyOrder, MessagesArriveWholeAndInTheirs) {
 
 INSTANTIATE_TEST_SUITE_P(Rails, RdmaRailsInAnyOrder, ::testing::Range(0, 4));
 
-TEST_F(RdmaRails, WithoutAnyThereIsGloo) {
+TEST_F(RdmaRails, WithoutAnyThereIsTcp) {
   fabric.refusePairs("nic0a", IBV_QPS_RTR, ETIMEDOUT);
   fabric.refusePairs("nic0b", IBV_QPS_RTR, EINVAL);
   start();
   ASSERT_TRUE(world->passes(0, 1, 4 << 20));
-  EXPECT_EQ(route(0), "gloo");
+  EXPECT_EQ(route(0), "tcp");
   std::string why;
   for (const auto& rejected : report(0).rejected) {
     why += rejected.reason;

@@ -79,7 +79,7 @@ TEST_F(RdmaReplace, RecordThatTheDeviceRefusesGoesByTheNextConnection) {
   EXPECT_EQ(route(0), "rdma");
 }
 
-TEST_F(RdmaReplace, LastNicThatDiesIsFollowedByGloo) {
+TEST_F(RdmaReplace, LastNicThatDiesIsFollowedByTcp) {
   start();
   EXPECT_EQ(route(0), "rdma");
   std::thread other([&] { stream(1, 100); });
@@ -88,7 +88,7 @@ TEST_F(RdmaReplace, LastNicThatDiesIsFollowedByGloo) {
   stream(0, 100);
   other.join();
   for (const int rank : {0, 1}) {
-    EXPECT_EQ(route(rank), "gloo");
+    EXPECT_EQ(route(rank), "tcp");
     const auto rejected = report(rank).rejected;
     ASSERT_FALSE(rejected.empty());
     EXPECT_NE(rejected.back().reason.find("RETRY_EXC"), std::string::npos)
@@ -100,8 +100,8 @@ TEST_F(RdmaReplace, NicThatConnectsButPassesNothingIsNotUsed) {
   fabric.cut("nic1");
   start();
   ASSERT_TRUE(world->passes(0, 1, 100000));
-  EXPECT_EQ(route(0), "gloo");
-  EXPECT_EQ(route(1), "gloo");
+  EXPECT_EQ(route(0), "tcp");
+  EXPECT_EQ(route(1), "tcp");
 }
 
 TEST_F(RdmaReplace, WithoutAnotherWayEverythingFailsWithNicAndStatus) {

@@ -57,11 +57,11 @@ class RdmaReturn : public RdmaPair {
   }
 };
 
-TEST_F(RdmaReturn, GlooIsLeftWhenTheCableIsBack) {
+TEST_F(RdmaReturn, TcpIsLeftWhenTheCableIsBack) {
   start(soon);
   const Traffic traffic(bothWays());
   fabric.cut("nic1");
-  ASSERT_TRUE(bothGoBy("gloo")) << log.all();
+  ASSERT_TRUE(bothGoBy("tcp")) << log.all();
   fabric.cut("nic1", false);
   ASSERT_TRUE(bothGoBy("rdma")) << log.all();
   EXPECT_GT(log.count("a better way is there: rdma by nic"), 0U);
@@ -76,7 +76,7 @@ TEST_F(RdmaReturn, ManyTimes) {
   for (int i = 0; i < 10; ++i) {
     const auto* const nic = i % 2 == 0 ? "nic0" : "nic1";
     fabric.cut(nic);
-    ASSERT_TRUE(bothGoBy("gloo")) << log.all();
+    ASSERT_TRUE(bothGoBy("tcp")) << log.all();
     fabric.cut(nic, false);
     ASSERT_TRUE(bothGoBy("rdma")) << log.all();
   }
@@ -86,20 +86,20 @@ TEST_F(RdmaReturn, NothingChangesWhileTheCableIsOut) {
   start(soon);
   fabric.cut("nic1");
   ASSERT_TRUE(world->passes(0, 1, 100000));
-  ASSERT_TRUE(bothGoBy("gloo")) << log.all();
+  ASSERT_TRUE(bothGoBy("tcp")) << log.all();
   const auto before = replaced(0);
   for (int i = 0; i < 20; ++i) {
     std::this_thread::sleep_for(milliseconds(10));
     ASSERT_TRUE(world->passes(0, 1, 1000));
   }
   EXPECT_EQ(replaced(0), before);
-  EXPECT_EQ(route(1), "gloo");
+  EXPECT_EQ(route(1), "tcp");
 }
 
 TEST_F(RdmaReturn, NicThatComesUpLateIsUsed) {
   fabric.setPort("nic0", 0, IBV_PORT_DOWN);
   start(ifTold);
-  EXPECT_EQ(route(0), "gloo");
+  EXPECT_EQ(route(0), "tcp");
   fabric.setPort("nic0", 0, IBV_PORT_ACTIVE);
   ASSERT_TRUE(bothGoBy("rdma")) << log.all();
   ASSERT_TRUE(world->passes(0, 1, 1 << 20));
@@ -117,7 +117,7 @@ TEST_F(RdmaReturn, DeviceThatFailsIsNotWaitedFor) {
   start(ifTold);
   fabric.cut("nic0");
   fabric.tell("nic0", IBV_EVENT_DEVICE_FATAL);
-  ASSERT_TRUE(bothGoBy("gloo")) << log.all();
+  ASSERT_TRUE(bothGoBy("tcp")) << log.all();
   EXPECT_GT(log.count("is lost (RDMA by nic0:1: the device has failed"), 0U)
       << log.all();
 }
@@ -134,7 +134,7 @@ double idleShare() {
 TEST_F(RdmaReturn, DeviceThatIsTakenOutKeepsNobodyBusy) {
   start(ifTold);
   fabric.remove("nic0");
-  ASSERT_TRUE(bothGoBy("gloo")) << log.all();
+  ASSERT_TRUE(bothGoBy("tcp")) << log.all();
   EXPECT_GT(log.count("nic0:1: the device is gone"), 0U) << log.all();
   ASSERT_TRUE(world->passes(0, 1, 100000));
   EXPECT_LT(idleShare(), 0.5);
@@ -145,7 +145,7 @@ TEST_F(RdmaReturn, PortThatComesUpIsNothingToWhoNeverReturns) {
   start([](Config& config, int /*rank*/) { config.returning = {}; });
   fabric.setPort("nic0", 0, IBV_PORT_ACTIVE);
   EXPECT_LT(idleShare(), 0.5);
-  EXPECT_EQ(route(0), "gloo");
+  EXPECT_EQ(route(0), "tcp");
 }
 
 TEST_F(RdmaReturn, OldAddressIsNotUsedForLong) {

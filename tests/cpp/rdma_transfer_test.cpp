@@ -154,7 +154,7 @@ TEST_F(RdmaTransfer, CablesThatComeAndGoCostNothing) {
   cutter.join();
 }
 
-TEST_F(RdmaTransfer, LastNicIsFollowedByGloo) {
+TEST_F(RdmaTransfer, LastNicIsFollowedByTcp) {
   start();
   const auto read = sides[0]->read(1, *sides[1], pages());
   fabric.cut("nic1");
@@ -162,7 +162,7 @@ TEST_F(RdmaTransfer, LastNicIsFollowedByGloo) {
   ASSERT_TRUE(sides[0]->done(sides[0]->write(1, *sides[1], pages())));
   ASSERT_TRUE(sides[0]->done(sides[0]->read(1, *sides[1], pages())));
   expectPages();
-  EXPECT_EQ(route(0), "gloo");
+  EXPECT_EQ(route(0), "tcp");
   sides[1]->deregister();
 }
 

@@ -238,6 +238,21 @@ void writeSteps() {
     frames.raw(Bytes(size > 8192 ? 16 : 8));
   }
   write("gloo_frames", "three", frames.take());
+  ByteWriter stream; // of tcp_frames.cpp: early bytes, and steps
+  for (const uint16_t size : {0, 700}) {
+    MessageHeader header;
+    header.type = MessageType::kEager;
+    header.payloadSize = size;
+    ByteWriter frame;
+    frame.raw(std::as_bytes(std::span(&header, 1)));
+    frame.raw(Bytes(size));
+    if (size > 0) {
+      stream.number(uint8_t{1}); // a blob
+    }
+    blob(stream, frame.take());
+  }
+  stream.number(uint32_t{99}); // in portions of a hundred
+  write("tcp_frames", "two", stream.take());
 }
 
 void writeTexts() {

@@ -164,9 +164,9 @@ def test_nic_is_used_again_when_its_link_is_back() -> None:
     assert "rxe1:1: its port is up (IBV_EVENT_PORT_ACTIVE)" in text, text
 
 
-def test_gloo_is_left_when_the_only_nics_link_is_back() -> None:
+def test_tcp_is_left_when_the_only_nics_link_is_back() -> None:
     env = {**IMPATIENT, **WARN, "DLSLIME_NICS": "rxe1", "DLSLIME_RECOVERY_MS": "4000"}
-    values = ["rdma", "gloo", "rdma"]
+    values = ["rdma", "tcp", "rdma"]
     results = run_world(_replug, 2, "vec1", "route", values, env=env, fresh=True, with_output=True)
     assert "a better way is there: rdma by rxe1:1" in "".join(output for _, output in results)
 

@@ -120,12 +120,12 @@ def test_forked_child_keeps_nothing_of_the_nics() -> None:
     assert run_world(_fork, 2) == [[], []]
 
 
-def test_gloo_carries_what_rdma_may_not_and_says_why() -> None:
+def test_tcp_carries_what_rdma_may_not_and_says_why() -> None:
     env = [WARN, {**WARN, "DLSLIME_RDMA": "off"}]
     results = run_world(_routes, 2, env=env, fresh=True, with_output=True)
-    assert [routes for routes, _ in results] == [{1: "gloo"}, {0: "gloo"}]
+    assert [routes for routes, _ in results] == [{1: "tcp"}, {0: "tcp"}]
     text = "".join(output for _, output in results)
-    assert "go by Gloo" in text
+    assert "go by TCP" in text
     assert "rdma: " in text
 
 

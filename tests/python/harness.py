@@ -73,6 +73,7 @@ def _routes() -> list[Any]:
     return [
         pytest.param({}, id=ROUTE),
         pytest.param({"DLSLIME_CMA": "off"}, id="staged"),
+        pytest.param({"DLSLIME_ROUTE": "tcp"}, id="tcp_route"),
         pytest.param({"DLSLIME_ROUTE": "gloo"}, id="gloo_route"),
     ]
 

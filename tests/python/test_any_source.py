@@ -215,7 +215,7 @@ def _mixed_routes(rank: int, size: int, nbytes: int) -> None:
 @dlslime_only
 @pytest.mark.parametrize("nbytes", [8, LARGE])
 def test_any_source_across_routes(nbytes: int) -> None:
-    """Rank 2 reaches the others over Gloo only, the others each other through memory."""
+    """Rank 2 reaches the others by TCP only, the others each other through memory."""
     allow = {"DLSLIME_FALLBACK": "allow"}
     env = [allow, allow, {**allow, "DLSLIME_SHM": "off"}]
     run_world(_mixed_routes, 3, nbytes, env=env)

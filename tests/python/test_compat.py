@@ -82,14 +82,14 @@ def _write_and_tell(rank: int, size: int) -> None:
     if rank == 0:
         assignment = upstream.Assignment(0, 1, 5 * PAGE, 7 * PAGE, PAGE)
         endpoint.write_with_imm([assignment], imm_data=1234).wait()
-        endpoint.send((0, 0, 100)).wait()
+        assert endpoint.send((caches[0].data_ptr(), 0, 100)).wait() == 0
     else:
         told = endpoint.imm_recv()
         told.wait()
         assert told.imm_data() == 1234
         assert bool((caches[1][5] == 0).all())
         assert bool((caches[1][6] == 11).all())
-        endpoint.recv((1, PAGE, 100)).wait()
+        assert endpoint.recv((caches[1].data_ptr() + PAGE, 0, 100)).wait() == 0
         assert bool((caches[1][1][:100] == 0).all())
         assert bool((caches[1][1][100:] == 11).all())
     sync("told")
@@ -125,12 +125,16 @@ def test_twenty_thousand_assignments_and_several_migrations_at_a_time() -> None:
 def _wrong(rank: int, size: int) -> None:
     endpoint, caches = _pair(rank)
     if rank == 1:
-        with pytest.raises(ValueError, match="no remote region with key 9"):
+        with pytest.raises(ValueError, match="no remote region 9"):
             endpoint.read([(0, 9, 0, 0, 1)])
         with pytest.raises(ValueError, match=r"outside of the remote region \"0\""):
             endpoint.read([(0, 0, PAGES * PAGE, 0, 1)])
-        with pytest.raises(ValueError, match='outside of region "0"'):
-            endpoint.send((0, PAGES * PAGE, 1))
+        with pytest.raises(ValueError, match="no process has memory there"):
+            endpoint.send((0, 0, 1))
+        with pytest.raises(ValueError, match="the original ignores it"):
+            endpoint.send((caches[0].data_ptr(), 1, 1))
+        with pytest.raises(ValueError, match="4 fields"):
+            endpoint.read([(0, 0, 0, 1)])
         with pytest.raises(ValueError, match="not of dlslime_backend"):
             upstream.RDMAEndpoint().connect({"rdma_info": {}})
         assert bool((caches[0] == 10).all())
@@ -145,22 +149,49 @@ def test_unknown_keys_ranges_and_peers_are_refused_at_the_call() -> None:
 def _replaced(rank: int, size: int) -> None:
     endpoint, caches = _pair(rank)
     other = torch.full_like(caches[0], 77)
-    region = endpoint._regions[0]
-    assert endpoint.register_memory_region(0, other.data_ptr(), 0, other.nbytes) == 1
-    assert endpoint._regions[0] is not region
+    assert endpoint.register_memory_region(0, other.data_ptr(), 0, other.nbytes) == 0
+    assert endpoint.mr_info()["mr_0"]["addr"] == other.data_ptr()
     sync("replaced")
     with mock.patch.object(
         memory.Region, "deregister", autospec=True, side_effect=memory.Region.deregister
     ) as deregister:
         endpoint.shutdown()
         endpoint.shutdown()
-    ended = [call.args[0] for call in deregister.call_args_list]
-    assert len(ended) == 3
-    assert region in ended
+    assert len(deregister.call_args_list) == 2  # the one before is released already
 
 
-def test_what_was_registered_under_a_key_before_ends_as_well() -> None:
+def test_what_was_registered_under_a_key_before_is_released() -> None:
     run_world(_replaced, 2, init=False)
+
+
+def test_one_key_that_is_registered_200_times_keeps_one_region() -> None:
+    endpoint = upstream.RDMAEndpoint()
+    cache = torch.zeros(4 * PAGE, dtype=torch.uint8)
+    handles = {
+        endpoint.register_memory_region(7, cache.data_ptr(), offset, PAGE)
+        for offset in [0, PAGE] * 100
+    }
+    assert handles == {0}
+    assert endpoint._regions.count() == 1
+    assert endpoint.mr_info()["mr_7"]["addr"] == cache.data_ptr() + PAGE
+    endpoint.shutdown()
+
+
+def test_same_address_is_the_same_region_under_another_name() -> None:
+    endpoint = upstream.RDMAEndpoint()
+    cache = torch.zeros(4 * PAGE, dtype=torch.uint8)
+    first = endpoint.register_memory_region("first", cache.data_ptr(), 0, 2 * PAGE)
+    assert endpoint.register_memory_region("second", cache.data_ptr(), 0, PAGE) == first == 0
+    assert endpoint.register_memory_region("longer", cache.data_ptr(), 0, 4 * PAGE) == first
+    assert endpoint.register_memory_region("other", cache.data_ptr(), PAGE, PAGE) == 1
+    info = endpoint.mr_info()
+    assert {info[name]["length"] for name in ("first", "second", "longer")} == {4 * PAGE}
+    assert endpoint.unregister_memory_region("second") == 0
+    assert list(endpoint.mr_info()) == ["other"]
+    assert endpoint.unregister_memory_region("second") == -1
+    endpoint.shutdown()
+    with pytest.raises(ValueError, match="was shut down"):
+        endpoint.register_memory_region("first", cache.data_ptr(), 0, PAGE)
 
 
 def _gone(rank: int, size: int) -> str:
@@ -170,10 +201,12 @@ def _gone(rank: int, size: int) -> str:
         endpoint.shutdown()
     sync("gone")
     if rank == 0:
+        sync("over")
         return ""
-    with pytest.raises(Exception, match="closed|deregistered") as failure:
+    with pytest.raises(Exception, match="closed|deregistered|nobody answers") as failure:
         endpoint.read(_assignments([0])).wait()
     endpoint.shutdown()
+    sync("over")
     return type(failure.value).__name__
 
 
@@ -196,7 +229,7 @@ IMPORT = "import torch, dlslime; print(dlslime.RDMAEndpoint.__module__)"
 
 
 def test_name_of_the_original_is_provided_only_where_it_is_asked_for() -> None:
-    assert _python(IMPORT, DLSLIME_PROVIDE="dlslime") == "dlslime_backend.compat.dlslime"
+    assert _python(IMPORT, DLSLIME_PROVIDE="dlslime") == "dlslime_backend.compat.dlslime.endpoints"
     absent = "import torch, importlib.util; print(importlib.util.find_spec('dlslime'))"
     assert _python(absent, DLSLIME_PROVIDE="") == "None"
 

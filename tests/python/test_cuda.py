@@ -15,17 +15,15 @@ pytestmark = [dlslime_only, pytest.mark.usefixtures("_fake_gpus")]
 AT_OWN_RISK = {"DLSLIME_STREAM_WAITS": "on"}
 WAYS = {
     "shm": {},
-    "gloo": {"DLSLIME_ROUTE": "gloo", "DLSLIME_FALLBACK": "allow"},
+    "tcp": {"DLSLIME_ROUTE": "tcp"},
+    "gloo": {"DLSLIME_ROUTE": "gloo"},
     "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "late streams": {"FAKE_CUDA_DELAY_US": "2000"},
     "old driver": {"FAKE_CUDA_VERSION": "11040"},
     "one queue": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     "streams wait": AT_OWN_RISK,
-    "streams wait, gloo": {
-        "DLSLIME_ROUTE": "gloo",
-        "DLSLIME_FALLBACK": "allow",
-        **AT_OWN_RISK,
-    },
+    "streams wait, tcp": {"DLSLIME_ROUTE": "tcp", **AT_OWN_RISK},
+    "streams wait, gloo": {"DLSLIME_ROUTE": "gloo", **AT_OWN_RISK},
     "late streams wait": {"FAKE_CUDA_DELAY_US": "2000", **AT_OWN_RISK},
 }
 

@@ -28,6 +28,7 @@ pytestmark = [dlslime_only, pytest.mark.alone]
 
 ROUNDS = 60
 STAGED = {"DLSLIME_CMA": "off"}  # what is read comes in messages: the peer has to send it
+TCP = {"DLSLIME_ROUTE": "tcp"}
 GLOO = {"DLSLIME_ROUTE": "gloo"}
 # Asking may take this many times as long, and some hops from thread to thread.
 MOST_WAITS = 8
@@ -173,9 +174,11 @@ def _asked(rank: int, size: int, way: str) -> tuple[float, float]:
 
 @pytest.mark.parametrize(
     ("env", "way"),
-    [pytest.param(STAGED, way, id=f"{way}-staged") for way in WAYS]
-    # Gloo connects groups only.
-    + [pytest.param(GLOO, way, id=f"{way}-gloo_route") for way in list(WAYS)[:3]],
+    [
+        pytest.param(env, way, id=f"{way}-{name}")
+        for name, env in [("staged", STAGED), ("tcp_route", TCP), ("gloo_route", GLOO)]
+        for way in WAYS
+    ],
 )
 def test_who_asks_in_vain_lets_the_peer_run(env: dict[str, str], way: str) -> None:
     own, usual = run_world(_asked, 2, way, env=env, fresh=True)[0]

@@ -302,14 +302,14 @@ def _pair_in_the_making(rank: int, size: int) -> None:
         return
     from dlslime_backend import _backend
 
-    usual = _backend._make_pair_group
+    usual = _backend.make_pair_group
 
     def make(*args: Any) -> Any:
         tell("making")
         await_key("ending")
         return usual(*args)
 
-    _backend._make_pair_group = make
+    _backend.make_pair_group = make
     init_group()
     await_end_of(int(await_key("pid")))
 

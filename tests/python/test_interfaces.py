@@ -1,4 +1,4 @@
-"""Interfaces that Gloo takes for us, hosts without IPv4, and processes without descriptors."""
+"""Interfaces that Gloo and TCP take, hosts without IPv4, and processes without descriptors."""
 
 import importlib
 import os
@@ -31,7 +31,6 @@ from test_groups import exchange
 pytestmark = dlslime_only
 
 THERE = as_in_proc(OTHER_V4.format(1))
-GLOO = {"DLSLIME_ROUTE": "gloo", "DLSLIME_FALLBACK": "allow"}
 
 
 def _route() -> str:
@@ -44,14 +43,14 @@ def _route() -> str:
 
 
 def _by_what(rank: int, size: int, what: str) -> list[str]:
-    """Which addresses the process is connected by, once it has used Gloo."""
+    """Which addresses the process is connected by, once it has used them."""
     one_host(rank)
     # Its connections are the harness's and the store's, by the loopback of whichever network.
     init_group(store=own_store(rank, "127.0.0.1"))
     before = connected_addresses()
-    if what == "messages":
+    if what != "collectives":
         exchange(None, 1, 300_000)
-        assert _route() == "gloo"
+        assert _route() == what
     else:
         tensor = torch.ones(3)
         dist.all_reduce(tensor)
@@ -61,7 +60,13 @@ def _by_what(rank: int, size: int, what: str) -> list[str]:
     return sorted(used)
 
 
-USES = ["messages", "collectives"]
+USES = ["gloo", "collectives"]  # the route, and what Gloo does in any case
+
+
+def _using(what: str, env: dict[str, str]) -> dict[str, str]:
+    return env if what == "collectives" else {**env, "DLSLIME_ROUTE": what}
+
+
 NAMED = {
     "whole": {"DLSLIME_SOCKET_IFNAME": f"={OTHER}"},
     "prefix": {"DLSLIME_SOCKET_IFNAME": "dlsl0"},
@@ -77,7 +82,7 @@ NAMED = {
 @pytest.mark.parametrize("what", USES)
 @pytest.mark.parametrize("how", NAMED)
 def test_gloo_goes_by_the_interface_that_is_named(how: str, what: str) -> None:
-    env = {**NAMED[how], **(GLOO if what == "messages" else {})}
+    env = _using(what, NAMED[how])
     for addresses in run_world(_by_what, 2, what, env=env, init=False, fresh=True):
         assert THERE in addresses, addresses
 
@@ -85,13 +90,13 @@ def test_gloo_goes_by_the_interface_that_is_named(how: str, what: str) -> None:
 @needs_namespaces
 @pytest.mark.parametrize("what", USES)
 def test_gloo_goes_by_the_loopback_where_that_is_named(what: str) -> None:
-    env = {"DLSLIME_SOCKET_IFNAME": "lo", **(GLOO if what == "messages" else {})}
+    env = _using(what, {"DLSLIME_SOCKET_IFNAME": "lo"})
     for addresses in run_world(_by_what, 2, what, env=env, init=False, fresh=True):
         assert THERE not in addresses, addresses
 
 
 def _use(what: str, limit: timedelta) -> None:
-    if what == "messages":
+    if what != "collectives":
         dist.irecv(blank(10), 1 - dist.get_rank()).wait(limit)
     else:
         dist.barrier(timeout=limit)
@@ -113,7 +118,7 @@ VARIABLES = ["DLSLIME_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
 @pytest.mark.parametrize("what", USES)
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_interface_that_is_missing_is_named_with_its_variable(variable: str, what: str) -> None:
-    env = {variable: "nosuch0", **(GLOO if what == "messages" else {})}
+    env = _using(what, {variable: "nosuch0"})
     for text in run_world(_no_such_interface, 2, what, env=env, init=False, fresh=True):
         assert f"{variable}=nosuch0" in text, text
         others = [name for name in VARIABLES if name != variable]
@@ -160,27 +165,35 @@ def _without_ipv4(rank: int, size: int, hosts: int) -> str:
 
 
 @needs_namespaces
-@pytest.mark.parametrize("route", ["auto", "gloo"])
+@pytest.mark.parametrize("route", ["auto", "tcp", "gloo"])
 def test_host_without_ipv4(route: str) -> None:
     env = {"DLSLIME_ROUTE": route}
     expected = "shm" if route == "auto" else route
     assert run_world(_without_ipv4, 2, 1, env=env, init=False, fresh=True) == [expected] * 2
 
 
+def _two_named_hosts(route: str, **more: str) -> list[dict[str, str]]:
+    """Environments of two hosts without RDMA: TCP is what is left, and Gloo has to be forced."""
+    env = {"DLSLIME_RDMA": "off", "DLSLIME_FALLBACK": "allow", **more}
+    if route == "gloo":
+        env["DLSLIME_ROUTE"] = route
+    return [{**env, "DLSLIME_HOSTID": f"host{i}"} for i in range(2)]
+
+
 @needs_namespaces
+@pytest.mark.parametrize("route", ["tcp", "gloo"])
 @pytest.mark.parametrize("env", [{}, {"DLSLIME_SOCKET_IFNAME": OTHER}], ids=["any", "named"])
-def test_two_hosts_without_ipv4(env: dict[str, str]) -> None:
-    envs = [
-        {**env, "DLSLIME_HOSTID": f"host{i}", "DLSLIME_RDMA": "off", "DLSLIME_FALLBACK": "allow"}
-        for i in range(2)
-    ]
-    assert run_world(_without_ipv4, 2, 2, env=envs, init=False, fresh=True) == ["gloo"] * 2
+def test_two_hosts_without_ipv4(env: dict[str, str], route: str) -> None:
+    envs = _two_named_hosts(route, **env)
+    assert run_world(_without_ipv4, 2, 2, env=envs, init=False, fresh=True) == [route] * 2
 
 
 def _two_hosts(rank: int, size: int) -> str:
     two_hosts(rank)
     init_group(store=own_store(rank, OTHER_V4.format(1)))
     exchange(None, 1, 300_000)
+    # As IPv4's, or as IPv6's own form of it.
+    assert any(address.endswith(THERE) for address in connected_addresses())
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     assert tensor.tolist() == [size] * 3
@@ -188,18 +201,11 @@ def _two_hosts(rank: int, size: int) -> str:
 
 
 @needs_namespaces
-def test_two_hosts_by_the_interface_that_is_named() -> None:
+@pytest.mark.parametrize("route", ["tcp", "gloo"])
+def test_two_hosts_by_the_interface_that_is_named(route: str) -> None:
     """Gloo left alone takes what the host's name means, which is most often the loopback."""
-    envs = [
-        {
-            "DLSLIME_SOCKET_IFNAME": OTHER,
-            "DLSLIME_HOSTID": f"host{i}",
-            "DLSLIME_RDMA": "off",
-            "DLSLIME_FALLBACK": "allow",
-        }
-        for i in range(2)
-    ]
-    assert run_world(_two_hosts, 2, env=envs, init=False, fresh=True) == ["gloo"] * 2
+    envs = _two_named_hosts(route, DLSLIME_SOCKET_IFNAME=OTHER)
+    assert run_world(_two_hosts, 2, env=envs, init=False, fresh=True) == [route] * 2
 
 
 # --- a process without descriptors ----------------------------------------------------------------
@@ -249,15 +255,19 @@ def _no_descriptors(rank: int, size: int, poor: int, left: int) -> tuple[str, st
     return text, _route()
 
 
+@pytest.mark.parametrize("expected", ["shm", "tcp"])
 @pytest.mark.parametrize("left", [0, 1, 2, 4])
 @pytest.mark.parametrize("poor", [0, 1])
-def test_both_ends_say_that_one_has_no_descriptor(poor: int, left: int) -> None:
-    results = run_world(_no_descriptors, 2, poor, left, fresh=True, with_output=True, timeout=90)
+def test_both_ends_say_that_one_has_no_descriptor(poor: int, left: int, expected: str) -> None:
+    env = {"DLSLIME_ROUTE": expected}
+    results = run_world(
+        _no_descriptors, 2, poor, left, env=env, fresh=True, with_output=True, timeout=90
+    )
     failed = left == 0 or any(text for (text, _), _ in results)  # so few may be enough
     for (text, route), output in results:
         assert not failed or SHORTAGE.search(text), text
         assert "malformed" not in text + output, "a shortage is not the peer's fault"
-        assert route == "shm", "what was short for a while says nothing of the route"
+        assert route == expected, "what was short for a while says nothing of the route"
         assert len(output.splitlines()) < 20, "it is said once, not at every try"
 
 
@@ -277,10 +287,10 @@ def _no_descriptors_for_gloo(rank: int, size: int, what: str, left: int) -> str:
 
 @pytest.mark.parametrize(
     ("what", "left"),
-    [("messages", 0), ("messages", 3), ("collectives", 0), ("collectives", 3)],
+    [("gloo", 0), ("gloo", 3), ("collectives", 0), ("collectives", 3)],
 )
 def test_both_ends_say_that_gloo_got_no_descriptor_at_one(what: str, left: int) -> None:
-    env = GLOO if what == "messages" else {}
+    env = _using(what, {})
     for text in run_world(_no_descriptors_for_gloo, 2, what, left, env=env, fresh=True, timeout=90):
         assert SHORTAGE.search(text), text
 

@@ -153,7 +153,7 @@ def _run_program(rank: int, size: int, program: Program) -> None:
         work.wait()
 
 
-ENVIRONMENTS = [{}, {"DLSLIME_CMA": "off"}, {"DLSLIME_ROUTE": "gloo"}]
+ENVIRONMENTS = [{}, {"DLSLIME_CMA": "off"}, {"DLSLIME_ROUTE": "tcp"}, {"DLSLIME_ROUTE": "gloo"}]
 
 
 @settings(

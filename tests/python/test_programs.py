@@ -62,6 +62,7 @@ ENVIRONMENTS = {
     "plain": {},
     "detail": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
     "staged": {"DLSLIME_CMA": "off"},
+    "tcp_route": {"DLSLIME_ROUTE": "tcp"},
     "gloo_route": {"DLSLIME_ROUTE": "gloo"},
 }
 PLAN: list[tuple[int, str, list[str]]] = [
@@ -71,6 +72,7 @@ PLAN: list[tuple[int, str, list[str]]] = [
     (4, "plain", [*SCHEDULES, *TRAINING, *MESHES, *RINGS, *MESSAGES, *HAND_OFF]),
     (2, "detail", SAMPLE),
     (2, "staged", SAMPLE),
+    (2, "tcp_route", SAMPLE),
     (2, "gloo_route", SAMPLE),
 ]
 
@@ -157,7 +159,7 @@ def cases() -> list:
         for program in programs:
             marks = []
             # Gloo completes nothing that is not waited on, and has no routes to choose from.
-            if program in POLLING or environment in ("staged", "gloo_route"):
+            if program in POLLING or environment in ("staged", "tcp_route", "gloo_route"):
                 marks.append(dlslime_only)
             launch = Launch(ranks, environment)
             name = f"{ranks}-{environment}-{program}"

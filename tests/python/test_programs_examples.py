@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -47,23 +48,35 @@ def test_pipeline_trains_as_one_process(tmp_path: Path, schedule: str) -> None:
     assert output.count("as in one process") == 4
 
 
-@dlslime_only
-@pytest.mark.usefixtures("_fake_gpus")
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_transfer_reads_and_writes_in_every_way(device: str) -> None:
+def run_transfer(device: str, ours: dict[str, str], theirs: dict[str, str]) -> str:
+    """Runs the initiator, and the target, with these variables; returns what the former printed."""
     target_at = f"localhost:{free_port()}"
     runner = [] if device == "cpu" else [str(PROGRAMS / "on_fake_gpus.py")]
     program = [str(EXAMPLES / "transfer.py"), "all", "--target", target_at, "--device", device]
     command = [sys.executable, *runner, *program, "--role"]
-    with subprocess.Popen([*command, "target"], stdout=subprocess.PIPE, text=True) as target:
+    with subprocess.Popen(
+        [*command, "target"], stdout=subprocess.PIPE, text=True, env={**os.environ, **theirs}
+    ) as target:
         initiator = subprocess.run(
-            [*command, "initiator"], capture_output=True, text=True, timeout=120, check=True
+            [*command, "initiator"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+            env={**os.environ, **ours},
         )
         output, _ = target.communicate(timeout=120)
     assert target.returncode == 0, output
-    assert "reached by shm" in initiator.stdout
     assert re.search(r"^read +16 MiB in +[\d.]+ ms", initiator.stdout, re.MULTILINE)
     assert "was told 77" in output
+    return initiator.stdout
+
+
+@dlslime_only
+@pytest.mark.usefixtures("_fake_gpus")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_transfer_reads_and_writes_in_every_way(device: str) -> None:
+    assert "reached by shm" in run_transfer(device, {}, {})
 
 
 def prefill_decode(*arguments: str) -> tuple[int, str]:

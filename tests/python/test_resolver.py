@@ -86,7 +86,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-@pytest.mark.parametrize("route", ["auto", "gloo"])
+@pytest.mark.parametrize("route", ["auto", "tcp", "gloo"])
 @pytest.mark.parametrize("resolver", ["never_answers", "refuses"])
 def test_groups_ask_no_resolver(shim: Path, tmp_path: Path, resolver: str, route: str) -> None:
     import nodes

@@ -18,9 +18,12 @@ if BACKEND == "dlslime":
 
 pytestmark = dlslime_only
 
+ROUTES = ["shm", "rdma", "tcp", "gloo"]  # the best first
+FORCED = ROUTES[2:]  # those that are no fallback if they are asked for
 EXPECTED = {
     "shm": ({}, "shm", "cma"),
     "staged": ({"DLSLIME_CMA": "off"}, "shm", "staged"),
+    "tcp": ({"DLSLIME_ROUTE": "tcp"}, "tcp", "frames"),
     "gloo": ({"DLSLIME_ROUTE": "gloo"}, "gloo", "frames"),
 }
 
@@ -39,14 +42,13 @@ def test_explain_tells_route_and_way_of_copying(name: str) -> None:
         assert route in told["text"]
         assert f"rank {1 - rank}" in told["text"]
         assert all(rejected["reason"] for rejected in told["rejected"])
-        better = [] if route == "shm" else ["shm", "rdma"]
-        assert [rejected["route"] for rejected in told["rejected"]] == better
+        assert [rejected["route"] for rejected in told["rejected"]] == ROUTES[: ROUTES.index(route)]
 
 
 def test_explain_names_the_rejected_route_and_its_reason() -> None:
-    told = run_world(_explain, 2, env={"DLSLIME_ROUTE": "gloo"}, fresh=True)[0]
+    told = run_world(_explain, 2, env={"DLSLIME_ROUTE": "tcp"}, fresh=True)[0]
     assert "shm" in [rejected["route"] for rejected in told["rejected"]]
-    assert "route=gloo" in told["text"]
+    assert "route=tcp" in told["text"]
 
 
 def _explain_one_who_left(rank: int, size: int) -> None:
@@ -172,10 +174,10 @@ def _fall_back(rank: int, size: int) -> str:
 
 def test_fallback_warns_once_with_the_reason() -> None:
     results = run_world(_fall_back, 2, env=NO_SHM, fresh=True, with_output=True)
-    assert [route for route, _ in results] == ["gloo", "gloo"]
+    assert [route for route, _ in results] == ["tcp", "tcp"]
     told = 0
     for rank, (_, output) in enumerate(results):
-        lines = [line for line in output.splitlines() if "gloo" in line.lower()]
+        lines = [line for line in output.splitlines() if "go by TCP" in line]
         assert len(lines) <= 1, output
         for line in lines:
             told += 1
@@ -199,7 +201,7 @@ def test_forbidden_fallback_raises_with_the_reason() -> None:
 
 
 def _one_forbids(rank: int, size: int, forbidding: int) -> None:
-    """The other one starts the connection, and would take Gloo."""
+    """The other one starts the connection, and would take TCP."""
     if rank != forbidding:
         work = dist.isend(torch.ones(1), forbidding)
         sync("posted")
@@ -225,7 +227,7 @@ def _allowed(rank: int, size: int) -> None:
 def test_allowed_fallback_says_nothing() -> None:
     env = _with_fallback("allow", "allow")
     for _, output in run_world(_allowed, 2, env=env, fresh=True, with_output=True):
-        assert "gloo" not in output.lower()
+        assert "go by" not in output
 
 
 def _three_ranks(rank: int, size: int) -> dict[int, str]:
@@ -237,14 +239,15 @@ def test_only_the_pairs_without_shared_memory_fall_back() -> None:
     env = [{}, {"DLSLIME_SHM": "off"}, {}]
     env = [{**e, "DLSLIME_FALLBACK": "allow"} for e in env]
     routes = run_world(_three_ranks, 3, env=env, fresh=True)
-    assert routes == [{1: "gloo", 2: "shm"}, {0: "gloo", 2: "gloo"}, {0: "shm", 1: "gloo"}]
+    assert routes == [{1: "tcp", 2: "shm"}, {0: "tcp", 2: "tcp"}, {0: "shm", 1: "tcp"}]
 
 
-def test_forced_gloo_is_no_fallback() -> None:
-    """Who asks for Gloo gets it, without a warning and even where falling back is forbidden."""
-    env = {"DLSLIME_ROUTE": "gloo", "DLSLIME_FALLBACK": "forbid", "DLSLIME_LOG": "warn"}
+@pytest.mark.parametrize("route", FORCED)
+def test_forced_slow_route_is_no_fallback(route: str) -> None:
+    """A route that is asked for is taken without a warning, and where fallbacks are forbidden."""
+    env = {"DLSLIME_ROUTE": route, "DLSLIME_FALLBACK": "forbid", "DLSLIME_LOG": "warn"}
     for _, output in run_world(_allowed, 2, env=env, fresh=True, with_output=True):
-        assert "gloo" not in output.lower()
+        assert "go by" not in output
 
 
 def _options(rank: int, size: int, route: str, expected: str) -> None:
@@ -268,21 +271,24 @@ def _options(rank: int, size: int, route: str, expected: str) -> None:
     exchange(dist.new_group(pg_options=options), 2)
 
 
-@pytest.mark.parametrize(("route", "expected"), [("auto", "shm"), ("shm", "shm"), ("gloo", "gloo")])
+@pytest.mark.parametrize(
+    ("route", "expected"), [("auto", "shm"), ("shm", "shm"), ("tcp", "tcp"), ("gloo", "gloo")]
+)
 def test_options_choose_the_route_of_a_group(route: str, expected: str) -> None:
     run_world(_options, 2, route, expected, init=False, fresh=True)
 
 
-def _groups_of_both_routes(rank: int, size: int) -> None:
-    slow = dist.new_group(pg_options=dlslime_backend.Options(route="gloo"))
+def _groups_of_all_routes(rank: int, size: int) -> None:
     exchange(None, 1, 300_000)
-    exchange(slow, 2, 300_000)
+    for route in FORCED:
+        slow = dist.new_group(pg_options=dlslime_backend.Options(route=route))
+        exchange(slow, 2, 300_000)
+        assert dlslime_backend.explain(1 - rank, slow)["route"] == route
     assert dlslime_backend.explain(1 - rank)["route"] == "shm"
-    assert dlslime_backend.explain(1 - rank, slow)["route"] == "gloo"
 
 
 def test_groups_of_different_routes_over_the_same_ranks() -> None:
-    run_world(_groups_of_both_routes, 2, fresh=True)
+    run_world(_groups_of_all_routes, 2, fresh=True)
 
 
 def test_doctor_tells_which_routes_work() -> None:
@@ -293,7 +299,7 @@ def test_doctor_tells_which_routes_work() -> None:
         timeout=60,
         check=True,
     )
-    for word in ("shm: works", "gloo: works", "torch"):
+    for word in ("shm: works", "tcp: works", "gloo: works", "torch"):
         assert word in done.stdout.lower(), done.stdout
 
 
@@ -313,15 +319,16 @@ def test_timeout_of_options_is_the_groups() -> None:
     run_world(_timeout_of_options, 2, init=False)
 
 
-def _one_options_object_for_two_groups(rank: int, size: int) -> None:
-    options = dlslime_backend.Options(route="gloo")
+def _one_options_object_for_two_groups(rank: int, size: int, route: str) -> None:
+    options = dlslime_backend.Options(route=route)
     groups = [dist.new_group(pg_options=options), dist.new_group([1, 0], pg_options=options)]
     for group in groups:
         exchange(group, 1)
     told = [group._get_backend(torch.device("cpu")).options for group in groups]
     assert [t.group_name for t in told] == [group.group_name for group in groups]
-    assert [t.route for t in told] == ["gloo", "gloo"]
+    assert [t.route for t in told] == [route, route]
 
 
-def test_one_options_object_may_serve_two_groups() -> None:
-    run_world(_one_options_object_for_two_groups, 2)
+@pytest.mark.parametrize("route", FORCED)
+def test_one_options_object_may_serve_two_groups(route: str) -> None:
+    run_world(_one_options_object_for_two_groups, 2, route)

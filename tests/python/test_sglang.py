@@ -60,6 +60,7 @@ from sglang_server import (
     server_args,
     states,
 )
+from test_without_nic import hosts
 from wheels import made, python_files
 
 ENV = {
@@ -142,6 +143,14 @@ def _move(rank: int, size: int, port: int, device: str) -> None:
 def test_pages_states_and_aux_data_of_many_rooms_arrive(device: str) -> None:
     """16 tensors of pages, 4 of states, and SGLang's metadata; ten requests at a time."""
     run_world(_move, 2, free_port(), device, env=ENV, init=False, fresh=True)
+
+
+def test_pages_arrive_between_hosts_without_rdma() -> None:
+    env = [{**host, **ENV} for host in hosts(2)]
+    results = run_world(
+        _move, 2, free_port(), "cpu", env=env, init=False, fresh=True, with_output=True
+    )
+    assert any("go by TCP" in output for _, output in results)
 
 
 def _broken(rank: int, size: int, port: int) -> None:

@@ -115,7 +115,7 @@ def _meets_another_user(rank: int, size: int) -> None:
     init_group()
     exchange(None, 1, 300_000)
     told = dlslime_backend.explain(1 - rank)
-    assert told["route"] == "gloo"
+    assert told["route"] == "tcp"
     assert "another user" in str(told["rejected"])
 
 

@@ -26,6 +26,7 @@ import torch
 
 import gpus
 from harness import Died, await_death, await_key, dlslime_only, run_world, send_signal, sync, tell
+from test_without_nic import hosts
 from vllm_engine import BLOCK, Engine, cache_config
 from vllm_files import unpack
 
@@ -124,6 +125,12 @@ def test_blocks_of_all_layers_go_to_other_places(
 @pytest.mark.parametrize("devices", [["cuda", "cuda"], ["cuda", "cpu"], ["cpu", "cuda"]])
 def test_blocks_go_from_gpu_to_gpu_and_to_cpus_and_back(devices: list[str]) -> None:
     run_world(_moved, 2, devices, {"layout": "BLNHC", "ranks": 2}, init=False, env=OWN)
+
+
+def test_blocks_go_between_hosts_without_rdma() -> None:
+    env = [{**host, **OWN} for host in hosts(2)]
+    results = run_world(_moved, 2, ["cpu", "cpu"], {}, init=False, env=env, with_output=True)
+    assert any("go by TCP" in output for _, output in results)
 
 
 def _cached(rank: int, size: int) -> None:

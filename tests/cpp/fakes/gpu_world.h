@@ -29,6 +29,7 @@ inline std::string nameOfWay(const ::testing::TestParamInfo<GpuWay>& instance) {
 inline const GpuWay kRdmaWay{"Rdma", RoutePolicy::kAuto, true};
 inline const GpuWay kGpuWays[] = {
     {"Shm"},
+    {"Tcp", RoutePolicy::kTcp},
     {"Gloo", RoutePolicy::kGloo},
     {"RdmaStaged", RoutePolicy::kAuto, true, true},
     kRdmaWay}; // the last one: all others stage somewhere

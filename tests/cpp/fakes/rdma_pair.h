@@ -4,7 +4,6 @@
 
 #include "fakes/cluster.h"
 #include "fakes/log_capture.h"
-#include "fakes/memory_carriers.h"
 #include "fakes/rdma_hosts.h"
 
 namespace dlslime::testing {
@@ -25,7 +24,7 @@ inline std::vector<FakeDevice> twoNetworks() {
       nicIn(9, "nic1a", 2)};
 }
 
-// Two ranks on hosts of their own, which Gloo joins, too.
+// Two ranks on hosts of their own, which TCP joins, too.
 class RdmaPair : public ::testing::Test {
  protected:
   explicit RdmaPair(std::vector<FakeDevice> devices)
@@ -44,10 +43,7 @@ class RdmaPair : public ::testing::Test {
           }
           return config;
         },
-        [this, fallback](GroupOptions& options) {
-          options.carrierSource = carriers;
-          options.fallback = fallback;
-        });
+        [fallback](GroupOptions& options) { options.fallback = fallback; });
     ASSERT_TRUE(world->passes(0, 1));
   }
   auto report(int rank) {
@@ -99,7 +95,6 @@ class RdmaPair : public ::testing::Test {
 
   LogCapture log;
   AuditedFabric fabric;
-  std::shared_ptr<MemoryCarriers> carriers = std::make_shared<MemoryCarriers>();
   std::optional<Cluster> world;
 };
 

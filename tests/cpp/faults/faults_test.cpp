@@ -31,6 +31,7 @@ constexpr int kCleanTries = 3;
 const FaultWay kWays[] = {
     {"Shm"},
     {"ShmStreamed", RoutePolicy::kAuto, false, false, false},
+    {"Tcp", RoutePolicy::kTcp},
     {"Gloo", RoutePolicy::kGloo},
     {"Rdma", RoutePolicy::kAuto, true},
     {"GpuShm", RoutePolicy::kAuto, false, true},

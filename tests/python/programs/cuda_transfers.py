@@ -185,9 +185,9 @@ def calls_of_dlslime(rank: int, peer: int) -> None:
     if rank == 0:
         endpoint.read([(0, 0, page * PAGE, page * PAGE, PAGE) for page in range(9)]).wait()
         assert torch.equal(mine[:9].cpu(), pages_of(1)[:9])
-        endpoint.send((0, 0, PAGE)).wait()
+        assert endpoint.send((mine.data_ptr(), 0, PAGE)).wait() == 0
     else:
-        endpoint.recv((0, 20 * PAGE, PAGE)).wait()
+        assert endpoint.recv((mine[20].data_ptr(), 0, PAGE)).wait() == 0
         assert torch.equal(mine[20].cpu(), pages_of(1)[0])
     dist.barrier()
     endpoint.shutdown()

@@ -1,0 +1,24 @@
+"""Generation C: a write with a number, and the target that asks for it afterwards."""
+
+from dlslime import RDMAEndpoint
+from ends import Ends, run
+from pairs import today_pair
+
+
+def main(ends: Ends) -> None:
+    pair, handle, remote = today_pair(ends, RDMAEndpoint)
+    if ends.initiator:
+        writing = pair.initiator.write_with_imm([(handle, remote, 0, 8, 8)], 1, None)
+    if ends.target:
+        told = pair.target.imm_recv(None)
+    if ends.initiator:
+        assert writing.wait() == 0
+    if ends.target:
+        assert told.wait() == 0
+        assert told.imm_data() == 1
+    pair.expect([0] * 16, [0] * 8 + [1] * 8)
+    pair.drop()
+
+
+if __name__ == "__main__":
+    run(main, __doc__)
