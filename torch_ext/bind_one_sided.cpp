@@ -163,8 +163,8 @@ void bindHubs(py::module& module) {
                       double timeout,
                       const std::string& route,
                       py::function makePairGroup) {
-            const auto options = endpointOptions(
-                name, timeout, route, std::move(makePairGroup));
+            const auto options =
+                endpointOptions(name, timeout, route, std::move(makePairGroup));
             return released([&] { return std::make_unique<HubLink>(options); });
           }),
           py::arg("name"),
@@ -252,8 +252,8 @@ void bindLinks(py::module& module) {
                       double timeout,
                       const std::string& route,
                       py::function makePairGroup) {
-            const auto options = endpointOptions(
-                name, timeout, route, std::move(makePairGroup));
+            const auto options =
+                endpointOptions(name, timeout, route, std::move(makePairGroup));
             return released(
                 [&] { return std::make_shared<EndpointLink>(options); });
           }),

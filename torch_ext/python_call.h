@@ -1,7 +1,7 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <pybind11/chrono.h>
 
@@ -16,18 +16,22 @@
 namespace dlslime {
 
 // A Python callable that C++ threads may call, copy and drop without the GIL.
-inline std::shared_ptr<pybind11::function> shareable(pybind11::function function) {
-  return {new pybind11::function(std::move(function)), [](pybind11::function* gone) {
-            if (const GilScope gil; gil) {
-              delete gone;
-            }
-          }};
+inline std::shared_ptr<pybind11::function> shareable(
+    pybind11::function function) {
+  return {
+      new pybind11::function(std::move(function)),
+      [](pybind11::function* gone) {
+        if (const GilScope gil; gil) {
+          delete gone;
+        }
+      }};
 }
 
 // `make` is called with the GIL; the C++ caller must not hold it for long, so
 // what blocks inside releases it.
 template <typename... Args>
-std::function<c10::intrusive_ptr<c10d::Backend>(Args...)> callFromAnyThread(pybind11::function function) {
+std::function<c10::intrusive_ptr<c10d::Backend>(Args...)> callFromAnyThread(
+    pybind11::function function) {
   return [shared = shareable(std::move(function))](Args... args) {
     const GilScope gil;
     if (!gil) {
@@ -35,7 +39,8 @@ std::function<c10::intrusive_ptr<c10d::Backend>(Args...)> callFromAnyThread(pybi
           ErrorCode::kCancelled, "this process's Python has begun to end");
     }
     try {
-      return (*shared)(args...).template cast<c10::intrusive_ptr<c10d::Backend>>();
+      return (*shared)(args...)
+          .template cast<c10::intrusive_ptr<c10d::Backend>>();
     } catch (pybind11::error_already_set& error) {
       // What a handler of a signal raises is the user's; other threads run
       // none.

@@ -351,12 +351,11 @@ void Transfers::finishBadly(const TransferPtr& transfer) {
   notes_.remove(*transfer);
   completions_.finish(
       transfer,
-      !transfer->cancelStatus.ok()
-          ? transfer->cancelStatus
-          : Status(
-                transfer->problem.code(),
-                transfer->describe() +
-                    " failed: " + transfer->problem.message()));
+      !transfer->cancelStatus.ok() ? transfer->cancelStatus
+                                   : Status(
+                                         transfer->problem.code(),
+                                         transfer->describe() + " failed: " +
+                                             transfer->problem.message()));
 }
 
 // Of those whose turn it is.

@@ -27,9 +27,14 @@ iovec partOf(ByteSpan bytes) {
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
 }
 
-Status broke(const std::string& what) noexcept {
-  return inWords(
-      [&] { return Status(ErrorCode::kTransportFailed, "TCP: " + what); });
+Status broke(ErrorCode code, const std::string& what) noexcept {
+  return inWords([&] { return Status(code, "TCP: " + what); });
+}
+
+// The other end does not close it while both work.
+ErrorCode codeOf(int error) {
+  return error == ECONNRESET || error == EPIPE ? ErrorCode::kPeerFailed
+                                               : ErrorCode::kTransportFailed;
 }
 
 bool wouldBlock(int error) {
@@ -46,16 +51,19 @@ FrameStream::FrameStream(SideSocket socket) : fd_(std::move(socket.fd)) {
   end_ = socket.early.size();
 }
 
-void FrameStream::breakWith(const std::string& what) noexcept {
+void FrameStream::breakWith(ErrorCode code, const std::string& what) noexcept {
   if (broken_.ok()) {
-    broken_ = unsendable_.ok() ? broke(what) : unsendable_;
+    broken_ = unsendable_.ok() ? broke(code, what) : unsendable_;
     dropUnsent();
   }
 }
 
 // What has come may still be read, up to the end that this makes.
-void FrameStream::stopSending(const std::string& what) noexcept {
-  unsendable_ = broke(what);
+void FrameStream::stopSending(int error) noexcept {
+  unsendable_ = inWords([&] {
+    return broke(
+        codeOf(error), std::string("cannot send: ") + std::strerror(error));
+  });
   dropUnsent();
   shutdown(fd_.get(), SHUT_RDWR);
 }
@@ -71,7 +79,7 @@ size_t FrameStream::write(iovec* parts, size_t count) {
     return static_cast<size_t>(written);
   }
   if (!wouldBlock(errno)) {
-    stopSending(std::string("cannot send: ") + std::strerror(errno));
+    stopSending(errno);
   }
   return 0;
 }
@@ -170,9 +178,11 @@ bool FrameStream::fill() {
     return true;
   }
   if (got == 0) {
-    breakWith("the other end has closed the connection");
+    breakWith(
+        ErrorCode::kPeerFailed, "the other end has closed the connection");
   } else if (!wouldBlock(errno)) {
-    breakWith(std::string("cannot receive: ") + std::strerror(errno));
+    breakWith(
+        codeOf(errno), std::string("cannot receive: ") + std::strerror(errno));
   }
   return false;
 }
@@ -187,8 +197,9 @@ std::optional<Frame> FrameStream::next() {
   const size_t size = frame.header.payloadSize;
   if (size > kMostPayloadBytes) {
     breakWith(
+        ErrorCode::kTransportFailed,
         "a frame announces " + std::to_string(size) + " bytes, more than " +
-        std::to_string(kMostPayloadBytes));
+            std::to_string(kMostPayloadBytes));
     begin_ = end_;
     return std::nullopt;
   }

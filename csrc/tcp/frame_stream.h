@@ -60,8 +60,8 @@ class FrameStream {
   bool lost() const {
     return !broken_.ok() || !unsendable_.ok();
   }
-  void stopSending(const std::string& what) noexcept;
-  void breakWith(const std::string& what) noexcept;
+  void stopSending(int error) noexcept;
+  void breakWith(ErrorCode code, const std::string& what) noexcept;
 
   const UnforkedFd fd_;
   Bytes outgoing_; // those before sent_ have gone out

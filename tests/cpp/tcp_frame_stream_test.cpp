@@ -293,6 +293,7 @@ TEST_P(FrameStreamTest, EndOfThePeerIsToldBehindAllThatItHasSent) {
     return !receiver.broken().ok();
   }));
   ASSERT_EQ(received.size(), 20U);
+  EXPECT_EQ(receiver.broken().code(), ErrorCode::kPeerFailed);
   EXPECT_NE(receiver.broken().message().find("closed"), std::string::npos)
       << receiver.broken().message();
   EXPECT_FALSE(receiver.fill());
@@ -362,6 +363,7 @@ TEST(FrameStreamReset, IsToldWithItsReasonAndReleasesWhatWaits) {
     return !stream.broken().ok();
   }));
   const auto& text = stream.broken().message();
+  EXPECT_EQ(stream.broken().code(), ErrorCode::kPeerFailed);
   EXPECT_NE(text.find("TCP: cannot receive: "), std::string::npos) << text;
   EXPECT_EQ(stream.unsent(), 0U);
   EXPECT_TRUE(stream.allSent());

@@ -102,7 +102,8 @@ void run(Input input) {
   tcp::FrameStream stream({UniqueFd(ends[0]), early});
   while (input.more()) {
     const auto bytes = step(input);
-    const size_t portion = 1 + input.below(40000);
+    // Not too many for one input.
+    const size_t portion = 1 + bytes.size() / 100 + input.below(40000);
     for (size_t at = 0; at < bytes.size() && stream.broken().ok();) {
       const auto part = ByteSpan(bytes).subspan(at).first(
           std::min(portion, bytes.size() - at));
