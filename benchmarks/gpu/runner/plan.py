@@ -102,6 +102,8 @@ def tests(*, separate_gpus: bool, fake: bool) -> Iterator[Step]:
     yield Step("cuda_transfers", ranks("cuda_transfers"), 60, OURS, LAZY)
     yield Step("cuda_messages, expandable", MESSAGES, 60, OURS, late)
     yield Step("cuda_transfers, expandable", ranks("cuda_transfers"), 60, OURS, late)
+    if not fake:  # test_original_programs runs some of them on the fake driver
+        yield Step("programs of the original", python("runner/original"), 100, OURS, LAZY)
     if separate_gpus:
         yield Step("cuda_messages, two GPUs", MESSAGES, 60, OURS, TWO)
         yield Step("cuda_transfers, two GPUs", ranks("cuda_transfers"), 60, OURS, TWO)
