@@ -141,15 +141,15 @@ Endpoint::Options endpointOptions(
     const std::string& name,
     double timeout,
     const std::string& route,
-    py::function makePairGroup) {
+    const MakePairGroup& makePairGroup) {
   Endpoint::Options options;
   options.name = name;
   options.timeout = checkedSeconds("an endpoint's", timeout, false);
   const auto config = Config::fromEnvironment();
   options.route = route.empty() ? config.route : parseRoutePolicy(route);
   options.fallback = config.fallback;
-  options.carrierSource = std::make_shared<TorchCarrierSource>(
-      pairGroupMaker(std::move(makePairGroup)), config);
+  options.carrierSource =
+      std::make_shared<TorchCarrierSource>(makePairGroup, config);
   return options;
 }
 
@@ -163,9 +163,11 @@ void bindHubs(py::module& module) {
                       double timeout,
                       const std::string& route,
                       py::function makePairGroup) {
-            const auto options =
-                endpointOptions(name, timeout, route, std::move(makePairGroup));
-            return released([&] { return std::make_unique<HubLink>(options); });
+            const auto maker = pairGroupMaker(std::move(makePairGroup));
+            return released([&] {
+              return std::make_unique<HubLink>(
+                  endpointOptions(name, timeout, route, maker));
+            });
           }),
           py::arg("name"),
           py::arg("timeout"),
@@ -252,10 +254,11 @@ void bindLinks(py::module& module) {
                       double timeout,
                       const std::string& route,
                       py::function makePairGroup) {
-            const auto options =
-                endpointOptions(name, timeout, route, std::move(makePairGroup));
-            return released(
-                [&] { return std::make_shared<EndpointLink>(options); });
+            const auto maker = pairGroupMaker(std::move(makePairGroup));
+            return released([&] {
+              return std::make_shared<EndpointLink>(
+                  endpointOptions(name, timeout, route, maker));
+            });
           }),
           py::arg("name"),
           py::arg("timeout"),

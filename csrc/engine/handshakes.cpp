@@ -124,9 +124,7 @@ bool Handshakes::tryNext(Attempt& attempt) {
     }
     if (needsCarrier(*attempt.transport) && !attempt.request.carrierSource) {
       attempt.rejected.push_back(
-          {option.route,
-           "it brings no Gloo to carry its messages",
-           false});
+          {option.route, "it brings no Gloo to carry its messages", false});
       continue;
     }
     if (isFallback(*attempt.transport, attempt.request.key.policy)) {

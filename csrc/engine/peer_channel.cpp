@@ -234,6 +234,16 @@ void PeerChannel::failForWantOfMemory() {
   }));
 }
 
+Status PeerChannel::lost(const Status& broken) const {
+  return inWords([&] {
+    return Status(
+        broken.code(),
+        "the connection to pid " + std::to_string(peer_.pid) + " on " +
+            peer_.host + " by " + route_ + " is lost (" + broken.message() +
+            ")");
+  });
+}
+
 bool PeerChannel::pollOnce(int most) {
   if (!connection_) {
     return false;
@@ -266,7 +276,7 @@ bool PeerChannel::pollOnce(int most) {
     return device; // what a broken one tells again is no news
   }
   if (!sever(broken)) {
-    fail(peerClosed_.ok() ? broken : peerClosed_);
+    fail(peerClosed_.ok() ? lost(broken) : peerClosed_);
   }
   return true;
 }

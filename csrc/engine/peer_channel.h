@@ -252,6 +252,7 @@ class PeerChannel final : public ConnectionEvents,
   void onTransferred(uint64_t id, const Status& status) override;
 
  private:
+  Status lost(const Status& broken) const;
   bool replace(const Status& why, Connection::Replaceable least);
   void sayReplaced(const std::string& what) const;
   void use(

@@ -15,11 +15,15 @@ std::vector<RouteOption> chooseRoutes(
     if (option.transport == nullptr) {
       continue;
     }
-    const bool excluded =
-        policy != RoutePolicy::kAuto && option.route != forced;
-    const Status usable = excluded
-        ? Status(ErrorCode::kUnavailable, "excluded by route=" + forced)
-        : option.transport->reaches(self, peer);
+    Status usable = option.transport->reaches(self, peer);
+    if (policy != RoutePolicy::kAuto && option.route != forced) {
+      usable = Status(ErrorCode::kUnavailable, "excluded by route=" + forced);
+    } else if (
+        policy == RoutePolicy::kAuto && needsCarrier(*option.transport)) {
+      usable = Status(
+          ErrorCode::kUnavailable,
+          "taken only where it is asked for (DLSLIME_ROUTE=gloo)");
+    }
     if (!usable.ok()) {
       option = {option.route, nullptr, usable.message()};
     }
@@ -36,7 +40,7 @@ bool needsSideSocket(const Transport& transport) {
 }
 
 bool isFallback(const Transport& transport, RoutePolicy policy) {
-  return needsSideSocket(transport) && policy == RoutePolicy::kAuto;
+  return transport.name() == "tcp" && policy == RoutePolicy::kAuto;
 }
 
 void requireFallbackAllowed(

@@ -10,7 +10,8 @@ namespace {
 // this type.
 constexpr MessageType kParting{};
 // What one call may move while it holds the engine's lock.
-constexpr size_t kMostPerPoll = 2 * FrameStream::kMostPayloadBytes;
+constexpr size_t kMostPerPoll =
+    2 * (sizeof(MessageHeader) + FrameStream::kMostPayloadBytes);
 // A message that is copied, so that it can go out with others.
 constexpr size_t kSmallBytes = 8 * 1024;
 } // namespace

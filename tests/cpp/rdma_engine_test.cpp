@@ -27,7 +27,7 @@ class RdmaEngine : public ::testing::Test {
 };
 
 TEST_F(RdmaEngine, MessagesOfAllSizesArriveInBothDirections) {
-  Cluster world(3, rdmaHost);
+  Cluster world(3, rdmaHost, byRdmaAlone);
   for (const size_t size :
        {0, 1, 8000, 70000, 200000, 1 << 20, (9 << 20) + 13}) {
     ASSERT_TRUE(world.passes(0, 1, size)) << size;
@@ -40,7 +40,7 @@ TEST_F(RdmaEngine, MessagesOfAllSizesArriveInBothDirections) {
 }
 
 TEST_F(RdmaEngine, WaitersSleepAndAreWoken) {
-  Cluster world(2, rdmaHost);
+  Cluster world(2, rdmaHost, byRdmaAlone);
   ASSERT_TRUE(world.passes(0, 1));
   for (const size_t size : {8, 1 << 20}) {
     const auto receive = world[1].receive(0, 1, size);
@@ -54,7 +54,7 @@ TEST_F(RdmaEngine, WaitersSleepAndAreWoken) {
 }
 
 TEST_F(RdmaEngine, OperationsCompleteWithoutAnybodyWaiting) {
-  Cluster world(2, rdmaHost);
+  Cluster world(2, rdmaHost, byRdmaAlone);
   const auto receive = world[1].receive(0, 1, 1 << 22);
   const auto send = world[0].send(1, 1, pattern(1 << 22));
   EXPECT_TRUE(eventually([&] { return receive->done() && send->done(); }));
@@ -62,7 +62,7 @@ TEST_F(RdmaEngine, OperationsCompleteWithoutAnybodyWaiting) {
 }
 
 TEST_F(RdmaEngine, ThreadsOfBothEndsPostAtOnce) {
-  Cluster world(2, rdmaHost);
+  Cluster world(2, rdmaHost, byRdmaAlone);
   std::vector<std::thread> threads;
   for (uint32_t tag = 0; tag < 4; ++tag) {
     threads.emplace_back([&, tag] {
@@ -95,7 +95,7 @@ TEST_F(RdmaEngine, HostWithoutANicIsReachedByTcpAndBothSayWhy) {
 }
 
 TEST_F(RdmaEngine, PeerOfAnotherVersionFailsOperationsNamingBoth) {
-  Cluster world(2, rdmaHost);
+  Cluster world(2, rdmaHost, byRdmaAlone);
   const auto store = world.rendezvous("first");
   auto record = *store->tryGet(addressKey(1));
   record[8] = std::byte{kProtocolVersion + 1};
@@ -111,7 +111,7 @@ TEST_F(RdmaEngine, PeerOfAnotherVersionFailsOperationsNamingBoth) {
 }
 
 TEST_F(RdmaEngine, PeerThatLeavesFailsTheReceivesAndKeepsWhatItSent) {
-  Cluster world(2, rdmaHost);
+  Cluster world(2, rdmaHost, byRdmaAlone);
   ASSERT_TRUE(world.passes(0, 1));
   const auto last = world[1].send(0, 1, pattern(500));
   ASSERT_TRUE(world[1].wait(last));
@@ -131,7 +131,7 @@ TEST_F(RdmaEngine, TwoHundredLivesLeaveNothing) {
       descriptors = entries("/proc/self/fd");
       threads = entries("/proc/self/task");
     }
-    Cluster world(2, rdmaHost);
+    Cluster world(2, rdmaHost, byRdmaAlone);
     ASSERT_TRUE(world.passes(0, 1, life % 2 == 0 ? 100 : 300000)) << life;
     if (life % 3 == 0) {
       world.stop(1); // one end first, or both at once
@@ -145,7 +145,7 @@ TEST_F(RdmaEngine, TwoHundredLivesLeaveNothing) {
 }
 
 TEST_F(RdmaEngine, IdleEnginesUseNoProcessorTime) {
-  Cluster world(2, rdmaHost);
+  Cluster world(2, rdmaHost, byRdmaAlone);
   ASSERT_TRUE(world.passes(0, 1, 2 << 20));
   const auto pending = world[0].receive(1, 5, 8);
   std::this_thread::sleep_for(milliseconds(100));

@@ -18,12 +18,15 @@ constexpr size_t kSize = 512 * 1024;
 class RdmaPreparing : public RdmaPair {
  protected:
   RdmaPreparing() : RdmaPair(twoNetworks()) {
-    world.emplace(2, [](int rank) {
-      auto config = rdmaHost(rank);
-      config.rdma.nics = rank == 0 ? "nic0a,nic0b" : "nic1b,nic1a";
-      config.patience = milliseconds(5000);
-      return config;
-    });
+    world.emplace(
+        2,
+        [](int rank) {
+          auto config = rdmaHost(rank);
+          config.rdma.nics = rank == 0 ? "nic0a,nic0b" : "nic1b,nic1a";
+          config.patience = milliseconds(5000);
+          return config;
+        },
+        byRdmaAlone);
     fabric.onRegistration([this](size_t bytes) {
       if (bytes == kSize) {
         ++registrations;

@@ -21,11 +21,14 @@ constexpr size_t kSize = 256 * 1024;
 class RdmaPush : public ::testing::Test {
  protected:
   void SetUp() override {
-    world.emplace(2, [this](int rank) {
-      auto config = rdmaHost(rank);
-      config.recovery = recovery;
-      return config;
-    });
+    world.emplace(
+        2,
+        [this](int rank) {
+          auto config = rdmaHost(rank);
+          config.recovery = recovery;
+          return config;
+        },
+        byRdmaAlone);
     ASSERT_TRUE(world->passes(0, 1)); // they are connected
   }
   OwnedPtr post(Kind kind, const std::shared_ptr<OwnedMemory>& memory) {

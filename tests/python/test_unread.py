@@ -82,8 +82,16 @@ def _told(rank: int, size: int, how: str, kind: str) -> None:
         await_key("over")
 
 
-@endpoint_routes
-@pytest.mark.parametrize("how", ["closes", "exits", "killed"])
+# A send by Gloo is done when a thread of this process has its bytes: they are lost if it dies then.
+LEAVING = [
+    pytest.param(*route.values, how, id=f"{how}-{route.id}")
+    for how in ("closes", "exits", "killed")
+    for route in endpoint_routes.args[1]
+    if how == "closes" or route.id != "gloo_route"
+]
+
+
+@pytest.mark.parametrize(("env", "how"), LEAVING)
 @pytest.mark.parametrize("kind", ["immediate", "message"])
 def test_guest_that_has_left_is_there_with_what_it_told(
     env: dict[str, str], kind: str, how: str

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/config.h"
+#include "engine/group.h"
 #include "fakes/fake_verbs.h"
 
 namespace dlslime::testing {
@@ -21,6 +22,11 @@ inline Config rdmaHost(int rank) {
   config.interfaces = "=lo";
   config.rdma.nics = nicOf(rank).name;
   return config;
+}
+
+// Of groups whose messages are to fail where RDMA does, and not to go by TCP.
+inline void byRdmaAlone(GroupOptions& options) {
+  options.fallback = FallbackPolicy::kForbid;
 }
 
 // A fabric that must be left clean: a fixture's member before all that uses it.
