@@ -177,12 +177,15 @@ def dlslime_info() -> dict[str, Any]:
     [
         ({"address": None}, "address is None, not a base64 text"),
         ({"address": "é"}, "address .1 characters. is no base64"),
-        ({"mr_info": ["int:0"]}, "mr_info is .'int:0'., not an object"),
-        ({"mr_info": {"int:x": ""}}, "a key of mr_info is 'int:x', not int:NUMBER or str:TEXT"),
-        ({"mr_info": {"int:" + "9" * 5000: ""}}, "a key of mr_info has 5004 characters"),
+        ({"mr_info": ["0"]}, "mr_info is .'0'., not an object"),
+        ({"mr_info": {"x": ""}}, "the entry of 'x' is '', not an object"),
+        ({"mr_info": {"9" * 5000: ""}}, "a key of mr_info has 5000 characters"),
         ({"mr_info": {0: ""}}, "a key of mr_info is 0, not a text"),
-        ({"mr_info": {"int:0": 5}}, "the remote region with key 0 is an object of type int"),
-        ({"dlslime_backend": 2, 7: 7}, "not of dlslime_backend"),
+        ({"mr_info": {"x": {"handle": -1}}}, "the handle of 'x' is -1, not a small integer"),
+        ({"mr_info": {"x": {"handle": True}}}, "the handle of 'x' is True, not a small integer"),
+        ({"mr_info": {"x": {"handle": 0}}}, "the remote region 'x' is not of dlslime_backend"),
+        ({"mr_info": {"x": {"handle": 0, "region": 5}}}, "the remote region 'x' is an object of"),
+        ({"dlslime_backend": 1, 7: 7}, "not of dlslime_backend's version 2 .its version is 1"),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, dict) else "",
 )
@@ -192,14 +195,14 @@ def test_connect_of_the_original_refuses_malformed_info_whole(change: Any, why: 
         made.connect({**dlslime_info(), **change})
     for missing in ("address", "mr_info"):
         rest = {key: value for key, value in dlslime_info().items() if key != missing}
-        with pytest.raises(ValueError, match=f"it has no {missing}; 2 keys are there"):
+        with pytest.raises(ValueError, match=f"it has no {missing}; 5 keys are there"):
             made.connect(rest)
     for other in (None, [], "text", 5):
         with pytest.raises(ValueError, match="not of dlslime_backend"):
             made.connect(other)  # type: ignore[arg-type]
-    assert not made._remote
+    assert not list(made._remote.named())
     made.connect(dlslime_info())  # what was refused has not connected it
-    assert sorted(map(str, made._remote)) == ["0", "two"]
+    assert sorted(name for name, _, _ in made._remote.named()) == ["0", "mr_0", "two"]
     made.shutdown()
 
 

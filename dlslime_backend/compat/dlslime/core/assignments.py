@@ -57,11 +57,11 @@ def parts_of(assign: Iterable[Sequence[Any]], here: Regions, there: RemoteRegion
 
 
 def _checked(rows: list[Sequence[Any]]) -> list[Sequence[Any]]:
-    wrong = next((row for row in rows if len(row) != 5), None)
-    if wrong is not None:
+    sizes = set(map(len, rows))
+    if sizes != {5}:
         raise ValueError(
-            f"dlslime: an assignment has {len(wrong)} fields, not (key, remote key, target offset, "
-            "source offset, length)"
+            f"dlslime: an assignment has {min(sizes - {5})} fields, not (key, remote key, target "
+            "offset, source offset, length)"
         )
     return rows
 

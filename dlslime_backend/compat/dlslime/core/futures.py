@@ -19,11 +19,21 @@ GOOD, TIMED_OUT, FAILED = 0, 402, 403
 FAILURES = (ValueError, TimeoutError, DistBackendError)
 
 _FOREVER = 1e9  # seconds: the original has no time-outs
+_LONGEST_S = 36525 * 86400.0
 _logger = logging.getLogger("dlslime")
 
 
 def status_of(transfer: Transfer, timeout: float | None = None) -> int:
-    """Wait, and return the original's status: 0, 402 (timed out) or 403 (failed, and logged)."""
+    """Wait, and return the original's status: 0, 402 (timed out) or 403 (failed, and logged).
+
+    Raises:
+        ValueError: that is no time-out.
+    """
+    if timeout is not None and not 0 <= timeout <= _LONGEST_S:
+        raise ValueError(
+            f"dlslime: a wait's time-out of {timeout} s: it must be at least 0 s, and at most 100 "
+            "years"
+        )
     try:
         transfer.wait(timeout)
     except TimeoutError:
