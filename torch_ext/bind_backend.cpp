@@ -6,7 +6,7 @@
 #include "engine/engine.h"
 #include "engine/net_address.h"
 #include "torch_ext/backend.h"
-#include "torch_ext/python_call.h"
+#include "torch_ext/bind/python_call.h"
 #include "torch_ext/python_end.h"
 
 namespace dlslime {

@@ -1,11 +1,11 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "torch_ext/backend.h"
+#include "torch_ext/bind/python_call.h"
 #include "torch_ext/binding.h"
 #include "torch_ext/hub_link.h"
 #include "torch_ext/part_spec.h"
 #include "torch_ext/peer_link.h"
-#include "torch_ext/python_call.h"
 
 namespace dlslime {
 

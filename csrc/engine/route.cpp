@@ -4,25 +4,35 @@
 
 namespace dlslime {
 
+namespace {
+Status allowed(RoutePolicy policy, const Transport& transport) {
+  if (policy == RoutePolicy::kAuto) {
+    return needsCarrier(transport)
+        ? Status(
+              ErrorCode::kUnavailable,
+              "taken only where it is asked for (DLSLIME_ROUTE=gloo)")
+        : Status();
+  }
+  const auto forced = routePolicyName(policy);
+  return transport.name() == forced
+      ? Status()
+      : Status(ErrorCode::kUnavailable, "excluded by route=" + forced);
+}
+} // namespace
+
 std::vector<RouteOption> chooseRoutes(
     const Transports& transports,
     RoutePolicy policy,
     const PeerIdentity& self,
     const PeerIdentity& peer) {
   auto options = transports.routes();
-  const auto forced = routePolicyName(policy);
   for (auto& option : options) {
     if (option.transport == nullptr) {
       continue;
     }
-    Status usable = option.transport->reaches(self, peer);
-    if (policy != RoutePolicy::kAuto && option.route != forced) {
-      usable = Status(ErrorCode::kUnavailable, "excluded by route=" + forced);
-    } else if (
-        policy == RoutePolicy::kAuto && needsCarrier(*option.transport)) {
-      usable = Status(
-          ErrorCode::kUnavailable,
-          "taken only where it is asked for (DLSLIME_ROUTE=gloo)");
+    auto usable = allowed(policy, *option.transport);
+    if (usable.ok()) {
+      usable = option.transport->reaches(self, peer);
     }
     if (!usable.ok()) {
       option = {option.route, nullptr, usable.message()};

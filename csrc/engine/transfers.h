@@ -9,7 +9,7 @@
 #include "core/slab.h"
 #include "core/transport.h"
 #include "engine/completions.h"
-#include "engine/note_order.h"
+#include "engine/one_sided/note_order.h"
 #include "engine/outbound.h"
 #include "engine/peer_gpus.h"
 #include "engine/transfer.h"

@@ -302,7 +302,7 @@ TEST_P(FrameStreamTest, EndOfThePeerIsToldBehindAllThatItHasSent) {
   EXPECT_TRUE(receiver.allSent());
 }
 
-// Whoever sends may learn of the end before it has read.
+// A sender may learn of the end before it has read everything.
 TEST_P(FrameStreamTest, WhatHasComeIsReadThoughNothingGoesOutAnyMore) {
   auto [one, other] = ends();
   auto receiver = streamOf(std::move(other));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -192,6 +193,72 @@ def test_same_address_is_the_same_region_under_another_name() -> None:
     endpoint.shutdown()
     with pytest.raises(ValueError, match="was shut down"):
         endpoint.register_memory_region("first", cache.data_ptr(), 0, PAGE)
+
+
+def test_name_that_moves_to_a_longer_registration_releases_what_it_meant() -> None:
+    endpoint = upstream.RDMAEndpoint()
+    cache = torch.zeros(4 * PAGE, dtype=torch.uint8)
+    endpoint.register_memory_region("one", cache.data_ptr(), 0, PAGE)
+    endpoint.register_memory_region("two", cache.data_ptr(), 2 * PAGE, PAGE)
+    assert endpoint.register_memory_region("two", cache.data_ptr(), 0, 2 * PAGE) == 0
+    assert endpoint._regions.count() == 1
+    endpoint.shutdown()
+
+
+def test_pool_that_is_dropped_with_its_endpoints_gives_its_memory_back() -> None:
+    pool = upstream.RDMAMemoryPool(upstream.RDMAContext())
+    cache = torch.zeros(PAGE, dtype=torch.uint8)
+    assert pool.register_memory_region(cache.data_ptr(), PAGE, "cache") == 0
+    endpoint, regions = upstream.RDMAEndpoint(pool), pool.regions
+    assert endpoint.get_pool() is pool
+    del pool
+    gc.collect()
+    assert regions.count() == 1
+    del endpoint
+    gc.collect()
+    assert regions.count() == 0
+
+
+def _taken_back(rank: int, size: int) -> None:
+    endpoint, _ = _pair(rank)
+    sync("connected")
+    if rank == 1:
+        endpoint.read(_assignments([0])).wait()
+    sync("read")
+    if rank == 0:
+        with mock.patch.object(
+            memory.Region, "deregister", autospec=True, side_effect=memory.Region.deregister
+        ) as deregister:
+            assert endpoint.unregister_memory_region(0) == 0
+        assert deregister.call_args == mock.call(mock.ANY)  # it waits for the peer
+        assert set(endpoint.mr_info()) == {"mr_1", "1"}
+    sync("taken back")
+    if rank == 1:
+        with pytest.raises(Exception, match="deregistered"):
+            endpoint.read([(0, 0, 0, 0, 1)]).wait()
+    sync("over")
+    endpoint.shutdown()
+
+
+def test_region_that_is_taken_back_is_touched_by_nobody_when_that_returns() -> None:
+    run_world(_taken_back, 2, init=False)
+
+
+def test_tcp_endpoints_have_immediates_too() -> None:
+    one, other = upstream.TcpEndpoint(), upstream.TcpEndpoint()
+    caches = [torch.full((PAGE,), value, dtype=torch.uint8) for value in range(2)]
+    for endpoint, cache in zip((one, other), caches, strict=True):
+        endpoint.register_memory_region("cache", cache.data_ptr(), 0, PAGE)
+    one.connect(other.endpoint_info())
+    other.connect(one.endpoint_info())
+    assert one.write_with_imm([(0, 0, 10, 0, 20)], imm_data=-7).wait() == 0
+    told = other.imm_recv()
+    assert (told.wait(), told.imm_data()) == (0, -7)
+    assert caches[1].tolist() == [1] * 10 + [0] * 20 + [1] * (PAGE - 30)
+    with pytest.raises(ValueError, match="more than 32 bits"):
+        one.write_with_imm([(0, 0, 0, 0, 1)], imm_data=1 << 32)
+    one.shutdown()
+    other.shutdown()
 
 
 def _gone(rank: int, size: int) -> str:

@@ -15,6 +15,7 @@ import torch
 
 from dlslime_backend.compat import dlslime
 from dlslime_backend.compat.dlslime import devices, variables
+from dlslime_backend.compat.dlslime.core import observability
 from harness import dlslime_only
 from wheels import made, pip
 
@@ -173,7 +174,7 @@ def test_levels_of_loggers() -> None:
 
 def test_operations_are_counted_when_that_is_asked_for(monkeypatch: Any) -> None:
     assert dlslime.obs_snapshot() == {"enabled": False}
-    monkeypatch.setenv("DLSLIME_OBS", "1")
+    monkeypatch.setattr(observability, "_enabled", True)
     dlslime.obs_reset_for_test()
     mine, theirs = dlslime.RDMAEndpoint(), dlslime.RDMAEndpoint()
     caches = [torch.zeros(100, dtype=torch.uint8) for _ in range(2)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from dlslime_backend.compat.dlslime.core.info import RegionsInfo
+from dlslime_backend.compat.dlslime.core.pair import release_dropped
 from dlslime_backend.compat.dlslime.core.regions import Regions
 
 LINK_TYPES = ("auto", "ib", "infiniband", "roce", "ethernet")
@@ -38,8 +40,14 @@ class RDMAContext:
 class RDMAMemoryPool:
     """Memory that several endpoints share, under the same handles."""
 
-    def __init__(self, context: RDMAContext | None = None) -> None:
-        self.regions = Regions()
+    def __init__(
+        self, context: RDMAContext | None = None, *, regions: Regions | None = None
+    ) -> None:
+        self.regions = Regions() if regions is None else regions
+        if (
+            regions is None
+        ):  # endpoints of a pool that is dropped keep its regions, not their memory
+            weakref.finalize(self, release_dropped, self.regions).atexit = False
 
     def register_memory_region(
         self, data_ptr: int, length: int, name: str | int | None = None

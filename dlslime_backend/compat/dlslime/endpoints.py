@@ -55,8 +55,7 @@ class RDMAEndpoint(_Endpoint):
     def get_pool(self) -> RDMAMemoryPool:
         """Return the pool of its memory."""
         if self._pool is None:
-            self._pool = RDMAMemoryPool()
-            self._pool.regions = self._regions
+            self._pool = RDMAMemoryPool(regions=self._regions)
         return self._pool
 
 

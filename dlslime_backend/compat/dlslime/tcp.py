@@ -1,18 +1,19 @@
-"""TcpEndpoint of the versions 0.1: the same pair, with time-outs and without immediates."""
+"""TcpEndpoint of the versions 0.1: the same pair, with time-outs."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from dlslime_backend.compat.dlslime.core.futures import FAILURES, GOOD, Future
+from dlslime_backend.compat.dlslime.core.futures import FAILURES, GOOD, Future, SlimeImmRecvFuture
 from dlslime_backend.compat.dlslime.core.info import Info
-from dlslime_backend.compat.dlslime.core.pair import Core, bytes_at, registration
+from dlslime_backend.compat.dlslime.core.pair import Core, bytes_at, immediate, registration
 from dlslime_backend.transfer import Transfer
 
 _FAILED, _TIMED_OUT = -1, -2
+_IMMEDIATE_TIMEOUT_MS = 30000
 _logger = logging.getLogger("dlslime")
 
 
@@ -129,10 +130,11 @@ class TcpEndpoint(Core):
 
     def write_with_imm(
         self, assign: Iterable[Sequence[Any]], imm_data: int = 0, stream: object = None
-    ) -> NoReturn:
-        """Raise NotImplementedError, as the original does."""
-        raise NotImplementedError("dlslime: TcpEndpoint has no immediates; RDMAEndpoint has")
+    ) -> SlimeTcpReadWriteFuture:
+        """Write, and then tell the peer's `imm_recv` a number; the original's raises."""
+        transfer = self._write(assign, immediate(imm_data))
+        return SlimeTcpReadWriteFuture(transfer, self, _IMMEDIATE_TIMEOUT_MS)
 
-    def imm_recv(self, stream: object = None) -> NoReturn:
-        """Raise NotImplementedError, as the original does."""
-        raise NotImplementedError("dlslime: TcpEndpoint has no immediates; RDMAEndpoint has")
+    def imm_recv(self, stream: object = None) -> SlimeImmRecvFuture:
+        """Wait for the number of a `write_with_imm`; the original's raises."""
+        return self._expect_imm()

@@ -17,16 +17,13 @@ from typing import Any
 
 import torch
 
-from dlslime_backend.compat.dlslime.core import observability
 from dlslime_backend.compat.dlslime.core.futures import (
     SlimeImmRecvFuture,
     SlimeReadWriteFuture,
     SlimeRecvFuture,
     SlimeSendFuture,
 )
-from dlslime_backend.compat.dlslime.core.pair import Core, bytes_at, registration
-
-_LEAST_IMMEDIATE, _MOST_IMMEDIATE = -(1 << 31), (1 << 32) - 1
+from dlslime_backend.compat.dlslime.core.pair import Core, bytes_at, immediate, registration
 
 
 class Today(Core):
@@ -93,14 +90,11 @@ class Today(Core):
         Raises:
             ValueError: as `read`, or the number has more bits.
         """
-        if not _LEAST_IMMEDIATE <= imm_data <= _MOST_IMMEDIATE:
-            raise ValueError(f"dlslime: imm_data {imm_data} has more than 32 bits")
-        return SlimeReadWriteFuture(self._write(assign, imm_data % (1 << 32)), self)
+        return SlimeReadWriteFuture(self._write(assign, immediate(imm_data)), self)
 
     def imm_recv(self, stream: object = None) -> SlimeImmRecvFuture:
         """Wait for the number of a `write_with_imm`, also of one that has come before."""
-        transfer = observability.noted("imm_recv", self._endpoint.expect_imm())
-        return SlimeImmRecvFuture(transfer, self)
+        return self._expect_imm()
 
     def send(self, chunk: Sequence[int], stream_handler: object = None) -> SlimeSendFuture:
         """Begin to send (address, 0, length) of any memory of this process.

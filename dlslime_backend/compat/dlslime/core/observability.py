@@ -87,11 +87,12 @@ def _nbytes(regions: Regions) -> int:
 
 
 _counters = _Counters()
+_enabled = os.environ.get("DLSLIME_OBS") == "1"  # read once, as in the original
 
 
 def obs_enabled() -> bool:
     """Tell whether operations are counted: DLSLIME_OBS=1."""
-    return os.environ.get("DLSLIME_OBS") == "1"
+    return _enabled
 
 
 def obs_snapshot() -> dict[str, Any]:

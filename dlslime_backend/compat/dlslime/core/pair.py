@@ -14,7 +14,7 @@ from dlslime_backend import one_sided
 from dlslime_backend._load import extension
 from dlslime_backend.compat.dlslime.core import observability
 from dlslime_backend.compat.dlslime.core.assignments import Parts, parts_of, without_overlap
-from dlslime_backend.compat.dlslime.core.futures import FAILURES, Several
+from dlslime_backend.compat.dlslime.core.futures import FAILURES, Several, SlimeImmRecvFuture
 from dlslime_backend.compat.dlslime.core.info import VERSION, Info, RegionsInfo, encoded
 from dlslime_backend.compat.dlslime.core.info import parts_of as parts_of_info
 from dlslime_backend.compat.dlslime.core.regions import Regions, RemoteRegions
@@ -68,6 +68,17 @@ def registration(values: Sequence[Any], named: dict[str, Any]) -> tuple[Key, int
     )
 
 
+def immediate(imm_data: int) -> int:
+    """Return a number of 32 bits, with a sign or without, as one without.
+
+    Raises:
+        ValueError: it has more bits.
+    """
+    if not -(1 << 31) <= imm_data < 1 << 32:
+        raise ValueError(f"dlslime: imm_data {imm_data} has more than 32 bits")
+    return imm_data % (1 << 32)
+
+
 def bytes_at(address: int, nbytes: int) -> torch.Tensor:
     """Return memory of this process, of processors or of a GPU, as a tensor that does not keep it.
 
@@ -89,7 +100,7 @@ class Core:
         owned = self._regions if regions is None else None
         # Programs drop an endpoint without `shutdown`, and then its memory: neither may be used
         # any more.
-        self._end = weakref.finalize(self, _end, self._endpoint, owned, _AT_DROPPED_S)
+        self._end = weakref.finalize(self, _end, self._endpoint, owned)
         self._end.atexit = False
         self._owned = owned
 
@@ -188,6 +199,10 @@ class Core:
         prepared = [prepare(*part) for each in lists for part in self._parts(each)]
         return Several([each.start() for each in prepared])
 
+    def _expect_imm(self) -> SlimeImmRecvFuture:
+        transfer = observability.noted("imm_recv", self._endpoint.expect_imm())
+        return SlimeImmRecvFuture(transfer, self)
+
     def _send(self, content: torch.Tensor) -> Transfer:
         return observability.noted("send", self._endpoint.send(content))
 
@@ -199,10 +214,15 @@ class Core:
             raise ValueError(f"dlslime: {call}() of an endpoint that was shut down")
 
 
-def _end(endpoint: one_sided.Endpoint, regions: Regions | None, timeout: float) -> None:
+def _end(endpoint: one_sided.Endpoint, regions: Regions | None) -> None:
+    endpoint.close()
+    if regions is not None:
+        release_dropped(regions)
+
+
+def release_dropped(regions: Regions) -> None:
+    """Release the memory of an endpoint, or of a pool, that was dropped; log what fails."""
     try:
-        endpoint.close()
-        if regions is not None:
-            regions.release(timeout)
+        regions.release(_AT_DROPPED_S)
     except FAILURES as error:  # nobody is there to be told
-        _logger.warning("an endpoint of DLSlime's API that was dropped: %s", error)
+        _logger.warning("memory of DLSlime's API that was dropped: %s", error)

@@ -50,14 +50,19 @@ class Table(Generic[R]):
         Raises:
             ValueError: there is none.
         """
-        handle = self._names.get(name_of(key), key if isinstance(key, int) else -1)
-        region = self._regions[handle] if 0 <= handle < len(self._regions) else None
+        region = self._region(self._handle_of(key))
         if region is None:
             raise ValueError(
                 f"dlslime: there is no {self._which} region {key!r}; there are "
                 f"{len(self._regions)} handles, and the names {shown(sorted(self._names))}"
             )
         return region
+
+    def _handle_of(self, key: Key) -> int:
+        return self._names.get(name_of(key), -1 if isinstance(key, str) else operator.index(key))
+
+    def _region(self, handle: int) -> R | None:
+        return self._regions[handle] if 0 <= handle < len(self._regions) else None
 
     def _put(self, name: str, region: R, handle: int = -1) -> int:
         if handle < 0:
@@ -87,7 +92,7 @@ class Regions(Table[memory.Region]):
         """
         self._release_ended()
         handle = self._at.get(address, -1)
-        known = self._regions[handle] if handle >= 0 else None
+        known = self._region(handle)
         key = f"memory at {address:#x}" if key is None else key
         name = name_of(key)
         if known is not None and nbytes <= known.nbytes:
@@ -96,17 +101,29 @@ class Regions(Table[memory.Region]):
         region = memory.register((address, nbytes), str(key))
         if handle < 0:
             handle = self._own_handle(name)
+        else:
+            self._rename(name, handle)
         self._replace(handle)
         handle = self._put(name, region, handle)
         self._at[address] = handle
         return handle
 
     def unregister(self, key: Key) -> int:
-        """Forget a region and all of its names; return 0, or -1 if there is none."""
-        handle = self._names.get(name_of(key), key if isinstance(key, int) else -1)
-        if not 0 <= handle < len(self._regions) or self._regions[handle] is None:
+        """Take a region back, with all of its names; return 0, or -1 if there is none.
+
+        Nothing touches its memory when this returns.
+
+        Raises:
+            ValueError: transfers of this process with it go on; it stays.
+            TimeoutError: a peer has not let go of it; it stays.
+        """
+        handle = self._handle_of(key)
+        region = self._region(handle)
+        if region is None:
             return -1
-        self._replace(handle)
+        region.deregister()
+        self._regions[handle] = None
+        self._at.pop(region.address, None)
         self._names = {name: at for name, at in self._names.items() if at != handle}
         return 0
 
