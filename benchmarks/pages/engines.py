@@ -87,6 +87,7 @@ class Dlslime(transfer_libraries.Ours):
 ENGINES: dict[str, Callable[[torch.Tensor, Exchange, Settings], Any]] = {
     "dlslime": Dlslime,
     "upstream": rivals.Upstream,
+    "upstream-tcp": rivals.UpstreamTcp,
     "nixl": rivals.Nixl,
     "mooncake": rivals.Mooncake,
     "nccl": rivals.Nccl,

@@ -45,28 +45,43 @@ def upstream_library(wheels: str) -> Any:
     return dlslime
 
 
-class Upstream:
-    """The original DLSlime, as PyPI's wheel has it."""
+class _Original:
+    """An endpoint of PyPI's wheel of the original DLSlime, connected to the other end's."""
 
     serves = False
+
+    def __init__(self, endpoint: Any, memory: torch.Tensor, exchange: Exchange) -> None:
+        self._endpoint = endpoint
+        address = memory.data_ptr()
+        self._here = endpoint.register_memory_region("memory", address, 0, memory.nbytes)
+        info = exchange(endpoint.endpoint_info())
+        (known,) = info["mr_info"].values()
+        self._there = endpoint.register_remote_memory_region("memory", known)
+        endpoint.connect(info)
+
+    def _parts(self, pieces: list[Piece]) -> list[tuple[int, int, int, int, int]]:
+        return [(self._here, self._there, at, at, size) for at, size in pieces]
+
+    def close(self) -> None:
+        """Ends its endpoint; its threads poll until then."""
+        self._endpoint.shutdown()
+
+
+class Upstream(_Original):
+    """The original DLSlime by its RDMAEndpoint."""
 
     def __init__(self, memory: torch.Tensor, exchange: Exchange, settings: Settings) -> None:
         library = upstream_library(settings.wheels)
         self._settings = settings
         self.serves = settings.immediate
-        self._endpoint = library.RDMAEndpoint(
+        endpoint = library.RDMAEndpoint(
             nic_of(settings), settings.ib_port, settings.link_type, settings.qp_num
         )
-        address = memory.data_ptr()
-        self._here = self._endpoint.register_memory_region("memory", address, 0, memory.nbytes)
-        info = exchange(self._endpoint.endpoint_info())
-        self._endpoint.connect(info)
-        (known,) = info["mr_info"].values()
-        self._there = self._endpoint.register_remote_memory_region("memory", known)
+        super().__init__(endpoint, memory, exchange)
 
     def prepare(self, pieces: list[Piece], write: bool) -> Start:
         """Returns what starts this batch; the wheel prepares nothing but the list of it."""
-        parts = [(self._here, self._there, at, at, size) for at, size in pieces]
+        parts = self._parts(pieces)
         if self._settings.immediate and not self._settings.initiates:
             return lambda: self._endpoint.imm_recv(None).wait
         if self._settings.immediate:
@@ -78,9 +93,36 @@ class Upstream:
         """How the bytes go."""
         return "rdma"
 
-    def close(self) -> None:
-        """Ends its endpoint; its threads poll until then."""
-        self._endpoint.shutdown()
+
+class UpstreamTcp(_Original):
+    """The original DLSlime by its TcpEndpoint, which needs no NIC."""
+
+    def __init__(self, memory: torch.Tensor, exchange: Exchange, settings: Settings) -> None:
+        library = upstream_library(settings.wheels)
+        refuse_immediate(settings, "upstream-tcp")
+        endpoint = library.TcpEndpoint(settings.host or own_address(), 0)
+        super().__init__(endpoint, memory, exchange)
+
+    def prepare(self, pieces: list[Piece], write: bool) -> Start:
+        """Returns what starts this batch; the wheel prepares nothing but the list of it."""
+        parts = self._parts(pieces)
+        call = self._endpoint.write if write else self._endpoint.read
+
+        def start() -> Wait:
+            future = call(parts, None)
+
+            def wait() -> None:
+                status = future.wait()
+                if status != 0:
+                    raise RuntimeError(f"TcpEndpoint: a transfer has ended with status {status}")
+
+            return wait
+
+        return start
+
+    def route(self) -> str:
+        """How the bytes go."""
+        return "tcp"
 
 
 class Nixl:

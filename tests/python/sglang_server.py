@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import tempfile
 import time
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 import gpus
+import nodes
 from patterns import expect, pattern
 from wheels import FOLDER as WHEELS
 
@@ -99,7 +101,7 @@ def server_args(mode: str, port: int, backend: str = "dlslime", device: str = "c
     ServerArgs.add_cli_args(parser)
     options = {
         "model-path": "none",
-        "host": "127.0.0.1",
+        "host": os.environ.get("SGLANG_HOST_IP", "127.0.0.1"),
         "device": device,
         "disaggregation-mode": mode,
         "disaggregation-transfer-backend": backend,
@@ -200,7 +202,7 @@ class Server:
         find_sglang()
         load()
         self.mode = name.split()[0]
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"{nodes.ADDRESS}:{port}"  # of prefill, which is rank 0
         args = server_args(self.mode, port, device=device)
         from sglang.srt.disaggregation.utils import DisaggregationMode, KVClassType
         from sglang.srt.managers.disagg_service import start_disagg_service

@@ -31,7 +31,6 @@ import tempfile
 import types
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -67,12 +66,17 @@ IN_THREAD = {"LMDEPLOY_USE_ASYNC_MIGRATION": "1"}
 
 @pytest.fixture(scope="session")
 def _lmdeploy() -> None:
+    unpack()
+
+
+def unpack() -> None:
     """LMDeploy's Python files in FOLDER, where the first run leaves them."""
-    made(FOLDER.name, _unpack)
-
-
-def _unpack(folder: Path) -> None:
-    python_files(folder, f"lmdeploy=={VERSION}", SHA256, WHEEL_FOR, ["lmdeploy/"])
+    made(
+        FOLDER.name,
+        lambda folder: python_files(
+            folder, f"lmdeploy=={VERSION}", SHA256, WHEEL_FOR, ["lmdeploy/"]
+        ),
+    )
 
 
 def _stand_in(name: str, **contents: Any) -> None:

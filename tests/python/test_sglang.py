@@ -75,6 +75,10 @@ pytestmark = [dlslime_only, pytest.mark.usefixtures("_sglang")]
 
 @pytest.fixture(scope="session")
 def _sglang() -> None:
+    unpack()
+
+
+def unpack() -> None:
     """SGLang's Python files in FOLDER, where the first run leaves them."""
     inside = ["sglang/srt/", "sglang/kernels/"]
     made(

@@ -19,6 +19,8 @@ FOLDER = Path(__file__).parents[2] / "build" / "wheels"
 def made(name: str, make: Callable[[Path], None]) -> Path:
     """Return the folder `name` of build/wheels, which `make` fills the first time."""
     folder = FOLDER / name
+    if folder.is_dir():  # on a lab's host it can't be written
+        return folder
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / f"{name}.lock").open("w") as lock:  # one process makes it, the others wait
         fcntl.flock(lock, fcntl.LOCK_EX)
