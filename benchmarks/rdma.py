@@ -66,10 +66,10 @@ class Limit:
         command = ["cc", "-O2", "-std=gnu11", str(SOURCE), "-o", str(self._program), "-libverbs"]
         subprocess.run(command, check=True)
 
-    def run(self, mode: str, size: int, count: int) -> list[float]:
+    def run(self, mode: str, size: int, count: int, pieces: int = 64) -> list[float]:
         """Returns the median and the least, in microseconds, at the client's end."""
         server = [] if self._rank == 0 else [os.environ["MASTER_ADDR"]]
-        command = [str(self._program), mode, str(size), str(count), *server]
+        command = [str(self._program), mode, f"{size}x{pieces}", str(count), *server]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         return [float(word) for word in done.stdout.split()[2:]]
 

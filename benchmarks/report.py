@@ -103,6 +103,11 @@ def _command_output(*command: str) -> str:
     return done.stdout.strip()
 
 
+def without_folder(word: str) -> str:
+    """The last name of an absolute path: the rest is of one machine. Other words stay."""
+    return Path(word).name if word.startswith("/") else word
+
+
 def environment() -> dict[str, Any]:
     """What a reader needs to judge the numbers."""
     model = [
@@ -111,6 +116,7 @@ def environment() -> dict[str, Any]:
         if line.startswith("model name")
     ]
     changed = _command_output("git", "status", "--porcelain", "--untracked-files=no")
+    words = [f"benchmarks/{Path(sys.argv[0]).name}", *map(without_folder, sys.argv[1:])]
     return {
         "cpu": model[0] if model else platform.machine(),
         "cpus": os.cpu_count(),
@@ -121,7 +127,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "commit": _command_output("git", "rev-parse", "--short", "HEAD") or "unknown",
         "changed_since": bool(changed),
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": " ".join(["python", *words]),
         "date": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
 

@@ -1,14 +1,14 @@
 // What two hosts can do with plain libibverbs: the limit that the RDMA route is held against.
 //
 //   cc -O2 -std=gnu11 rdma_limit.c -o rdma_limit -libverbs
-//   rdma_limit MODE BYTES COUNT [SERVER]      the server first, without SERVER; then the client with its address
+//   rdma_limit MODE BYTES[xPIECES] COUNT [SERVER]   the server first, without SERVER; then the client with its address
 //
 // MODE: write  ping-pong of RDMA WRITEs, each end polling its memory; one way, in microseconds
 //       send   ping-pong of SENDs, each end polling its completion queue; the same
 //       push   COUNT RDMA WRITEs of BYTES, 16 at a time, and a SEND behind them; in microseconds each
 //       pull   COUNT RDMA READs of BYTES, 16 at a time; the same
 //       read   COUNT RDMA READs of BYTES, one after the other; in microseconds
-//       batch  COUNT times 64 RDMA READs of BYTES, of every other piece, posted at once; in microseconds for all 64
+//       batch  COUNT times PIECES (64) RDMA READs of BYTES, of every other piece, posted at once; in microseconds for all
 //       asleep the same, but the program sleeps until the NIC tells of the end: what polls may keep a software NIC from
 //              its work
 // The client prints "MODE BYTES median least"; for push and pull both are the average of one run. What the last three
@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kPort = 29700, kDepth = 64, kWindow = 16, kGids = 256, kPattern = 251 };
+enum { kPort = 29700, kDepth = 64, kMostPieces = 256, kWindow = 16, kGids = 256, kPattern = 251 };
 
 static void die(const char *what) {
   fprintf(stderr, "rdma_limit: %s: %s\n", what, strerror(errno));
@@ -91,9 +91,9 @@ static void open_device(struct end *end, size_t bytes) {
   end->region = ibv_reg_mr(end->domain, (void *)end->memory, 2 * bytes,
                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
   end->bell = ibv_create_comp_channel(end->device);
-  end->queue = ibv_create_cq(end->device, 2 * kDepth, NULL, end->bell, 0);
+  end->queue = ibv_create_cq(end->device, kDepth + kMostPieces, NULL, end->bell, 0);
   struct ibv_qp_init_attr init = {.send_cq = end->queue, .recv_cq = end->queue, .qp_type = IBV_QPT_RC};
-  init.cap = (struct ibv_qp_cap){.max_send_wr = kDepth, .max_recv_wr = kDepth, .max_send_sge = 1, .max_recv_sge = 1,
+  init.cap = (struct ibv_qp_cap){.max_send_wr = kMostPieces, .max_recv_wr = kDepth, .max_send_sge = 1, .max_recv_sge = 1,
                                  .max_inline_data = 64};
   end->pair = ibv_create_qp(end->domain, &init);
   if (!end->region || !end->queue || !end->pair) {
@@ -284,8 +284,8 @@ static void await_event(struct end *end) {
 // Posts all pieces by one call, with a completion of the last one only, and waits for it. The NIC serves kWindow at a
 // time.
 static void read_pieces(struct end *end, size_t size, int pieces, int asleep) {
-  struct ibv_sge parts[kDepth];
-  struct ibv_send_wr requests[kDepth], *bad;
+  struct ibv_sge parts[kMostPieces];
+  struct ibv_send_wr requests[kMostPieces], *bad;
   for (int i = 0; i < pieces; ++i) {
     const size_t offset = 2 * i * size; // neighbours could be read as one
     parts[i] = (struct ibv_sge){(uint64_t)end->memory + offset, size, end->region->lkey};
@@ -337,13 +337,19 @@ static void reads(struct end *end, const char *mode, size_t size, int pieces, in
 
 int main(int argc, char **argv) {
   if (argc < 4) {
-    fprintf(stderr, "usage: rdma_limit write|send|push|pull|read|batch|asleep BYTES COUNT [SERVER]\n");
+    fprintf(stderr, "usage: rdma_limit write|send|push|pull|read|batch|asleep BYTES[xPIECES] COUNT [SERVER]\n");
     return 2;
   }
   const char *mode = argv[1];
-  const size_t size = strtoull(argv[2], NULL, 10);
+  char *times = NULL;
+  const size_t size = strtoull(argv[2], &times, 10);
   const int count = atoi(argv[3]), first = argv[4] != NULL;
-  const int many = !strcmp(mode, "batch") || !strcmp(mode, "asleep"), pieces = many ? kDepth : 1;
+  const int many = !strcmp(mode, "batch") || !strcmp(mode, "asleep");
+  const int asked = *times == 'x' ? atoi(times + 1) : kDepth, pieces = many ? asked : 1;
+  if (pieces < 1 || pieces > kMostPieces) {
+    fprintf(stderr, "rdma_limit: %d pieces are not 1 to %d\n", pieces, kMostPieces);
+    return 2;
+  }
   struct end end = {0};
   open_device(&end, size * pieces);
   meet(&end, argv[4]);

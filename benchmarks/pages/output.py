@@ -67,7 +67,8 @@ def write_json(
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float, bool, list, type(None))) else str(value)
+    known = isinstance(value, (int, float, bool, list, type(None)))
+    return value if known else report.without_folder(str(value))
 
 
 class _Lines:

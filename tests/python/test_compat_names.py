@@ -17,7 +17,7 @@ from dlslime_backend.compat import dlslime
 from dlslime_backend.compat.dlslime import devices, variables
 from dlslime_backend.compat.dlslime.core import observability
 from harness import dlslime_only
-from wheels import made, pip
+from wheels import original_dlslime
 
 pytestmark = dlslime_only
 
@@ -61,11 +61,7 @@ REASONS = {
 
 
 def names_of_wheel() -> dict[str, list[str]]:
-    folder = made(
-        "dlslime-0.1.23",
-        lambda fresh: pip("install", ["--target", str(fresh)], ["dlslime==0.1.23"]),
-    )
-    environment = {**os.environ, "PYTHONPATH": str(folder), "DLSLIME_PROVIDE": ""}
+    environment = {**os.environ, "PYTHONPATH": str(original_dlslime()), "DLSLIME_PROVIDE": ""}
     done = subprocess.run(
         [sys.executable, "-c", NAMES_OF_WHEEL],
         env=environment,

@@ -44,6 +44,13 @@ def pip(verb: str, options: Sequence[str], requirements: Sequence[str]) -> None:
         )
 
 
+def original_dlslime() -> Path:
+    """Return a folder with the original DLSlime 0.1.23, as PyPI has it."""
+    requirement = "dlslime==0.1.23"
+    name = requirement.replace("==", "-")
+    return made(name, lambda fresh: pip("install", ["--target", str(fresh)], [requirement]))
+
+
 def python_files(
     folder: Path, requirement: str, sha256: str, wheel_for: Sequence[str], inside: Sequence[str]
 ) -> None:
