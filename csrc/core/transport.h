@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/accelerator.h"
+#include "core/bulk_payload.h"
 #include "core/memory.h"
 #include "core/message.h"
 #include "core/side_socket.h"
@@ -30,6 +31,16 @@ class ConnectionEvents {
   // `payload` is valid during the call only, and may be shared with the peer:
   // read each byte once. `header` is a private copy.
   virtual void onMessage(const MessageHeader& header, ByteSpan payload) = 0;
+  // The placement of a message of which only `begin` has come, so that the rest
+  // need not be copied. No places: it is taken whole, by onMessage().
+  virtual Placement placementOf(
+      const MessageHeader& /*header*/,
+      ByteSpan /*begin*/) {
+    return {};
+  }
+  // All of a message has come, and is in its places but for a fault;
+  // it is not told by onMessage().
+  virtual void onPlaced(const MessageHeader& /*header*/, Fault /*fault*/) {}
   // A pull has ended: nothing will touch its memory any more. kDenied: it
   // can't be had this way any more, and may be asked for again. kOwnFault,
   // kPeerFault: the memory of one end can't be touched.
@@ -149,6 +160,11 @@ class Connection {
   [[nodiscard]] virtual bool send(
       const MessageHeader& header,
       ByteSpan payload) = 0;
+
+  // Null: bytes are to be copied into the payload of send().
+  virtual Gatherer* gatherer() {
+    return nullptr;
+  }
 
   // Null: memory needs no preparation. Lives as long as the Transport.
   virtual MemoryRegistrar* registrar() {

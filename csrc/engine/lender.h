@@ -32,6 +32,9 @@ class Lender {
   void onEnrolled(const RegionPtr& region, const Status& status);
   void onFetch(const MessageHeader& header, ByteSpan payload);
   void onPut(const MessageHeader& header, ByteSpan payload);
+  // As ConnectionEvents has them, of a kPut.
+  Placement placementOf(const MessageHeader& header, ByteSpan begin);
+  void onPlacedPut(const MessageHeader& header, Fault fault);
   RegionPtr lent(uint64_t id) const; // null: it is not lent
   // Asks for the region back, if it is lent: Region::lent will tell.
   void recall(const Region& region);
@@ -92,6 +95,7 @@ class Lender {
       const RegionPtr& region,
       ByteSpan bytes,
       const std::vector<std::span<std::byte>>& places);
+  void putEnded(const MessageHeader& header, Fault fault);
   bool answerArrived();
   void putPlainly(
       const MessageHeader& header,
@@ -104,6 +108,9 @@ class Lender {
   Fault fillFrame(Stream& stream, size_t most);
   bool hasBytes(Stream& stream);
   bool sendChunk(uint64_t id, Stream& stream);
+  bool gathers(const Stream& stream) const;
+  bool gatherChunk(uint64_t id, Stream& stream);
+  void endUnreadable(uint64_t id, Stream& stream, Fault fault);
 
   Connection* connection_; // null: being replaced
   Outbound& out_;

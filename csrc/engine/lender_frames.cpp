@@ -2,10 +2,10 @@
 #include <cstring>
 
 #include "core/guarded_copy.h"
-#include "core/log.h"
 #include "engine/lender.h"
+#include "engine/one_sided/frame_pieces.h"
 
-// What peers read and write in messages, where the route can't.
+// What peers read in messages, where the route can't.
 
 namespace dlslime {
 
@@ -14,34 +14,6 @@ namespace {
 // 16 bytes a piece.
 constexpr size_t kMostPieces = size_t{8} << 20;
 constexpr size_t kPiecesOfStream = 64; // what its bookkeeping is as large as
-// Writes that have failed, or go to a GPU, and whose end has not come.
-constexpr size_t kMostArriving = 65536;
-
-FramePiece pieceAt(ByteSpan payload, size_t index) {
-  FramePiece piece; // read once: the peer may write the payload any time
-  std::memcpy(&piece, payload.data() + index * sizeof(piece), sizeof(piece));
-  return piece;
-}
-
-bool inside(const Region& region, const FramePiece& piece) {
-  const uint64_t size = region.view().size;
-  return piece.size <= size && piece.offset <= size - piece.size;
-}
-
-// For copies between a GPU and pinned memory: the region is lent meanwhile.
-CopyUser userOf(const RegionPtr& region, std::function<void(bool good)> ended) {
-  return {
-      [region] { ++region->lent; },
-      [region, ended = std::move(ended)](const Status& status) {
-        --region->lent;
-        ended(status.ok());
-        if (!status.ok()) {
-          logError(
-              region->describe() +
-              " could not serve a peer: " + status.message());
-        }
-      }};
-}
 } // namespace
 
 void Lender::onFetch(const MessageHeader& header, ByteSpan payload) {
@@ -112,106 +84,6 @@ Lender::Stream Lender::begin(
         *gpus, region->view().device, userOf(region, [](bool) {}));
   }
   return stream;
-}
-
-void Lender::onPut(const MessageHeader& header, ByteSpan payload) {
-  const auto region = lent(header.offset);
-  if (!region) {
-    answer(MessageType::kSettled, header.id, FinishStatus::kUnknownMemory);
-    return;
-  }
-  if (region->handle().readOnly) {
-    answer(MessageType::kSettled, header.id, FinishStatus::kForReading);
-    return;
-  }
-  const uint64_t count = header.length;
-  const bool whole = count <= payload.size() / sizeof(FramePiece);
-  const auto bytes =
-      payload.subspan(whole ? count * sizeof(FramePiece) : payload.size());
-  std::vector<std::span<std::byte>> places;
-  size_t size = 0;
-  for (size_t i = 0; whole && i < count; ++i) {
-    const auto piece = pieceAt(payload, i);
-    if (!inside(*region, piece) || piece.size > bytes.size() - size) {
-      break;
-    }
-    places.push_back({region->view().data + piece.offset, piece.size});
-    size += piece.size;
-  }
-  if (!whole || places.size() != count) {
-    answer(MessageType::kSettled, header.id, FinishStatus::kOutOfRange);
-    return;
-  }
-  put(header, region, bytes.first(size), places);
-}
-
-void Lender::put(
-    const MessageHeader& header,
-    const RegionPtr& region,
-    ByteSpan bytes,
-    const std::vector<std::span<std::byte>>& places) {
-  if (region->accelerator() == nullptr) {
-    putPlainly(header, bytes, places);
-    return;
-  }
-  if (arriving_.size() >= kMostArriving && !arriving_.contains(header.id)) {
-    answer(MessageType::kSettled, header.id, FinishStatus::kFailed);
-    return;
-  }
-  auto& arriving = arriving_[header.id];
-  if (!arriving) {
-    arriving = std::make_shared<Arriving>();
-  }
-  const auto user = userOf(region, [arriving](bool good) {
-    --arriving->copies;
-    arriving->failed |= !good;
-  });
-  ++arriving->copies;
-  arriving->last |= header.slot != 0;
-  gpus_.uploads().start(
-      *region->accelerator(), region->view().device, bytes, places, user);
-}
-
-void Lender::putPlainly(
-    const MessageHeader& header,
-    ByteSpan bytes,
-    const std::vector<std::span<std::byte>>& places) {
-  const auto failed = arriving_.find(header.id);
-  auto fault = failed == arriving_.end() ? scatterGuarded(bytes, places)
-                                         : failed->second->fault;
-  if (fault != Fault::kNone && failed == arriving_.end() &&
-      arriving_.size() < kMostArriving) {
-    auto& arriving = arriving_[header.id] = std::make_shared<Arriving>();
-    arriving->failed = true;
-    arriving->fault = fault;
-  }
-  if (header.slot == 0) {
-    return;
-  }
-  arriving_.erase(header.id);
-  const bool good = fault == Fault::kNone;
-  answer(
-      MessageType::kSettled,
-      header.id,
-      good ? FinishStatus::kOk : FinishStatus::kUnwritable,
-      fault);
-}
-
-// Says what has arrived. True if anything has.
-bool Lender::answerArrived() {
-  return std::erase_if(arriving_, [this](const auto& entry) {
-           const auto& [id, arriving] = entry;
-           if (arriving->copies > 0 || (arriving->failed && !arriving->last)) {
-             return false;
-           }
-           if (arriving->last) {
-             answer(
-                 MessageType::kSettled,
-                 id,
-                 arriving->failed ? FinishStatus::kFailed : FinishStatus::kOk);
-           }
-           return true;
-         }) != 0;
 }
 
 bool Lender::flush() {
@@ -285,13 +157,61 @@ Fault Lender::fillFrame(Stream& stream, size_t most) {
   return gatherGuarded(places, frame_.data() + before);
 }
 
+void Lender::endUnreadable(uint64_t id, Stream& stream, Fault fault) {
+  answer(MessageType::kSettled, id, FinishStatus::kUnreadable, fault);
+  asked_ -= stream.pieces.size();
+  stream.pieces.clear();
+  frame_.clear();
+}
+
+// Whether the connection is to read the next bytes itself: few are cheaper to
+// copy, and go out with others.
+bool Lender::gathers(const Stream& stream) const {
+  if (stream.staged || !frame_.empty() || connection_->gatherer() == nullptr) {
+    return false;
+  }
+  const size_t most = connection_->gatherer()->mostPlaces();
+  size_t size = 0;
+  for (size_t i = 0; i < std::min(most, stream.pieces.size()); ++i) {
+    size += stream.pieces[i].size;
+    if (size >= kLeastGathered) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// As sendChunk().
+bool Lender::gatherChunk(uint64_t id, Stream& stream) {
+  const size_t most = connection_->maxPayload();
+  MessageHeader chunk;
+  chunk.type = MessageType::kChunk;
+  chunk.id = id;
+  chunk.offset = stream.position;
+  const auto gathered = out_.sendGathered(chunk, most, [&] {
+    std::vector<ByteSpan> places;
+    size_t size = 0;
+    while (!stream.pieces.empty() && size < most &&
+           places.size() < connection_->gatherer()->mostPlaces()) {
+      places.push_back(take(stream, most - size));
+      size += places.back().size();
+    }
+    stream.position += size;
+    return places;
+  });
+  if (gathered.fault != Fault::kNone) {
+    endUnreadable(id, stream, gathered.fault);
+  }
+  return gathered.sent;
+}
+
 bool Lender::sendChunk(uint64_t id, Stream& stream) {
+  if (gathers(stream)) {
+    return gatherChunk(id, stream);
+  }
   const size_t most = std::min(kMostPieceBytes, connection_->maxPayload());
   if (const auto fault = fillFrame(stream, most); fault != Fault::kNone) {
-    answer(MessageType::kSettled, id, FinishStatus::kUnreadable, fault);
-    asked_ -= stream.pieces.size();
-    stream.pieces.clear();
-    frame_.clear();
+    endUnreadable(id, stream, fault);
     return true;
   }
   const auto payload =

@@ -63,9 +63,7 @@ void Outbound::sendControl(const MessageHeader& header) {
 
 bool Outbound::sendNow(MessageHeader header, ByteSpan payload) {
   header.sequence = nextSequence_;
-  const bool mayGo =
-      !failed_ && !severed_ && outbox_.empty() && unconfirmed_.empty();
-  const bool sent = mayGo && connection_->send(header, payload);
+  const bool sent = mayGo() && connection_->send(header, payload);
   nextSequence_ += sent ? 1 : 0;
   return sent;
 }

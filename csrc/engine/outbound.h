@@ -17,6 +17,8 @@ namespace dlslime {
 // which is held while a few are copied, is not held for long.
 constexpr size_t kMostPieceBytes = 64 * 1024;
 constexpr int kPiecesPerFlush = 8;
+// Fewer bytes are copied into a message, also where the connection gathers.
+constexpr size_t kLeastGathered = 16 * 1024;
 
 // What this process sends to one peer: the sender's half of the protocol
 // (docs/protocol.md). Under the engine's lock.
@@ -40,6 +42,24 @@ class Outbound {
   // A message with bytes of its own, if it can go out at once. False: no room,
   // or others are before it.
   [[nodiscard]] bool sendNow(MessageHeader header, ByteSpan payload);
+  // The same, by a connection that gathers, of at most so many bytes, once it
+  // is known that they can go out: `take` tells where they are.
+  struct Gathered {
+    bool sent = false; // false: `take` was not called
+    Fault fault = Fault::kNone; // they can't be read: no message was sent
+  };
+  template <typename Take>
+  Gathered sendGathered(MessageHeader& header, size_t most, const Take& take) {
+    auto* const gatherer = connection_->gatherer();
+    if (!mayGo() || !gatherer->canGather(most)) {
+      return {};
+    }
+    const std::vector<ByteSpan> places = take();
+    header.sequence = nextSequence_;
+    const auto fault = gatherer->sendGathered(header, places);
+    nextSequence_ += fault == Fault::kNone ? 1 : 0;
+    return {true, fault};
+  }
   // Names memory of a GPU for the peer's copies, after what maps its
   // allocation. False: there is no room for that now.
   [[nodiscard]] bool
@@ -137,6 +157,9 @@ class Outbound {
     std::weak_ptr<Operation> operation;
   };
   static constexpr size_t kRecent = 256;
+  bool mayGo() const {
+    return !failed_ && !severed_ && outbox_.empty() && unconfirmed_.empty();
+  }
   bool mayRead(const MemoryView& view, size_t size);
   bool trySend(Queued& entry);
   void cancelQueued(const OperationPtr& operation, const Status& why);

@@ -241,6 +241,8 @@ class PeerChannel final : public ConnectionEvents,
   std::unique_ptr<Connection> takeConnection();
 
   void onMessage(const MessageHeader& header, ByteSpan payload) override;
+  Placement placementOf(const MessageHeader& header, ByteSpan begin) override;
+  void onPlaced(const MessageHeader& header, Fault fault) override;
   void onPulled(uint64_t pullId, const Status& status) override;
   void onPartlyPulled(uint64_t pullId, size_t arrived) override {
     in_->onPartlyPulled(pullId, arrived);

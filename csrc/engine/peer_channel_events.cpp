@@ -58,6 +58,34 @@ void PeerChannel::onMessage(const MessageHeader& header, ByteSpan payload) {
   inOrder(header, payload);
 }
 
+Placement PeerChannel::placementOf(
+    const MessageHeader& header,
+    ByteSpan begin) {
+  if (!alive() || !sequencer_.isNext(header)) {
+    return {};
+  }
+  switch (header.type) {
+    case MessageType::kChunk:
+      return transfers_->placementOf(header);
+    case MessageType::kPut:
+      return lender_->placementOf(header, begin);
+    default:
+      return {};
+  }
+}
+
+void PeerChannel::onPlaced(const MessageHeader& header, Fault fault) {
+  if (!alive() || sequencer_.check(header, {}) != Sequencer::Verdict::kNow) {
+    return;
+  }
+  if (header.type == MessageType::kChunk) {
+    transfers_->onPlacedChunk(header, fault);
+  } else {
+    lender_->onPlacedPut(header, fault);
+  }
+  handleKept();
+}
+
 void PeerChannel::refuse(const MessageHeader& header) {
   fail(Status(
       ErrorCode::kTransportFailed,

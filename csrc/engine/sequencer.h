@@ -32,6 +32,10 @@ class Sequencer {
     }
     return Verdict::kLater;
   }
+  // Whether check() would say kNow.
+  bool isNext(const MessageHeader& header) const {
+    return header.sequence == next_;
+  }
   // Calls `handle` for kept messages whose turn has come, for `most` of them.
   // True: there were some, and may be more.
   template <typename Handle>

@@ -9,6 +9,9 @@
 namespace dlslime {
 
 namespace {
+// Of one kPut that the connection gathers: they are read before the bytes.
+constexpr size_t kMostPutPieces = 256;
+
 // What its owner says of the memory.
 Status refused(FinishStatus status, uint16_t fault) {
   const bool unwritable = status == FinishStatus::kUnwritable;
@@ -62,18 +65,24 @@ void Transfers::takeTurn(uint64_t id, const Active& active) {
 bool Transfers::allSent(const Active& active) const {
   const auto& pieces = partOf(active).pieces;
   return active.state == State::kFetching ? active.asked == pieces.size()
-                                          : active.piece == pieces.size();
+                                          : active.at.piece == pieces.size();
+}
+
+void Transfers::describe(uint64_t id, const Active& active) {
+  header_ = {};
+  header_.group = active.target.group;
+  header_.source = active.target.source;
+  header_.id = id;
+  header_.offset = partOf(active).remote->id;
 }
 
 bool Transfers::sendFrame(uint64_t id) {
   auto& active = *active_.find(id);
+  if (gathers(active)) {
+    return gatherPut(id, active);
+  }
   if (framed_ == 0) {
-    const auto& part = partOf(active);
-    header_ = {};
-    header_.group = active.target.group;
-    header_.source = active.target.source;
-    header_.id = id;
-    header_.offset = part.remote->id;
+    describe(id, active);
     if (active.state == State::kFetching) {
       fillFetch(active);
     } else if (const auto fault = fillPut(active); fault != Fault::kNone) {
@@ -142,29 +151,30 @@ bool Transfers::hasBytes(uint64_t id) {
 }
 
 // Goes on through the pieces, for so many bytes of a frame, with `ready` of
-// them its content at most.
-Transfers::Cut Transfers::cut(Active& active, size_t most, size_t ready) {
+// them and so many pieces its content at most.
+Transfers::Cut
+Transfers::cut(Active& active, size_t most, size_t ready, size_t pieces) {
   const auto& part = partOf(active);
   Cut cut;
-  const size_t count =
-      std::min(part.pieces.size() - active.piece, most / sizeof(FramePiece));
+  const size_t count = std::min(part.pieces.size() - active.at.piece, pieces);
   cut.entries.reserve(count); // or what is cut off would be lost
   cut.sources.reserve(count);
-  while (active.piece < part.pieces.size() && cut.bytes < ready &&
+  while (active.at.piece < part.pieces.size() && cut.bytes < ready &&
+         cut.entries.size() < count &&
          cut.frameBytes() + sizeof(FramePiece) < most) {
-    const auto& piece = part.pieces[active.piece];
+    const auto& piece = part.pieces[active.at.piece];
     const size_t size = std::min(
-        {piece.size - active.offset,
+        {piece.size - active.at.offset,
          most - cut.frameBytes() - sizeof(FramePiece),
          ready - cut.bytes});
     cut.entries.push_back(
-        {piece.remote - part.remote->address + active.offset, size});
-    cut.sources.push_back({piece.local + active.offset, size});
+        {piece.remote - part.remote->address + active.at.offset, size});
+    cut.sources.push_back({piece.local + active.at.offset, size});
     cut.bytes += size;
-    active.offset += size;
-    if (active.offset == piece.size) {
-      ++active.piece;
-      active.offset = 0;
+    active.at.offset += size;
+    if (active.at.offset == piece.size) {
+      ++active.at.piece;
+      active.at.offset = 0;
     }
   }
   return cut;
@@ -174,7 +184,11 @@ Fault Transfers::fillPut(Active& active) {
   const size_t most = std::min(kMostPieceBytes, connection_->maxPayload());
   auto staged = active.staged ? fromGpu(active, most) : ByteSpan{};
   frame_.reserve(most); // as above
-  const auto frame = cut(active, most, active.staged ? staged.size() : most);
+  const auto frame =
+      cut(active,
+          most,
+          active.staged ? staged.size() : most,
+          most / sizeof(FramePiece));
   frame_.resize(frame.frameBytes());
   auto* at = frame_.data();
   const auto entries = std::as_bytes(std::span(frame.entries));
@@ -187,51 +201,123 @@ Fault Transfers::fillPut(Active& active) {
              fault != Fault::kNone) {
     return fault;
   }
+  describePut(active, frame);
+  return Fault::kNone;
+}
+
+void Transfers::describePut(const Active& active, const Cut& frame) {
   header_.type = MessageType::kPut;
   header_.length = frame.entries.size();
-  header_.slot = active.piece == partOf(active).pieces.size() ? 1 : 0;
-  return Fault::kNone;
+  header_.slot = active.at.piece == partOf(active).pieces.size() ? 1 : 0;
+}
+
+// Whether the connection is to read the next bytes of a write itself.
+bool Transfers::gathers(const Active& active) const {
+  const auto& pieces = partOf(active).pieces;
+  return active.state == State::kPutting && !active.staged && framed_ == 0 &&
+      connection_->gatherer() != nullptr &&
+      pieces[active.at.piece].size - active.at.offset >= kLeastGathered;
+}
+
+// As sendFrame().
+bool Transfers::gatherPut(uint64_t id, Active& active) {
+  const size_t most = connection_->maxPayload();
+  Cut frame;
+  describe(id, active);
+  const auto gathered = out_.sendGathered(header_, most, [&] {
+    const auto places = connection_->gatherer()->mostPlaces();
+    frame = cut(active, most, most, std::min(kMostPutPieces, places) - 1);
+    describePut(active, frame);
+    std::vector<ByteSpan> all{std::as_bytes(std::span(frame.entries))};
+    all.insert(all.end(), frame.sources.begin(), frame.sources.end());
+    return all;
+  });
+  if (gathered.fault != Fault::kNone) {
+    end(id, faulty(active, statusOf({true, gathered.fault}, true)));
+  }
+  return gathered.sent;
 }
 
 // Where the next so many bytes of a read belong. False: not so many were asked
 // for.
-bool Transfers::placesOf(Active& active, size_t size, Places& places) {
+bool Transfers::placesOf(
+    const Active& active,
+    size_t size,
+    Position& at,
+    Places& places) {
   const auto& pieces = partOf(active).pieces;
   while (size > 0) {
-    if (active.piece == active.asked) {
+    if (at.piece == active.asked) {
       return false;
     }
-    const auto& piece = pieces[active.piece];
+    const auto& piece = pieces[at.piece];
     places.push_back(
-        {piece.local + active.offset,
-         std::min(piece.size - active.offset, size)});
+        {piece.local + at.offset, std::min(piece.size - at.offset, size)});
     size -= places.back().size();
-    active.offset += places.back().size();
-    if (active.offset == piece.size) {
-      ++active.piece;
-      active.offset = 0;
+    at.offset += places.back().size();
+    if (at.offset == piece.size) {
+      at = {at.piece + 1, 0};
     }
   }
   return true;
 }
 
-void Transfers::onChunk(const MessageHeader& header, ByteSpan payload) {
+Transfers::Active*
+Transfers::continued(const MessageHeader& header, size_t size, Places& places) {
   auto* const active = active_.find(header.id);
   if (active == nullptr || active->state != State::kFetching) {
-    return; // given up
+    return nullptr;
   }
-  Places places;
   const bool fits = header.offset == active->arrived &&
-      placesOf(*active, payload.size(), places);
+      placesOf(*active, size, active->at, places);
   if (!fits) {
     end(header.id,
         Status(
             ErrorCode::kTransportFailed,
             "the peer sends what does not continue the read, at byte " +
                 std::to_string(header.offset)));
+    return nullptr;
+  }
+  active->arrived += size;
+  return active;
+}
+
+Placement Transfers::placementOf(const MessageHeader& header) {
+  const auto* const active = active_.find(header.id);
+  if (active == nullptr || active->state != State::kFetching ||
+      header.offset != active->arrived ||
+      partOf(*active).local->view().onDevice()) {
+    return {};
+  }
+  Placement placement;
+  auto at = active->at;
+  return placesOf(*active, header.payloadSize, at, placement.places)
+      ? placement
+      : Placement{};
+}
+
+void Transfers::onPlacedChunk(const MessageHeader& header, Fault fault) {
+  Places places;
+  const auto* const active = continued(header, header.payloadSize, places);
+  if (active != nullptr) {
+    arrived(header.id, *active, fault);
+  }
+}
+
+void Transfers::arrived(uint64_t id, const Active& active, Fault fault) {
+  if (fault != Fault::kNone) {
+    end(id, faulty(active, statusOf({true, fault}, false)));
+  } else if (active.at.piece == partOf(active).pieces.size()) {
+    end(id, {});
+  }
+}
+
+void Transfers::onChunk(const MessageHeader& header, ByteSpan payload) {
+  Places places;
+  const auto* const active = continued(header, payload.size(), places);
+  if (active == nullptr) {
     return;
   }
-  active->arrived += payload.size();
   const auto& local = *partOf(*active).local;
   if (const auto view = local.view(); view.onDevice()) {
     gpus_.uploads().start( // the transfer ends when all have arrived
@@ -240,13 +326,9 @@ void Transfers::onChunk(const MessageHeader& header, ByteSpan payload) {
         payload,
         places,
         completions_.userOf(active->transfer));
-  } else if (const auto fault = scatterGuarded(payload, places);
-             fault != Fault::kNone) {
-    end(header.id, faulty(*active, statusOf({true, fault}, false)));
-    return;
-  }
-  if (active->piece == partOf(*active).pieces.size()) {
-    end(header.id, {});
+    arrived(header.id, *active, Fault::kNone);
+  } else {
+    arrived(header.id, *active, scatterGuarded(payload, places));
   }
 }
 

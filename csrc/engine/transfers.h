@@ -60,6 +60,9 @@ class Transfers {
   void onResolved(const MessageHeader& header);
   void onForget(const MessageHeader& header);
   void onChunk(const MessageHeader& header, ByteSpan payload);
+  // As ConnectionEvents has them, of a kChunk.
+  Placement placementOf(const MessageHeader& header);
+  void onPlacedChunk(const MessageHeader& header, Fault fault);
   void onSettled(const MessageHeader& header);
   void onTransferred(uint64_t id, const Status& status);
   // The local region has been enrolled, or can't be.
@@ -82,15 +85,17 @@ class Transfers {
     kFetching, // in kChunk messages
     kPutting, // in kPut messages
   };
+  struct Position {
+    size_t piece = 0;
+    uint64_t offset = 0; // in it
+  };
   struct Active {
     TransferPtr transfer;
     size_t part = 0;
     Target target{};
     State state = State::kResolving;
-    // kFetching, kPutting: the next piece, and how much of it has gone or come;
-    size_t piece = 0;
-    uint64_t offset = 0;
-    uint64_t arrived = 0; // in all, and
+    Position at; // kFetching, kPutting: what comes, or goes, next;
+    uint64_t arrived = 0; // kFetching: so many bytes in all, and
     size_t asked = 0; // for so many pieces,
     uint64_t askedBytes = 0; // of so many bytes
     // kPutting from a GPU: those on their way to pinned memory, and how far
@@ -151,9 +156,17 @@ class Transfers {
       return entries.size() * sizeof(FramePiece) + bytes;
     }
   };
-  static Cut cut(Active& active, size_t most, size_t ready);
+  static Cut cut(Active& active, size_t most, size_t ready, size_t pieces);
+  void describe(uint64_t id, const Active& active);
+  void describePut(const Active& active, const Cut& frame);
+  bool gathers(const Active& active) const;
+  bool gatherPut(uint64_t id, Active& active);
   using Places = std::vector<std::span<std::byte>>;
-  static bool placesOf(Active& active, size_t size, Places& places);
+  static bool
+  placesOf(const Active& active, size_t size, Position& at, Places& places);
+  // Of a kChunk: its read, and its places; null: it has been given up, or ends.
+  Active* continued(const MessageHeader& header, size_t size, Places& places);
+  void arrived(uint64_t id, const Active& active, Fault fault);
   bool allSent(const Active& active) const;
 
   Connection* connection_; // null: being replaced

@@ -9,15 +9,15 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/guarded_copy.h"
+#include "tcp/frame_format.h"
+
 namespace dlslime::tcp {
 
 namespace {
 
-constexpr size_t kMostFrameBytes =
-    sizeof(MessageHeader) + FrameStream::kMostPayloadBytes;
 // Messages that go out together, or wait for the socket.
 constexpr size_t kMostKeptBytes = 2 * kMostFrameBytes;
-constexpr size_t kIncomingBytes = 4 * kMostFrameBytes;
 
 ByteSpan bytesOf(const MessageHeader& header) {
   return std::as_bytes(std::span(&header, 1));
@@ -31,22 +31,13 @@ Status broke(ErrorCode code, const std::string& what) noexcept {
   return inWords([&] { return Status(code, "TCP: " + what); });
 }
 
-// The other end does not close it while both work.
-ErrorCode codeOf(int error) {
-  return error == ECONNRESET || error == EPIPE ? ErrorCode::kPeerFailed
-                                               : ErrorCode::kTransportFailed;
-}
-
-bool wouldBlock(int error) {
-  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
-}
-
 } // namespace
 
 FrameStream::FrameStream(SideSocket socket) : fd_(std::move(socket.fd)) {
   // Sending and receiving take no memory from now on.
   outgoing_.reserve(kMostKeptBytes + kMostFrameBytes + sizeof(MessageHeader));
   incoming_.resize(std::max(kIncomingBytes, socket.early.size()));
+  before_.reserve(kMostBefore);
   std::copy(socket.early.begin(), socket.early.end(), incoming_.begin());
   end_ = socket.early.size();
 }
@@ -68,17 +59,23 @@ void FrameStream::stopSending(int error) noexcept {
   shutdown(fd_.get(), SHUT_RDWR);
 }
 
-// How many bytes the socket has taken.
+// How many bytes the socket has taken; not all if it is full, or memory can't
+// be read.
 size_t FrameStream::write(iovec* parts, size_t count) {
+  size_t size = 0;
+  for (size_t i = 0; i < count; ++i) {
+    size += parts[i].iov_len;
+  }
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = count;
   const auto written =
       sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  full_ = written < static_cast<ssize_t>(size);
   if (written >= 0) {
     return static_cast<size_t>(written);
   }
-  if (!wouldBlock(errno)) {
+  if (!wouldBlock(errno) && errno != EFAULT) { // see putGathered()
     stopSending(errno);
   }
   return 0;
@@ -100,7 +97,7 @@ bool FrameStream::put(
   const auto head = bytesOf(framed);
   const size_t size = head.size() + payload.size();
   size_t written = 0;
-  if (!wait) {
+  if (!wait && !full_) {
     flush();
     if (unsent() == 0 && !lost()) {
       std::array<iovec, 2> parts{partOf(head), partOf(payload)};
@@ -116,6 +113,67 @@ bool FrameStream::put(
     keep(payload.subspan(written - ofHead));
   }
   return true;
+}
+
+// The header promises bytes that may turn out to be unreadable when a part of
+// them has gone out: so the verdict comes behind them.
+Fault FrameStream::putGathered(
+    const MessageHeader& header,
+    std::span<const ByteSpan> places) {
+  if (lost()) {
+    return Fault::kNone; // as all that is on its way
+  }
+  auto framed = header;
+  std::array<iovec, kMostPlaces + 2> parts{};
+  size_t size = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    parts[i + 1] = partOf(places[i]);
+    size += places[i].size();
+  }
+  framed.payloadSize = static_cast<uint32_t>(size) | kVerdictFollows;
+  const auto head = bytesOf(framed);
+  const auto good = std::as_bytes(std::span(&kGood, 1));
+  parts[0] = partOf(head);
+  parts[places.size() + 1] = partOf(good);
+  const size_t whole = head.size() + size + good.size();
+  const size_t written = write(parts.data(), places.size() + 2);
+  if (lost() || written == whole) {
+    return Fault::kNone;
+  }
+  const size_t ofHead = std::min(written, head.size());
+  const size_t ofPlaces = std::min(written - ofHead, size);
+  keep(head.subspan(ofHead));
+  const auto fault = keepGathered(places, ofPlaces);
+  if (fault != Fault::kNone && written == 0) {
+    dropUnsent();
+  } else {
+    const auto verdict = fault == Fault::kNone ? kGood : kVoid;
+    const auto bytes = std::as_bytes(std::span(&verdict, 1));
+    keep(bytes.subspan(written - ofHead - ofPlaces));
+    flush(); // it was the memory that ended the call, if it was not the socket
+  }
+  return fault;
+}
+
+// All but the first `skipped` bytes of these places; zeros if they can't be
+// read.
+Fault FrameStream::keepGathered(
+    std::span<const ByteSpan> places,
+    size_t skipped) {
+  std::array<ByteSpan, kMostPlaces> rest;
+  size_t count = 0;
+  size_t size = 0;
+  for (const auto& place : places) {
+    const auto skip = std::min(skipped, place.size());
+    skipped -= skip;
+    if (skip < place.size()) {
+      rest[count++] = place.subspan(skip);
+      size += place.size() - skip;
+    }
+  }
+  const size_t at = outgoing_.size();
+  outgoing_.resize(at + size);
+  return gatherGuarded(std::span(rest).first(count), outgoing_.data() + at);
 }
 
 void FrameStream::putLast(const MessageHeader& header) {
@@ -148,6 +206,7 @@ bool FrameStream::flush() {
 void FrameStream::dropUnsent() {
   outgoing_.clear();
   sent_ = 0;
+  full_ = false;
 }
 
 bool FrameStream::allSent() const {
@@ -157,59 +216,6 @@ bool FrameStream::allSent() const {
   int waiting = 0;
   return unsent() == 0 &&
       (ioctl(fd_.get(), SIOCOUTQ, &waiting) != 0 || waiting == 0);
-}
-
-bool FrameStream::fill() {
-  if (!broken_.ok()) {
-    return false;
-  }
-  if (begin_ == end_ || incoming_.size() - end_ < kMostFrameBytes) {
-    std::memmove(incoming_.data(), incoming_.data() + begin_, end_ - begin_);
-    end_ -= begin_;
-    begin_ = 0;
-  }
-  const auto got = recv(
-      fd_.get(),
-      incoming_.data() + end_,
-      incoming_.size() - end_,
-      MSG_DONTWAIT);
-  if (got > 0) {
-    end_ += static_cast<size_t>(got);
-    return true;
-  }
-  if (got == 0) {
-    breakWith(
-        ErrorCode::kPeerFailed, "the other end has closed the connection");
-  } else if (!wouldBlock(errno)) {
-    breakWith(
-        codeOf(errno), std::string("cannot receive: ") + std::strerror(errno));
-  }
-  return false;
-}
-
-std::optional<Frame> FrameStream::next() {
-  const size_t there = end_ - begin_;
-  if (there < sizeof(MessageHeader)) {
-    return std::nullopt;
-  }
-  Frame frame;
-  std::memcpy(&frame.header, incoming_.data() + begin_, sizeof(MessageHeader));
-  const size_t size = frame.header.payloadSize;
-  if (size > kMostPayloadBytes) {
-    breakWith(
-        ErrorCode::kTransportFailed,
-        "a frame announces " + std::to_string(size) + " bytes, more than " +
-            std::to_string(kMostPayloadBytes));
-    begin_ = end_;
-    return std::nullopt;
-  }
-  if (there - sizeof(MessageHeader) < size) {
-    return std::nullopt;
-  }
-  frame.payload =
-      ByteSpan(incoming_).subspan(begin_ + sizeof(MessageHeader), size);
-  begin_ += sizeof(MessageHeader) + size;
-  return frame;
 }
 
 } // namespace dlslime::tcp

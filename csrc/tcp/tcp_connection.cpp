@@ -1,5 +1,6 @@
 #include "tcp/tcp_connection.h"
 
+#include <algorithm>
 #include <system_error>
 #include <thread>
 
@@ -108,6 +109,28 @@ bool TcpConnection::send(const MessageHeader& header, ByteSpan payload) {
   return true;
 }
 
+bool TcpConnection::canGather(size_t payload) {
+  const bool room = peerEnded_ ||
+      (stream_ && budget_ >= sizeof(MessageHeader) + payload &&
+       stream_->unsent() == 0);
+  refused_ |= !room;
+  return room;
+}
+
+Fault TcpConnection::sendGathered(
+    const MessageHeader& header,
+    std::span<const ByteSpan> places) {
+  if (peerEnded_) {
+    return Fault::kNone; // nobody reads it
+  }
+  size_t size = sizeof(header);
+  for (const auto& place : places) {
+    size += place.size();
+  }
+  budget_ -= std::min(budget_, size);
+  return stream_->putGathered(header, places);
+}
+
 void TcpConnection::endBatch() {
   batch_ = false;
   if (stream_) {
@@ -125,25 +148,34 @@ bool TcpConnection::sendRest() {
   return room && std::exchange(refused_, false);
 }
 
+void TcpConnection::deliver(ConnectionEvents& events, const Frame& frame) {
+  if (frame.header.type == kParting) {
+    peerParted_ = true;
+    events.onParted();
+  } else if (!peerParted_ && frame.placed) {
+    events.onPlaced(frame.header, frame.fault);
+  } else if (!peerParted_) {
+    events.onMessage(frame.header, frame.payload);
+  }
+}
+
+// False: nothing has come.
+bool TcpConnection::fill(ConnectionEvents& events) {
+  const auto begun = stream_->begun();
+  return begun
+      ? stream_->fillInto(events.placementOf(begun->header, begun->payload))
+      : stream_->fill();
+}
+
 bool TcpConnection::takeIn(ConnectionEvents& events, int most) {
   bool any = false;
-  for (size_t taken = 0; most > 0 && taken < kMostPerPoll;) {
-    const auto frame = stream_->next();
-    if (!frame) {
-      if (!stream_->fill()) {
-        return any;
-      }
-      any = true;
-      continue;
-    }
-    any = true;
-    --most;
-    taken += sizeof(MessageHeader) + frame->payload.size();
-    if (frame->header.type == kParting) {
-      peerParted_ = true;
-      events.onParted();
-    } else if (!peerParted_) {
-      events.onMessage(frame->header, frame->payload);
+  for (size_t taken = 0; most > 0 && taken < kMostPerPoll; any = true) {
+    if (const auto frame = stream_->next()) {
+      --most;
+      taken += sizeof(MessageHeader) + frame->header.payloadSize;
+      deliver(events, *frame);
+    } else if (!fill(events)) {
+      return any;
     }
   }
   *news_ = true; // there may be more
@@ -163,11 +195,12 @@ bool TcpConnection::poll(ConnectionEvents& events, Status& broken, int most) {
   }
   ready_->look();
   bool any = false;
-  if (refused_ || stream_->unsent() > 0) {
+  const bool news = news_->exchange(false);
+  if ((refused_ || stream_->unsent() > 0) && (news || !stream_->full())) {
     any = sendRest();
   }
   budget_ = kMostPerPoll;
-  if (news_->exchange(false)) {
+  if (news) {
     any = takeIn(events, most) || any;
   }
   if (!stream_->broken().ok() && !*news_) {

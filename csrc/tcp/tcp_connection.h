@@ -34,7 +34,7 @@ class PendingSocket {
 
 // Messages over a socket. There is no way to pull: large messages are streamed
 // in frames.
-class TcpConnection final : public Connection {
+class TcpConnection final : public Connection, private Gatherer {
  public:
   // How long the other end may take to open its end.
   static constexpr milliseconds kOpenTime{10000};
@@ -55,6 +55,9 @@ class TcpConnection final : public Connection {
     return FrameStream::kMostPayloadBytes;
   }
   bool send(const MessageHeader& header, ByteSpan payload) override;
+  Gatherer* gatherer() override {
+    return this;
+  }
   void beginBatch() override {
     batch_ = true;
   }
@@ -89,9 +92,18 @@ class TcpConnection final : public Connection {
   }
 
  private:
+  size_t mostPlaces() const override {
+    return FrameStream::kMostPlaces;
+  }
+  bool canGather(size_t payload) override;
+  Fault sendGathered(
+      const MessageHeader& header,
+      std::span<const ByteSpan> places) override;
   bool adopt(); // throws Error
   bool sendRest();
   bool takeIn(ConnectionEvents& events, int most);
+  bool fill(ConnectionEvents& events);
+  void deliver(ConnectionEvents& events, const Frame& frame);
 
   const std::shared_ptr<ReadySet> ready_;
   const std::shared_ptr<PendingSocket> pending_;

@@ -13,46 +13,14 @@
 
 #include "core/segment.h"
 #include "core/transport.h"
+#include "fakes/harmed_pages.h"
 #include "shm/cma.h"
 #include "world.h"
 
 namespace dlslime {
 namespace {
 
-using ::dlslime::testing::pattern;
-
-constexpr size_t kPage = 4096;
-
-// Pages of a file in memory, which can be cut and protected.
-class Pages {
- public:
-  explicit Pages(size_t count)
-      : file_(memfd_create("test", MFD_CLOEXEC)), size_(count * kPage) {
-    EXPECT_EQ(ftruncate(file_.get(), static_cast<off_t>(size_)), 0);
-    data_ = static_cast<std::byte*>(mmap(
-        nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0));
-  }
-  ~Pages() {
-    munmap(data_, size_);
-  }
-  std::byte* data() const {
-    return data_;
-  }
-  size_t size() const {
-    return size_;
-  }
-  void protectLast(int protection) const {
-    ASSERT_EQ(mprotect(data_ + size_ - kPage, kPage, protection), 0);
-  }
-  void cutLast() const {
-    ASSERT_EQ(ftruncate(file_.get(), static_cast<off_t>(size_ - kPage)), 0);
-  }
-
- private:
-  UniqueFd file_;
-  size_t size_;
-  std::byte* data_ = nullptr;
-};
+using namespace ::dlslime::testing;
 
 // What is wrong with the last page, and what that is called.
 struct Case {

@@ -194,7 +194,7 @@ TEST_F(TcpConnectionTest, BatchGoesOutAtItsEnd) {
 }
 
 TEST_F(TcpConnectionTest, FrameThatAnnouncesTooMuchBreaksIt) {
-  for (const size_t size : {kMost + 1, size_t{0xffffffff}}) {
+  for (const size_t size : {kMost + 1, size_t{0x7fffffff}}) {
     one = {};
     auto ends = tcpEnds();
     open(one, std::move(ends[0]));

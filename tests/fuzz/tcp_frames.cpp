@@ -1,9 +1,11 @@
 // What comes on a peer's socket: frames of a header and a payload, in any
-// portions.
+// portions, some of which go straight to where they belong.
 #include "tcp/frame_stream.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
+
+#include <algorithm>
 
 #include "descriptors.h"
 
@@ -20,19 +22,30 @@ class Expected {
   }
   // The next frame, if all of it is there.
   std::optional<Bytes> next() {
-    const auto rest = ByteSpan(bytes_).subspan(read_);
-    MessageHeader header;
-    if (rest.size() < sizeof(header)) {
-      return std::nullopt;
+    for (;;) {
+      const auto rest = ByteSpan(bytes_).subspan(read_);
+      MessageHeader header;
+      if (rest.size() < sizeof(header)) {
+        return std::nullopt;
+      }
+      copyBytes(&header, rest.data(), sizeof(header));
+      const size_t verdict = header.payloadSize >> 31 != 0 ? 4 : 0;
+      header.payloadSize &= ~(uint32_t{1} << 31);
+      tooLong_ = header.payloadSize > kMost;
+      const auto size = sizeof(header) + header.payloadSize;
+      if (tooLong_ || rest.size() < size + verdict) {
+        return std::nullopt;
+      }
+      read_ += size + verdict;
+      const auto told = rest.subspan(size, verdict);
+      if (std::all_of(told.begin(), told.end(), [](std::byte byte) {
+            return byte == std::byte{0};
+          })) {
+        auto frame = copyOf(rest.first(size));
+        copyBytes(frame.data(), &header, sizeof(header));
+        return frame;
+      }
     }
-    copyBytes(&header, rest.data(), sizeof(header));
-    tooLong_ = header.payloadSize > kMost;
-    const auto size = sizeof(header) + header.payloadSize;
-    if (tooLong_ || rest.size() < size) {
-      return std::nullopt;
-    }
-    read_ += size;
-    return copyOf(rest.first(size));
   }
   bool tooLong() const {
     return tooLong_;
@@ -44,24 +57,56 @@ class Expected {
   bool tooLong_ = false; // what comes next
 };
 
-Bytes whole(const tcp::Frame& frame) {
-  auto bytes = copyOf(std::as_bytes(std::span(&frame.header, 1)));
-  bytes.insert(bytes.end(), frame.payload.begin(), frame.payload.end());
-  return bytes;
-}
+// Takes frames, and gives every other large one places, in so many parts.
+class Taker {
+ public:
+  explicit Taker(Input& input) : parts_(input.below(5)) {}
 
-// Takes what has come.
-void take(tcp::FrameStream& stream, Expected& expected) {
-  do {
-    while (const auto frame = stream.next()) {
-      const auto next = expected.next();
-      require(next && *next == whole(*frame), "a frame is what was sent");
+  // What has come.
+  void take(tcp::FrameStream& stream, Expected& expected) {
+    do {
+      while (const auto frame = stream.next()) {
+        const auto next = expected.next();
+        require(next && *next == whole(*frame), "a frame is what was sent");
+        ++frames_;
+      }
+    } while (fill(stream));
+  }
+
+ private:
+  bool fill(tcp::FrameStream& stream) {
+    const auto begun = stream.begun();
+    if (!begun || parts_ == 0 || frames_ % 2 == 0) {
+      return begun ? stream.fillInto({}) : stream.fill();
     }
-  } while (stream.fill());
-}
+    memory_.resize(begun->header.payloadSize);
+    Placement placement{std::min<size_t>(frames_, begun->payload.size()), {}};
+    const auto places = std::span(memory_).subspan(placement.from);
+    const size_t each = places.size() / parts_ + 1;
+    for (size_t at = 0; at < places.size(); at += each) {
+      placement.places.push_back(
+          places.subspan(at, std::min(each, places.size() - at)));
+    }
+    return stream.fillInto(placement);
+  }
+  Bytes whole(const tcp::Frame& frame) {
+    auto bytes = copyOf(std::as_bytes(std::span(&frame.header, 1)));
+    bytes.insert(bytes.end(), frame.payload.begin(), frame.payload.end());
+    if (frame.placed) {
+      require(frame.fault == Fault::kNone, "there was no fault");
+      const auto rest = std::span(memory_).subspan(frame.payload.size());
+      bytes.insert(bytes.end(), rest.begin(), rest.end());
+    }
+    return bytes;
+  }
 
-void checkEnd(tcp::FrameStream& stream, Expected& expected) {
-  take(stream, expected);
+  const size_t parts_;
+  size_t frames_ = 0;
+  Bytes memory_;
+};
+
+void checkEnd(Taker& taker, tcp::FrameStream& stream, Expected& expected) {
+  taker.take(stream, expected);
   require(!expected.next(), "all frames were delivered");
   require(!stream.broken().ok(), "the end is told");
   const bool announced =
@@ -75,11 +120,15 @@ Bytes madeFrame(Input& input) {
   MessageHeader header;
   const auto head = input.upTo(sizeof(header) - sizeof(header.payloadSize));
   copyBytes(&header, head.data(), head.size());
-  header.payloadSize = static_cast<uint32_t>(input.below(kMost + 2));
+  const auto size = static_cast<uint32_t>(input.below(kMost + 2));
+  const bool verdict = input.oneIn(2);
+  header.payloadSize = size | (verdict ? uint32_t{1} << 31 : 0);
   auto frame = copyOf(std::as_bytes(std::span(&header, 1)));
   frame.resize(
-      frame.size() + std::min<size_t>(header.payloadSize, kMost),
-      input.number<std::byte>());
+      frame.size() + std::min<size_t>(size, kMost), input.number<std::byte>());
+  if (verdict) {
+    frame.resize(frame.size() + 4, std::byte(input.oneIn(4) ? 1 : 0));
+  }
   return frame;
 }
 
@@ -99,6 +148,7 @@ void run(Input input) {
   Expected expected;
   const auto early = copyOf(input.blob());
   expected.add(early);
+  Taker taker(input);
   tcp::FrameStream stream({UniqueFd(ends[0]), early});
   while (input.more()) {
     const auto bytes = step(input);
@@ -114,12 +164,12 @@ void run(Input input) {
         at += static_cast<size_t>(put);
       }
       if (put <= 0 || input.oneIn(2)) {
-        take(stream, expected);
+        taker.take(stream, expected);
       }
     }
   }
   writer.reset();
-  checkEnd(stream, expected);
+  checkEnd(taker, stream, expected);
 }
 
 } // namespace

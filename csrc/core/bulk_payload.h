@@ -1,0 +1,35 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/fault.h"
+#include "core/memory.h"
+#include "core/message.h"
+
+// Payloads that system calls copy from and to registered memory.
+
+namespace dlslime {
+
+// Where the payload of a message belongs, from its byte `from` on.
+struct Placement {
+  size_t from = 0;
+  std::vector<std::span<std::byte>> places; // of all the rest
+};
+
+// For routes whose system calls read registered memory themselves, which saves
+// the copies that guard against faults.
+class Gatherer {
+ public:
+  virtual ~Gatherer() = default;
+
+  virtual size_t mostPlaces() const = 0; // of one message
+  virtual bool canGather(size_t payload) = 0; // there is room for so much
+  // As Connection::send(), where there is room, of bytes that need not be
+  // readable: the fault, and then nothing has been sent.
+  virtual Fault sendGathered(
+      const MessageHeader& header,
+      std::span<const ByteSpan> places) = 0;
+};
+
+} // namespace dlslime

@@ -1,0 +1,164 @@
+#include <optional>
+
+#include "core/guarded_copy.h"
+#include "engine/lender.h"
+#include "engine/one_sided/frame_pieces.h"
+
+// What peers write in messages, where the route can't.
+
+namespace dlslime {
+
+namespace {
+// Writes that have failed, or go to a GPU, and whose end has not come.
+constexpr size_t kMostArriving = 65536;
+
+size_t bytesOf(const std::vector<std::span<std::byte>>& places) {
+  size_t bytes = 0;
+  for (const auto& place : places) {
+    bytes += place.size();
+  }
+  return bytes;
+}
+
+// Where a kPut, whose payload of `size` bytes begins so, wants its bytes.
+// Nothing: its pieces are not all there, or not all in the region.
+std::optional<Placement> placesOfPut(
+    const MessageHeader& header,
+    const Region& region,
+    ByteSpan begin,
+    size_t size) {
+  const uint64_t count = header.length;
+  if (count > begin.size() / sizeof(FramePiece)) {
+    return std::nullopt;
+  }
+  Placement placement;
+  placement.from = count * sizeof(FramePiece);
+  size_t rest = size - placement.from;
+  for (size_t i = 0; i < count; ++i) {
+    const auto piece = pieceAt(begin, i);
+    if (!inside(region, piece) || piece.size > rest) {
+      return std::nullopt;
+    }
+    placement.places.push_back({region.view().data + piece.offset, piece.size});
+    rest -= piece.size;
+  }
+  return placement;
+}
+} // namespace
+
+void Lender::onPut(const MessageHeader& header, ByteSpan payload) {
+  const auto region = lent(header.offset);
+  if (!region) {
+    answer(MessageType::kSettled, header.id, FinishStatus::kUnknownMemory);
+    return;
+  }
+  if (region->handle().readOnly) {
+    answer(MessageType::kSettled, header.id, FinishStatus::kForReading);
+    return;
+  }
+  const auto placement = placesOfPut(header, *region, payload, payload.size());
+  if (!placement) {
+    answer(MessageType::kSettled, header.id, FinishStatus::kOutOfRange);
+    return;
+  }
+  const auto& places = placement->places;
+  put(header,
+      region,
+      payload.subspan(placement->from).first(bytesOf(places)),
+      places);
+}
+
+Placement Lender::placementOf(const MessageHeader& header, ByteSpan begin) {
+  const auto region = lent(header.offset);
+  if (!region || region->handle().readOnly ||
+      region->accelerator() != nullptr || arriving_.contains(header.id)) {
+    return {};
+  }
+  return placesOfPut(header, *region, begin, header.payloadSize)
+      .value_or(Placement{});
+}
+
+void Lender::onPlacedPut(const MessageHeader& header, Fault fault) {
+  if (!lent(header.offset)) {
+    answer(MessageType::kSettled, header.id, FinishStatus::kUnknownMemory);
+    return;
+  }
+  putEnded(header, fault);
+}
+
+void Lender::put(
+    const MessageHeader& header,
+    const RegionPtr& region,
+    ByteSpan bytes,
+    const std::vector<std::span<std::byte>>& places) {
+  if (region->accelerator() == nullptr) {
+    putPlainly(header, bytes, places);
+    return;
+  }
+  if (arriving_.size() >= kMostArriving && !arriving_.contains(header.id)) {
+    answer(MessageType::kSettled, header.id, FinishStatus::kFailed);
+    return;
+  }
+  auto& arriving = arriving_[header.id];
+  if (!arriving) {
+    arriving = std::make_shared<Arriving>();
+  }
+  const auto user = userOf(region, [arriving](bool good) {
+    --arriving->copies;
+    arriving->failed |= !good;
+  });
+  ++arriving->copies;
+  arriving->last |= header.slot != 0;
+  gpus_.uploads().start(
+      *region->accelerator(), region->view().device, bytes, places, user);
+}
+
+void Lender::putPlainly(
+    const MessageHeader& header,
+    ByteSpan bytes,
+    const std::vector<std::span<std::byte>>& places) {
+  const auto failed = arriving_.find(header.id);
+  putEnded(
+      header,
+      failed == arriving_.end() ? scatterGuarded(bytes, places)
+                                : failed->second->fault);
+}
+
+// The bytes of one kPut are where they belong, unless there was a fault.
+void Lender::putEnded(const MessageHeader& header, Fault fault) {
+  if (fault != Fault::kNone && !arriving_.contains(header.id) &&
+      arriving_.size() < kMostArriving) {
+    auto& arriving = arriving_[header.id] = std::make_shared<Arriving>();
+    arriving->failed = true;
+    arriving->fault = fault;
+  }
+  if (header.slot == 0) {
+    return;
+  }
+  arriving_.erase(header.id);
+  const bool good = fault == Fault::kNone;
+  answer(
+      MessageType::kSettled,
+      header.id,
+      good ? FinishStatus::kOk : FinishStatus::kUnwritable,
+      fault);
+}
+
+// Says what has arrived. True if anything has.
+bool Lender::answerArrived() {
+  return std::erase_if(arriving_, [this](const auto& entry) {
+           const auto& [id, arriving] = entry;
+           if (arriving->copies > 0 || (arriving->failed && !arriving->last)) {
+             return false;
+           }
+           if (arriving->last) {
+             answer(
+                 MessageType::kSettled,
+                 id,
+                 arriving->failed ? FinishStatus::kFailed : FinishStatus::kOk);
+           }
+           return true;
+         }) != 0;
+}
+
+} // namespace dlslime
