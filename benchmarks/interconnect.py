@@ -122,7 +122,7 @@ def matrix(
     world = meeting.world
     pairs = [(i, j) for i in range(world) for j in range(world) if i != j]
     rows: list[dict[str, Any]] = []
-    with output.Screen(["initiator", "target", "MB/s"], meeting.rank == 0) as screen:
+    with output.Screen(["initiator", "target", "MB/s", "route"], meeting.rank == 0) as screen:
         for number, (i, j) in enumerate(pairs):
             problem, mine = "", None
             try:
@@ -133,7 +133,8 @@ def matrix(
             if told[i][0]:
                 raise MissingError(told[i][0])
             rows.append({"initiator": i, "target": j, **told[i][1]})
-            screen.row([labels[i], labels[j], f"{rows[-1]['bandwidth']:.3f}"])
+            last = rows[-1]
+            screen.row([labels[i], labels[j], f"{last['bandwidth']:.3f}", last["route"]])
             screen.progress(f"{labels[i]} - {labels[j]}", (number + 1) / len(pairs))
     return rows
 
@@ -150,6 +151,9 @@ def report(asked: argparse.Namespace, labels: list[str], rows: list[dict[str, An
     for name, values in zip(labels, rates, strict=True):
         table.row([name, *("-" if value != value else f"{value:.3f}" for value in values)])
     size = size_name(message_bytes(asked.size))
+    routes = sorted({row["route"] for row in rows})
+    if len(routes) > 1:
+        print(f"\nnot all pairs go the same way: {', '.join(routes)}, as the lines above say")
     print(f"\n{asked.transfer_engine}, {size}, {asked.num_concurrency} at a time", flush=True)
     output.conclude(table, asked, rows, {}, labels=labels)
     if asked.plot:
