@@ -50,7 +50,7 @@ def parts_of(info: object) -> tuple[bytes, object]:
     if version != VERSION:
         keys = f"keys {shown(list(islice(info, 5)))}" if isinstance(info, dict) else shown(info)
         raise ValueError(
-            f"dlslime: the other endpoint's info is not of dlslime_backend's version {VERSION} "
+            f"it is not of dlslime_backend's version {VERSION} "
             f"(its version is {shown(version)}, {keys}): both ends must use it"
         )
     found = fields(info, "it", ["address", "mr_info"])

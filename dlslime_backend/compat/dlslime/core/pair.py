@@ -162,6 +162,7 @@ class Core:
         return parts_of(assign, self._regions, self._remote)
 
     def _read(self, assign: Iterable[Sequence[Any]]) -> Any:
+        self._require_open("read")
         rows = list(assign)
         parts = self._parts(rows)
         transfer: Any
@@ -172,6 +173,7 @@ class Core:
         return observability.noted("read", transfer, parts)
 
     def _write(self, assign: Iterable[Sequence[Any]], imm: int | None = None) -> Any:
+        self._require_open("write")
         rows = list(assign)
         parts = self._parts(rows)
         transfer: Any

@@ -53,8 +53,8 @@ class Table(Generic[R]):
         region = self._region(self._handle_of(key))
         if region is None:
             raise ValueError(
-                f"dlslime: there is no {self._which} region {key!r}; there are "
-                f"{len(self._regions)} handles, and the names {shown(sorted(self._names))}"
+                f"dlslime: there is no {self._which} region {key!r} (handles: "
+                f"{len(self._regions)}, names: {shown(sorted(self._names))})"
             )
         return region
 
