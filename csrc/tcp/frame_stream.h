@@ -99,7 +99,7 @@ class FrameStream {
   bool fillRest(const Placement& placement);
   bool copyRest(const Placement& placement);
   void copyOn(const Placement& placement, ByteSpan bytes);
-  std::vector<std::span<std::byte>> next(
+  std::vector<std::span<std::byte>> restOf(
       const Placement& placement,
       size_t size) const;
   std::optional<Frame> placedFrame();

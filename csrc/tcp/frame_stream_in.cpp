@@ -50,7 +50,7 @@ MessageHeader plain(MessageHeader header) {
 }
 } // namespace
 
-// Reads once.
+// Reads once. `got`: how many bytes.
 bool FrameStream::receive(iovec* parts, size_t count, size_t& got) {
   msghdr message{};
   message.msg_iov = parts;
@@ -145,7 +145,7 @@ bool FrameStream::fillRest(const Placement& placement) {
   const size_t rest = placing_->size - placing_->done;
   std::array<iovec, kMostPlaces + 1> parts{};
   size_t count = 0;
-  for (const auto& place : next(placement, rest)) {
+  for (const auto& place : restOf(placement, rest)) {
     parts[count++] = {place.data(), place.size()};
   }
   parts[count++] = {incoming_.data(), kBehind};
@@ -167,14 +167,14 @@ bool FrameStream::copyRest(const Placement& placement) {
 }
 
 void FrameStream::copyOn(const Placement& placement, ByteSpan bytes) {
-  if (placing_->fault == Fault::kNone) {
-    placing_->fault = scatterGuarded(bytes, next(placement, bytes.size()));
+  if (placing_->fault == Fault::kNone && !bytes.empty()) {
+    placing_->fault = scatterGuarded(bytes, restOf(placement, bytes.size()));
   }
   placing_->done += bytes.size();
 }
 
 // Where the next so many bytes of the payload belong.
-std::vector<std::span<std::byte>> FrameStream::next(
+std::vector<std::span<std::byte>> FrameStream::restOf(
     const Placement& placement,
     size_t size) const {
   std::vector<std::span<std::byte>> places;
@@ -197,11 +197,11 @@ std::optional<Frame> FrameStream::placedFrame() {
   if (placing.done < placing.size || end_ - begin_ < verdict) {
     return std::nullopt;
   }
-  const bool given = isVoid(placing.header, incoming_.data() + begin_);
+  const bool none = isVoid(placing.header, incoming_.data() + begin_);
   begin_ += verdict;
   Frame frame{plain(placing.header), before_, true, placing.fault};
   placing_.reset();
-  return given ? next() : frame;
+  return none ? next() : frame;
 }
 
 std::optional<Frame> FrameStream::next() {

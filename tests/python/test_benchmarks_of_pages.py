@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from harness import dlslime_only
 from nodes import free_port
-from wheels import original_dlslime
 
 pytestmark = dlslime_only
 
@@ -181,17 +178,6 @@ def test_aggregated_transfers_of_several_engines(tmp_path: Path) -> None:
     rows, report = found(tmp_path)
     assert [row[0] for row in rows[1:]] == ["dlslime"] * 2 + ["gloo"] * 2
     assert list(report["missing"]) == ["upstream"]
-
-
-@pytest.mark.parametrize("opcode", ["read", "write"])
-def test_aggregated_transfers_of_the_original_by_tcp(tmp_path: Path, opcode: str) -> None:
-    engines = ["--transfer-engine", "upstream-tcp", "--wheels", original_dlslime()]
-    program = "agg_transfer_bench_spmd.py"
-    more = ["--opcode", opcode, "--batch-size", "4", *files(tmp_path)]
-    ran(program, *TINY, *SHORT, *engines, *more, ranks=2)
-    rows, report = found(tmp_path)
-    assert [row[:2] for row in rows[1:]] == [["upstream-tcp", "1"]] * 2
-    assert [row["route"] for row in report["rows"]] == ["tcp"] * 2
 
 
 def test_aggregated_transfers_over_two_pairs_that_tell_their_end(tmp_path: Path) -> None:
