@@ -11,6 +11,8 @@
 
 namespace dlslime {
 
+constexpr size_t kMostPlaces = 256; // of one message
+
 // Where the payload of a message belongs, from its byte `from` on.
 struct Placement {
   size_t from = 0;

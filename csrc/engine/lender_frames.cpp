@@ -190,6 +190,7 @@ bool Lender::gatherChunk(uint64_t id, Stream& stream) {
   chunk.offset = stream.position;
   const auto gathered = out_.sendGathered(chunk, most, [&] {
     std::vector<ByteSpan> places;
+    places.reserve(connection_->gatherer()->mostPlaces());
     size_t size = 0;
     while (!stream.pieces.empty() && size < most &&
            places.size() < connection_->gatherer()->mostPlaces()) {

@@ -264,6 +264,7 @@ class PeerChannel final : public ConnectionEvents,
   bool pollOnce(int most);
   void detachIfDrained();
   void refuse(const MessageHeader& header);
+  void limitAnswers();
   void askForShare(uint64_t id);
   void inOrder(const MessageHeader& header, ByteSpan payload);
   // Those that came before their turn, a few at a time: a peer may have sent

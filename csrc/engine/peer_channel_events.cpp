@@ -68,7 +68,9 @@ Placement PeerChannel::placementOf(
     case MessageType::kChunk:
       return transfers_->placementOf(header);
     case MessageType::kPut:
-      return lender_->placementOf(header, begin);
+      return owner_.groupOf(*this, header) != nullptr
+          ? lender_->placementOf(header, begin)
+          : Placement{};
     default:
       return {};
   }
@@ -80,9 +82,12 @@ void PeerChannel::onPlaced(const MessageHeader& header, Fault fault) {
   }
   if (header.type == MessageType::kChunk) {
     transfers_->onPlacedChunk(header, fault);
-  } else {
+  } else if (owner_.groupOf(*this, header) != nullptr) {
     lender_->onPlacedPut(header, fault);
+  } else {
+    lender_->refuse(header);
   }
+  limitAnswers();
   handleKept();
 }
 
@@ -144,6 +149,10 @@ bool PeerChannel::handleKept() {
 
 void PeerChannel::dispatch(const MessageHeader& header, ByteSpan payload) {
   handle(header, payload);
+  limitAnswers();
+}
+
+void PeerChannel::limitAnswers() {
   if (alive() && out_->waitingControls() > kMostAnswers) {
     fail(Status(
         ErrorCode::kTransportFailed,

@@ -86,7 +86,7 @@ bool Transfers::sendFrame(uint64_t id) {
     if (active.state == State::kFetching) {
       fillFetch(active);
     } else if (const auto fault = fillPut(active); fault != Fault::kNone) {
-      end(id, faulty(active, statusOf({true, fault}, true)));
+      endUnreadable(id, active, fault);
       return true;
     }
     framed_ = id;
@@ -226,16 +226,23 @@ bool Transfers::gatherPut(uint64_t id, Active& active) {
   describe(id, active);
   const auto gathered = out_.sendGathered(header_, most, [&] {
     const auto places = connection_->gatherer()->mostPlaces();
+    std::vector<ByteSpan> all;
+    all.reserve(places); // or what is cut off would be lost
     frame = cut(active, most, most, std::min(kMostPutPieces, places) - 1);
     describePut(active, frame);
-    std::vector<ByteSpan> all{std::as_bytes(std::span(frame.entries))};
+    all.push_back(std::as_bytes(std::span(frame.entries)));
     all.insert(all.end(), frame.sources.begin(), frame.sources.end());
     return all;
   });
   if (gathered.fault != Fault::kNone) {
-    end(id, faulty(active, statusOf({true, gathered.fault}, true)));
+    endUnreadable(id, active, gathered.fault);
   }
   return gathered.sent;
+}
+
+void Transfers::endUnreadable(uint64_t id, const Active& active, Fault fault) {
+  end(id,
+      inWords([&] { return faulty(active, statusOf({true, fault}, true)); }));
 }
 
 // Where the next so many bytes of a read belong. False: not so many were asked
@@ -244,10 +251,11 @@ bool Transfers::placesOf(
     const Active& active,
     size_t size,
     Position& at,
-    Places& places) {
+    Places& places,
+    size_t most) {
   const auto& pieces = partOf(active).pieces;
   while (size > 0) {
-    if (at.piece == active.asked) {
+    if (at.piece == active.asked || places.size() == most) {
       return false;
     }
     const auto& piece = pieces[at.piece];
@@ -291,7 +299,8 @@ Placement Transfers::placementOf(const MessageHeader& header) {
   }
   Placement placement;
   auto at = active->at;
-  return placesOf(*active, header.payloadSize, at, placement.places)
+  return placesOf(
+             *active, header.payloadSize, at, placement.places, kMostPlaces)
       ? placement
       : Placement{};
 }

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -161,9 +162,14 @@ class Transfers {
   void describePut(const Active& active, const Cut& frame);
   bool gathers(const Active& active) const;
   bool gatherPut(uint64_t id, Active& active);
+  void endUnreadable(uint64_t id, const Active& active, Fault fault);
   using Places = std::vector<std::span<std::byte>>;
-  static bool
-  placesOf(const Active& active, size_t size, Position& at, Places& places);
+  static bool placesOf(
+      const Active& active,
+      size_t size,
+      Position& at,
+      Places& places,
+      size_t most = std::numeric_limits<size_t>::max());
   // Of a kChunk: its read, and its places; null: it has been given up, or ends.
   Active* continued(const MessageHeader& header, size_t size, Places& places);
   void arrived(uint64_t id, const Active& active, Fault fault);

@@ -61,7 +61,7 @@ void FrameStream::stopSending(int error) noexcept {
 
 // How many bytes the socket has taken; not all if it is full, or memory can't
 // be read.
-size_t FrameStream::write(iovec* parts, size_t count) {
+size_t FrameStream::write(iovec* parts, size_t count, bool mayFault) {
   size_t size = 0;
   for (size_t i = 0; i < count; ++i) {
     size += parts[i].iov_len;
@@ -75,7 +75,7 @@ size_t FrameStream::write(iovec* parts, size_t count) {
   if (written >= 0) {
     return static_cast<size_t>(written);
   }
-  if (!wouldBlock(errno) && errno != EFAULT) { // see putGathered()
+  if (!wouldBlock(errno) && !(mayFault && errno == EFAULT)) {
     stopSending(errno);
   }
   return 0;
@@ -136,7 +136,7 @@ Fault FrameStream::putGathered(
   parts[0] = partOf(head);
   parts[places.size() + 1] = partOf(good);
   const size_t whole = head.size() + size + good.size();
-  const size_t written = write(parts.data(), places.size() + 2);
+  const size_t written = write(parts.data(), places.size() + 2, true);
   if (lost() || written == whole) {
     return Fault::kNone;
   }
@@ -173,7 +173,11 @@ Fault FrameStream::keepGathered(
   }
   const size_t at = outgoing_.size();
   outgoing_.resize(at + size);
-  return gatherGuarded(std::span(rest).first(count), outgoing_.data() + at);
+  try {
+    return gatherGuarded(std::span(rest).first(count), outgoing_.data() + at);
+  } catch (const std::exception&) { // the frame is to be ended nevertheless
+    return Fault::kNoScratch;
+  }
 }
 
 void FrameStream::putLast(const MessageHeader& header) {

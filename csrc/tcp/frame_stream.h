@@ -26,7 +26,6 @@ struct Frame {
 class FrameStream {
  public:
   static constexpr size_t kMostPayloadBytes = 128 * 1024;
-  static constexpr size_t kMostPlaces = 256; // of one frame
 
   explicit FrameStream(SideSocket socket);
 
@@ -53,6 +52,10 @@ class FrameStream {
   // when it takes more.
   bool full() const {
     return full_;
+  }
+  // Bytes, in all.
+  uint64_t received() const {
+    return received_;
   }
   // The peer's host has all that was put.
   bool allSent() const;
@@ -83,7 +86,7 @@ class FrameStream {
     bool byCopy = false; // the kernel can't write there
     Fault fault = Fault::kNone;
   };
-  size_t write(iovec* parts, size_t count);
+  size_t write(iovec* parts, size_t count, bool mayFault = false);
   void keep(ByteSpan bytes);
   Fault keepGathered(std::span<const ByteSpan> places, size_t skipped);
   bool lost() const {
@@ -110,6 +113,7 @@ class FrameStream {
   bool full_ = false;
   Bytes incoming_; // from begin_ to end_ have come, and were not given out
   size_t begin_ = 0, end_ = 0;
+  uint64_t received_ = 0;
   std::optional<Placing> placing_;
   Bytes before_; // its places
   Status unsendable_; // nothing goes out any more, because

@@ -40,8 +40,8 @@ bool holds(const Placement& placement, size_t size) {
   for (const auto& place : placement.places) {
     bytes += place.size();
   }
-  return !placement.places.empty() &&
-      placement.places.size() <= FrameStream::kMostPlaces && bytes == size;
+  return !placement.places.empty() && placement.places.size() <= kMostPlaces &&
+      bytes == size;
 }
 
 MessageHeader plain(MessageHeader header) {
@@ -57,6 +57,7 @@ bool FrameStream::receive(iovec* parts, size_t count, size_t& got) {
   message.msg_iovlen = count;
   const auto received = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
   got = static_cast<size_t>(std::max<ssize_t>(received, 0));
+  received_ += got;
   if (received == 0) {
     breakWith(
         ErrorCode::kPeerFailed, "the other end has closed the connection");

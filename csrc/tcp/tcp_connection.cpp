@@ -110,6 +110,9 @@ bool TcpConnection::send(const MessageHeader& header, ByteSpan payload) {
 }
 
 bool TcpConnection::canGather(size_t payload) {
+  if (stream_ && !stream_->full()) {
+    stream_->flush(); // what waits for others to go out with it
+  }
   const bool room = peerEnded_ ||
       (stream_ && budget_ >= sizeof(MessageHeader) + payload &&
        stream_->unsent() == 0);
@@ -140,7 +143,8 @@ void TcpConnection::endBatch() {
 
 // True: there may be room for what was refused.
 bool TcpConnection::sendRest() {
-  if (!batch_) {
+  // A full socket that takes more says so once.
+  if (!batch_ || stream_->full()) {
     stream_->flush();
   }
   budget_ = kMostPerPoll;
@@ -162,14 +166,21 @@ void TcpConnection::deliver(ConnectionEvents& events, const Frame& frame) {
 // False: nothing has come.
 bool TcpConnection::fill(ConnectionEvents& events) {
   const auto begun = stream_->begun();
-  return begun
-      ? stream_->fillInto(events.placementOf(begun->header, begun->payload))
-      : stream_->fill();
+  if (!begun) {
+    return stream_->fill();
+  }
+  return stream_->fillInto(
+      peerParted_ ? Placement{}
+                  : events.placementOf(begun->header, begun->payload));
 }
 
 bool TcpConnection::takeIn(ConnectionEvents& events, int most) {
   bool any = false;
-  for (size_t taken = 0; most > 0 && taken < kMostPerPoll; any = true) {
+  // Also what is read and given to nobody costs time.
+  const auto end = stream_->received() + 2 * kMostPerPoll;
+  size_t taken = 0;
+  for (; most > 0 && taken < kMostPerPoll && stream_->received() < end;
+       any = true) {
     if (const auto frame = stream_->next()) {
       --most;
       taken += sizeof(MessageHeader) + frame->header.payloadSize;

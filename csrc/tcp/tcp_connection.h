@@ -93,7 +93,7 @@ class TcpConnection final : public Connection, private Gatherer {
 
  private:
   size_t mostPlaces() const override {
-    return FrameStream::kMostPlaces;
+    return kMostPlaces;
   }
   bool canGather(size_t payload) override;
   Fault sendGathered(

@@ -96,8 +96,7 @@ TEST_P(PlacedFramesTest, GatheredPlacesAreOneFrame) {
 TEST_P(PlacedFramesTest, MostPlacesAreGathered) {
   const auto bytes = pattern(kSize);
   EXPECT_EQ(
-      sender.putGathered(headerOf(7), cut(bytes, FrameStream::kMostPlaces)),
-      Fault::kNone);
+      sender.putGathered(headerOf(7), cut(bytes, kMostPlaces)), Fault::kNone);
   takeUntil(1);
   EXPECT_TRUE(sameBytes(payload, bytes));
 }

@@ -70,7 +70,7 @@ void Lender::onPut(const MessageHeader& header, ByteSpan payload) {
 
 Placement Lender::placementOf(const MessageHeader& header, ByteSpan begin) {
   const auto region = lent(header.offset);
-  if (!region || region->handle().readOnly ||
+  if (!region || header.length > kMostPlaces || region->handle().readOnly ||
       region->accelerator() != nullptr || arriving_.contains(header.id)) {
     return {};
   }
