@@ -102,26 +102,6 @@ void SideSockets::close() {
 
 namespace {
 
-ControlSocket connectedTo(const SideSocketWay& way, TimePoint deadline) {
-  if (meetLocally(way.self, way.record.identity)) {
-    auto socket = ControlSocket::connectTo(way.record.socketName);
-    socket.requireUser(way.self.uid);
-    return socket;
-  }
-  std::string unreachable;
-  for (const auto& address : way.record.addresses) {
-    try {
-      return connectedTo(address, deadline);
-    } catch (const Error& error) {
-      unreachable += (unreachable.empty() ? "" : "; ") + address + " (" +
-          error.what() + ")";
-    }
-  }
-  throw Error(
-      ErrorCode::kPeerFailed,
-      "its second socket can't be opened: nobody answers at " + unreachable);
-}
-
 Challenge awaitChallenge(ControlSocket& socket, TimePoint deadline) {
   for (;;) {
     pollfd readable{socket.fd(), POLLIN, 0};
@@ -136,10 +116,9 @@ Challenge awaitChallenge(ControlSocket& socket, TimePoint deadline) {
   }
 }
 
-} // namespace
-
-SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
-  auto socket = connectedTo(way, deadline);
+// The socket, once what is at its other end has proved to be the peer.
+SideSocket
+proven(const SideSocketWay& way, ControlSocket socket, TimePoint deadline) {
   auto greeting = way.greeting;
   greeting.nonce = randomBytes(kNonceBytes);
   socket.sendFrame(encode(greeting));
@@ -149,11 +128,35 @@ SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
       !key.provenBy(challenge.proof)) {
     throw Error(
         ErrorCode::kPeerFailed,
-        "what answers at its second socket does not know the secret: " +
-            challenge.text);
+        "what answers there does not know the secret: " + challenge.text);
   }
   socket.sendFrame(key.seal(SessionKey::End::kInitiator, 0, way.hello));
   return socket.release();
+}
+
+} // namespace
+
+// Some of the peer's addresses may lead to others.
+SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
+  if (meetLocally(way.self, way.record.identity)) {
+    auto socket = ControlSocket::connectTo(way.record.socketName);
+    socket.requireUser(way.self.uid);
+    return proven(way, std::move(socket), deadline);
+  }
+  std::string tried;
+  for (const auto& address : way.record.addresses) {
+    const bool last = &address == &way.record.addresses.back();
+    const auto now = Clock::now();
+    const auto limit = last ? deadline : now + (deadline - now) / 2;
+    try {
+      return proven(way, connectedTo(address, limit), limit);
+    } catch (const Error& error) {
+      tried +=
+          (tried.empty() ? "" : "; ") + address + " (" + error.what() + ")";
+    }
+  }
+  throw Error(
+      ErrorCode::kPeerFailed, "its second socket can't be opened: " + tried);
 }
 
 } // namespace dlslime
