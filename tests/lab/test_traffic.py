@@ -190,8 +190,8 @@ def _expect_all_nics_and_no_others_carried(life: Life, devices: str) -> None:
     nics = {device.partition(":")[0] for device in devices.split(", ")}
     for name, phase in life.phases.items():
         assert set(phase.packets) == nics, f"{name}: {phase.packets}"
-        share = min(phase.packets.values()) / sum(phase.packets.values())
-        assert share * len(nics) > 0.2, f"{name}: {phase.packets}"
+        # Parts of 256 KiB in packets of 4 KiB, each by the NIC that is ready: that is no fixed share.
+        assert min(phase.packets.values()) >= 4 << 6, f"{name}: {phase.packets}"
 
 
 def _expect_nothing_is_left(life: Life) -> None:

@@ -213,9 +213,9 @@ def _by_nics(rank: int, size: int) -> tuple[str, str, dict[str, int]]:
 def test_large_messages_go_by_both_nics() -> None:
     for route, devices, packets in run_world(_by_nics, 2, fresh=True):
         assert (route, devices) == ("rdma", "rxe0:1, rxe1:1")
-        # 4 KiB each, and more than a sixth of 24 MiB: the next piece goes to the NIC that is ready
-        # for one, on a busy machine not half the time each
-        assert min(packets["rxe0"], packets["rxe1"]) > 1 << 10
+        # 4 KiB each. The first four parts of 256 KiB go to each NIC before any has to end; each later
+        # one goes to the NIC that is ready, and on a busy machine that can be the same one every time.
+        assert min(packets["rxe0"], packets["rxe1"]) >= 4 << 6
 
 
 @pytest.mark.parametrize("alone", [0, 1])
