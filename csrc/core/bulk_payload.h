@@ -11,7 +11,8 @@
 
 namespace dlslime {
 
-constexpr size_t kMostPlaces = 256; // of one message
+// Of one message: what one system call is given.
+constexpr size_t kMostPlaces = 256;
 
 // Where the payload of a message belongs, from its byte `from` on.
 struct Placement {
@@ -25,10 +26,9 @@ class Gatherer {
  public:
   virtual ~Gatherer() = default;
 
-  virtual size_t mostPlaces() const = 0; // of one message
   virtual bool canGather(size_t payload) = 0; // there is room for so much
-  // As Connection::send(), where there is room, of bytes that need not be
-  // readable: the fault, and then nothing has been sent.
+  // As Connection::send(), where there is room, of at most kMostPlaces whose
+  // bytes need not be readable: the fault, and then nothing has been sent.
   virtual Fault sendGathered(
       const MessageHeader& header,
       std::span<const ByteSpan> places) = 0;

@@ -170,9 +170,8 @@ bool Lender::gathers(const Stream& stream) const {
   if (stream.staged || !frame_.empty() || connection_->gatherer() == nullptr) {
     return false;
   }
-  const size_t most = connection_->gatherer()->mostPlaces();
   size_t size = 0;
-  for (size_t i = 0; i < std::min(most, stream.pieces.size()); ++i) {
+  for (size_t i = 0; i < std::min(kMostPlaces, stream.pieces.size()); ++i) {
     size += stream.pieces[i].size;
     if (size >= kLeastGathered) {
       return true;
@@ -190,10 +189,10 @@ bool Lender::gatherChunk(uint64_t id, Stream& stream) {
   chunk.offset = stream.position;
   const auto gathered = out_.sendGathered(chunk, most, [&] {
     std::vector<ByteSpan> places;
-    places.reserve(connection_->gatherer()->mostPlaces());
+    places.reserve(std::min(kMostPlaces, stream.pieces.size()));
     size_t size = 0;
     while (!stream.pieces.empty() && size < most &&
-           places.size() < connection_->gatherer()->mostPlaces()) {
+           places.size() < kMostPlaces) {
       places.push_back(take(stream, most - size));
       size += places.back().size();
     }

@@ -9,9 +9,6 @@
 namespace dlslime {
 
 namespace {
-// Of one kPut that the connection gathers: they are read before the bytes.
-constexpr size_t kMostPutPieces = 256;
-
 // What its owner says of the memory.
 Status refused(FinishStatus status, uint16_t fault) {
   const bool unwritable = status == FinishStatus::kUnwritable;
@@ -225,10 +222,9 @@ bool Transfers::gatherPut(uint64_t id, Active& active) {
   Cut frame;
   describe(id, active);
   const auto gathered = out_.sendGathered(header_, most, [&] {
-    const auto places = connection_->gatherer()->mostPlaces();
     std::vector<ByteSpan> all;
-    all.reserve(places); // or what is cut off would be lost
-    frame = cut(active, most, most, std::min(kMostPutPieces, places) - 1);
+    all.reserve(kMostPlaces); // or what is cut off would be lost
+    frame = cut(active, most, most, kMostPlaces - 1);
     describePut(active, frame);
     all.push_back(std::as_bytes(std::span(frame.entries)));
     all.insert(all.end(), frame.sources.begin(), frame.sources.end());

@@ -92,9 +92,6 @@ class TcpConnection final : public Connection, private Gatherer {
   }
 
  private:
-  size_t mostPlaces() const override {
-    return kMostPlaces;
-  }
   bool canGather(size_t payload) override;
   Fault sendGathered(
       const MessageHeader& header,

@@ -1,8 +1,10 @@
 // Messages over one socket, which may come late.
+#include <cstring>
 #include <future>
 #include <random>
 
 #include "fakes/tcp_ends.h"
+#include "tcp/frame_format.h"
 
 namespace dlslime::tcp {
 namespace {
@@ -147,6 +149,30 @@ TEST_F(TcpConnectionTest, WhatOnePollTakesIsBoundedAndNothingIsLeft) {
   }));
   sending.join();
   other.expectMessages(40, kMost);
+}
+
+TEST_F(TcpConnectionTest, FramesThatWereGivenUpAreTakenInBoundedPartsToo) {
+  auto ends = tcpEnds();
+  open(one, std::move(ends[0]));
+  auto header = headerOf(0, kMost);
+  header.payloadSize |= kVerdictFollows;
+  auto given = frameOf(header, pattern(kMost + sizeof(kVoid)));
+  std::memcpy(&given[given.size() - sizeof(kVoid)], &kVoid, sizeof(kVoid));
+  Bytes all;
+  for (int i = 0; i < 64; ++i) {
+    all.insert(all.end(), given.begin(), given.end());
+  }
+  const auto last = frameOf(headerOf(0, 100), pattern(100, 0));
+  all.insert(all.end(), last.begin(), last.end());
+  size_t sent = 0, polls = 0;
+  EXPECT_TRUE(eventually([&] {
+    sent += writeRaw(ends[1].get(), ByteSpan(all).subspan(sent));
+    ++polls;
+    one.connection->poll(one.events, one.broken, kMessagesPerPoll);
+    return !one.events.messages.empty();
+  }));
+  EXPECT_GE(polls, all.size() / (2 * kMostPerPoll + kIncomingBytes));
+  one.expectMessages(1);
 }
 
 TEST_F(TcpConnectionTest, PollTakesNoMoreMessagesThanItMay) {
