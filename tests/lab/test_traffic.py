@@ -190,7 +190,7 @@ def _expect_all_nics_and_no_others_carried(life: Life, devices: str) -> None:
     nics = {device.partition(":")[0] for device in devices.split(", ")}
     for name, phase in life.phases.items():
         assert set(phase.packets) == nics, f"{name}: {phase.packets}"
-        # Parts of 256 KiB in packets of 4 KiB, each by the NIC that is ready: that is no fixed share.
+        # Parts of 256 KiB in packets of 4 KiB, each by the NIC that is ready: no fixed share.
         assert min(phase.packets.values()) >= 4 << 6, f"{name}: {phase.packets}"
 
 

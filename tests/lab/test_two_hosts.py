@@ -213,8 +213,8 @@ def _by_nics(rank: int, size: int) -> tuple[str, str, dict[str, int]]:
 def test_large_messages_go_by_both_nics() -> None:
     for route, devices, packets in run_world(_by_nics, 2, fresh=True):
         assert (route, devices) == ("rdma", "rxe0:1, rxe1:1")
-        # 4 KiB each. The first four parts of 256 KiB go to each NIC before any has to end; each later
-        # one goes to the NIC that is ready, and on a busy machine that can be the same one every time.
+        # 4 KiB each. The first four parts of 256 KiB go to each NIC before any has to end; a later
+        # one goes to the NIC that is ready, on a busy machine perhaps always the same.
         assert min(packets["rxe0"], packets["rxe1"]) >= 4 << 6
 
 
