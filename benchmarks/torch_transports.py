@@ -1,13 +1,13 @@
 r"""torch's one-sided transports (torch 2.15 and later) side by side, ours among them.
 
-    torchrun --standalone --nproc-per-node 2 benchmarks/torch_transports.py --backend dlslime,tcp
+    torchrun --standalone --nproc-per-node 2 benchmarks/torch_transports.py --backend dlslime,nixl
 
 torch's own program, benchmarks/distributed/transport/benchmark.py of its sources, measures one
 transport in a run, and takes ours by `--backend dlslime`. This one measures what it does, with its
 flags: the even rank of each pair of neighbours writes to and reads from the odd one, by one
-transfer at a time. By default all transports are measured that torch knows; one that can't be made
-or connected is left out. With an older torch this says so and ends with status 0. The exit status
-is 1 if bytes were wrong, 2 for bad input, else 0.
+transfer at a time. By default all transports are measured that torch knows (2.15.0: NIXL's and
+ours); one that can't be made or connected is left out. With an older torch this says so and ends
+with status 0. The exit status is 1 if bytes were wrong, 2 for bad input, else 0.
 """
 
 from __future__ import annotations
