@@ -64,21 +64,36 @@ void ReadySet::lookNow() {
   const std::lock_guard<std::mutex> guard(mutex_);
   const int count = epoll_wait(
       epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  bool taken = false;
   for (int i = 0; i < count; ++i) {
     const int fd = events[static_cast<size_t>(i)].data.fd;
     const auto found = news_.find(fd);
     if (found != news_.end()) {
       *found->second = true;
-    } else if (fd == event_.get()) {
+      taken = true;
+    } else if (fd == event_.get() && !asleep_) {
       uint64_t counted = 0;
       [[maybe_unused]] const auto got = read(fd, &counted, sizeof(counted));
     }
+  }
+  if (taken && asleep_) {
+    wake();
   }
 }
 
 void ReadySet::wake() {
   const uint64_t one = 1;
   [[maybe_unused]] const auto put = write(event_.get(), &one, sizeof(one));
+}
+
+void ReadySet::beginSleep() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  asleep_ = true;
+}
+
+void ReadySet::endSleep() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  asleep_ = false;
 }
 
 } // namespace dlslime::tcp

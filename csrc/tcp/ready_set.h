@@ -26,6 +26,10 @@ class ReadySet {
   void lookNow();
   // Makes fd() readable.
   void wake();
+  // Between these two a thread sleeps on fd(): what others' looks take keeps
+  // it readable, since the look of the sleeping thread was before.
+  void beginSleep();
+  void endSleep();
 
   // Readable while there may be news that look() has not told.
   int fd() const {
@@ -36,7 +40,9 @@ class ReadySet {
   const UnforkedFd epoll_;
   const UnforkedFd event_; // of wake()
   std::mutex mutex_;
-  std::map<int, News> news_; // guarded by mutex_
+  // Guarded by mutex_:
+  std::map<int, News> news_;
+  bool asleep_ = false;
   std::atomic<TimePoint::rep> looked_{0};
 };
 

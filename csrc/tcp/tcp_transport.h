@@ -31,6 +31,12 @@ class TcpTransport final : public Transport {
   void drainWakeFds() override {
     ready_->lookNow();
   }
+  void beginSleep() override {
+    ready_->beginSleep();
+  }
+  void endSleep() override {
+    ready_->endSleep();
+  }
 
  private:
   std::unique_ptr<Connection> connect(const Context& context);

@@ -120,6 +120,27 @@ TEST_F(ReadySetTest, WakeIsReadableUntilALook) {
   EXPECT_FALSE(readable(ready.fd()));
 }
 
+// It looked before it slept, and looks again only when it is woken.
+TEST_F(ReadySetTest, WhatOthersTakeWakesTheThreadThatSleeps) {
+  auto& watched = watch();
+  settle();
+  ready.beginSleep();
+  EXPECT_FALSE(readable(ready.fd()));
+  watched.write();
+  EXPECT_TRUE(hears(watched));
+  EXPECT_TRUE(readable(ready.fd()));
+  ready.lookNow();
+  EXPECT_TRUE(readable(ready.fd())) << "others look again";
+  ready.endSleep();
+  ready.lookNow();
+  EXPECT_FALSE(readable(ready.fd()));
+  ready.beginSleep();
+  ready.wake();
+  ready.lookNow();
+  EXPECT_TRUE(readable(ready.fd())) << "a socket that is there, too";
+  ready.endSleep();
+}
+
 TEST_F(ReadySetTest, RemovedSocketIsNotTold) {
   auto& watched = watch();
   settle();
