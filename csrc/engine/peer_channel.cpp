@@ -244,6 +244,25 @@ Status PeerChannel::lost(const Status& broken) const {
   });
 }
 
+// Each may take all that the connection sends at a time: behind the first that
+// has sent, the next one is first at the next time.
+bool PeerChannel::flush() {
+  constexpr int kHalves = 3;
+  bool any = false;
+  const int first = firstToFlush_;
+  for (int i = 0; i < kHalves; ++i) {
+    const int which = (first + i) % kHalves;
+    const bool sent = which == 0 ? out_->flush()
+        : which == 1             ? transfers_->flush()
+                                 : lender_->flush();
+    if (sent && !any) {
+      firstToFlush_ = (which + 1) % kHalves;
+    }
+    any |= sent;
+  }
+  return any;
+}
+
 bool PeerChannel::pollOnce(int most) {
   if (!connection_) {
     return false;
@@ -257,9 +276,7 @@ bool PeerChannel::pollOnce(int most) {
       any |= connection_->poll(*this, broken, most);
     }
     if (broken.ok() && state_ == State::kOpen) {
-      any |= out_->flush();
-      any |= transfers_->flush();
-      any |= lender_->flush();
+      any |= flush();
     }
   }
   // A device is over with it in microseconds, and may not tell when.

@@ -262,6 +262,7 @@ class PeerChannel final : public ConnectionEvents,
       std::vector<RejectedRoute> rejected,
       bool began);
   bool pollOnce(int most);
+  bool flush();
   void detachIfDrained();
   void refuse(const MessageHeader& header);
   void limitAnswers();
@@ -295,6 +296,7 @@ class PeerChannel final : public ConnectionEvents,
   std::vector<RejectedRoute> rejected_;
   std::unique_ptr<Connection> connection_;
   int socket_ = -1;
+  int firstToFlush_ = 0; // of the halves that send
   std::string route_;
   // By route: of all connections so far, and of those since the last one that
   // the other end began.

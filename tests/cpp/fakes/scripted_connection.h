@@ -39,12 +39,13 @@ class ScriptedConnection final : public Connection {
     return mostPayload;
   }
   bool hasRoom(size_t /*payload*/) override {
-    return !full;
+    return !full && sincePoll < mostPerPoll;
   }
   bool send(const MessageHeader& header, ByteSpan payload) override {
-    if (full) {
+    if (full || sincePoll >= mostPerPoll) {
       return false;
     }
+    ++sincePoll;
     sent.push_back(header);
     sent.back().payloadSize = static_cast<uint32_t>(payload.size());
     return true;
@@ -97,6 +98,7 @@ class ScriptedConnection final : public Connection {
   }
   bool poll(ConnectionEvents& events, Status& broken, int /*most*/) override {
     broken = breakWith;
+    sincePoll = 0;
     return onPoll ? onPoll(events) : false;
   }
   bool claimCopy(CopyJob& job) override {
@@ -122,6 +124,7 @@ class ScriptedConnection final : public Connection {
   }
 
   size_t mostPayload = 64 * 1024;
+  size_t mostPerPoll = SIZE_MAX, sincePoll = 0; // messages that are sent
   bool full = false, pulling = false, pushing = false, ended = false;
   Replaceable replacing = Replaceable::kNever;
   MemoryRegistrar* registers = nullptr;
