@@ -128,6 +128,9 @@ void Lender::onForgotten(const MessageHeader& header) {
   if (found == lent_.end()) {
     return;
   }
+  std::erase_if(failedPuts_, [&](const auto& entry) {
+    return entry.second.region == header.id;
+  });
   // What it has asked for, and given up since.
   for (auto next = ofRegions_.lower_bound({header.id, 0});
        next != ofRegions_.end() && next->first == header.id;) {
@@ -161,6 +164,7 @@ void Lender::fail() {
   turns_.clear();
   asked_ = 0;
   arriving_.clear();
+  failedPuts_.clear();
   frame_.clear();
 }
 

@@ -70,13 +70,17 @@ class Lender {
     }
   };
   // What the peer writes to a GPU, and what is not there yet of it; shared with
-  // the copies, which may end later. Or what can't be written to memory of
-  // processors, of which more is still to come.
+  // the copies, which may end later.
   struct Arriving {
     size_t copies = 0;
     bool failed = false;
-    Fault fault = Fault::kNone; // why, if processors are to write
     bool last = false; // all of it has come
+  };
+  // What can't be written to memory of processors, of which more is still to
+  // come.
+  struct FailedPut {
+    uint64_t region;
+    Fault fault;
   };
   void lend(const RegionPtr& region);
   bool lendWaiting();
@@ -96,6 +100,7 @@ class Lender {
       ByteSpan bytes,
       const std::vector<std::span<std::byte>>& places);
   void putEnded(const MessageHeader& header, Fault fault);
+  Fault failureOf(const MessageHeader& header) const;
   bool answerArrived();
   void putPlainly(
       const MessageHeader& header,
@@ -125,7 +130,10 @@ class Lender {
   size_t asked_ = 0; // pieces of all streams
   Bytes frame_; // of the first in turn, if it waits for room
   std::vector<RegionPtr> waiting_; // to be lent when there is room
-  std::map<uint64_t, std::shared_ptr<Arriving>> arriving_; // by the peer's id
+  // By the peer's id:
+  std::map<uint64_t, std::shared_ptr<Arriving>> arriving_;
+  std::map<uint64_t, FailedPut> failedPuts_;
+  bool tooManyFailed_ = false; // to be kept: any write may be one of those
 };
 
 } // namespace dlslime

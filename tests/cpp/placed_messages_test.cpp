@@ -42,6 +42,14 @@ class PlacedMessages : public ScriptedChannel {
     begin.assign(bytes.begin(), bytes.end());
     return header;
   }
+  // A part of a write, not its last.
+  void part(uint64_t id, Fault fault) {
+    auto header = put({{0, 20'000}});
+    header.id = id;
+    header.slot = 0;
+    channel->onPlaced(header, fault);
+    ++sequence;
+  }
   void expectAnswer(FinishStatus status) {
     ASSERT_EQ(countSent(MessageType::kSettled), 1U);
     EXPECT_EQ(connection->sent.back().id, 5U);
@@ -68,6 +76,36 @@ TEST_F(PlacedMessages, PutGoesWhereItsPiecesAre) {
 TEST_F(PlacedMessages, FaultOfAPlaceIsAnswered) {
   channel->onPlaced(put({{0, 20'000}}), Fault::kReadOnly);
   expectAnswer(FinishStatus::kUnwritable);
+}
+
+TEST_F(PlacedMessages, FaultOfAnEarlierPartIsAnsweredAtTheEnd) {
+  part(5, Fault::kReadOnly);
+  channel->onPlaced(put({{0, 20'000}}), Fault::kNone);
+  expectAnswer(FinishStatus::kUnwritable);
+}
+
+// A peer may begin writes that fail, and never end them.
+TEST_F(PlacedMessages, WritesThatFailAreBoundedAndNoneIsCalledGood) {
+  for (uint64_t id = 100; id < 100 + 65'536; ++id) {
+    part(id, Fault::kReadOnly);
+  }
+  part(5, Fault::kReadOnly); // one more than is kept
+  channel->onPlaced(put({{0, 20'000}}), Fault::kNone);
+  expectAnswer(FinishStatus::kUnwritable);
+}
+
+TEST_F(PlacedMessages, WritesThatFailedAreForgottenWithTheirRegion) {
+  part(5, Fault::kReadOnly);
+  auto forgotten = message(MessageType::kForgotten, 0);
+  forgotten.id = region->handle().id;
+  deliver(forgotten);
+  EXPECT_EQ(region->lent, 0U);
+  auto resolve = message(MessageType::kResolve, 0);
+  resolve.id = region->handle().id;
+  resolve.address = region->handle().secret;
+  deliver(resolve); // lent anew
+  channel->onPlaced(put({{0, 20'000}}), Fault::kNone);
+  expectAnswer(FinishStatus::kOk);
 }
 
 TEST_F(PlacedMessages, PutThatIsNotWhollyUnderstoodHasNoPlaces) {

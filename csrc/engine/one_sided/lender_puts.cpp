@@ -9,7 +9,7 @@
 namespace dlslime {
 
 namespace {
-// Writes that have failed, or go to a GPU, and whose end has not come.
+// Writes that have failed, or those to GPUs, whose end has not come.
 constexpr size_t kMostArriving = 65536;
 
 size_t bytesOf(const std::vector<std::span<std::byte>>& places) {
@@ -71,7 +71,7 @@ void Lender::onPut(const MessageHeader& header, ByteSpan payload) {
 Placement Lender::placementOf(const MessageHeader& header, ByteSpan begin) {
   const auto region = lent(header.offset);
   if (!region || header.length > kMostPlaces || region->handle().readOnly ||
-      region->accelerator() != nullptr || arriving_.contains(header.id)) {
+      region->accelerator() != nullptr || failedPuts_.contains(header.id)) {
     return {};
   }
   return placesOfPut(header, *region, begin, header.payloadSize)
@@ -117,25 +117,36 @@ void Lender::putPlainly(
     const MessageHeader& header,
     ByteSpan bytes,
     const std::vector<std::span<std::byte>>& places) {
-  const auto failed = arriving_.find(header.id);
+  const auto failed = failedPuts_.find(header.id);
   putEnded(
       header,
-      failed == arriving_.end() ? scatterGuarded(bytes, places)
-                                : failed->second->fault);
+      failed == failedPuts_.end() ? scatterGuarded(bytes, places)
+                                  : failed->second.fault);
+}
+
+// Of all that has come of this write.
+Fault Lender::failureOf(const MessageHeader& header) const {
+  const auto failed = failedPuts_.find(header.id);
+  if (failed != failedPuts_.end()) {
+    return failed->second.fault;
+  }
+  return tooManyFailed_ ? Fault::kNoScratch : Fault::kNone;
 }
 
 // The bytes of one kPut are where they belong, unless there was a fault.
 void Lender::putEnded(const MessageHeader& header, Fault fault) {
-  if (fault != Fault::kNone && !arriving_.contains(header.id) &&
-      arriving_.size() < kMostArriving) {
-    auto& arriving = arriving_[header.id] = std::make_shared<Arriving>();
-    arriving->failed = true;
-    arriving->fault = fault;
-  }
   if (header.slot == 0) {
+    if (failedPuts_.size() >= kMostArriving) {
+      tooManyFailed_ |= fault != Fault::kNone;
+    } else if (fault != Fault::kNone) {
+      failedPuts_.insert({header.id, {header.offset, fault}});
+    }
     return;
   }
-  arriving_.erase(header.id);
+  if (fault == Fault::kNone) {
+    fault = failureOf(header);
+  }
+  failedPuts_.erase(header.id);
   const bool good = fault == Fault::kNone;
   answer(
       MessageType::kSettled,
