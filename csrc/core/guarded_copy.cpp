@@ -227,11 +227,12 @@ Fault gatherGuarded(std::span<const ByteSpan> pieces, std::byte* to) {
 Fault scatterGuarded(
     ByteSpan bytes,
     std::span<const std::span<std::byte>> places) {
-  const auto* const scratch = Scratch::ofThread(kLeastScratch);
-  if (scratch == nullptr) {
-    return Fault::kNoScratch;
-  }
   while (!places.empty()) {
+    // Anew each time: writeGuarded() may have got another one.
+    const auto* const scratch = Scratch::ofThread(kLeastScratch);
+    if (scratch == nullptr) {
+      return Fault::kNoScratch;
+    }
     const auto some = places.first(countTogether(places));
     const size_t size = bytesOf(some);
     if (together(some, [&](const iovec* to, int count) {
