@@ -73,7 +73,14 @@ class DescriptorCargo {
 
 // Somebody has said that nobody listens there, or nobody has said anything.
 ErrorCode connectCode(int error) {
-  return error == ECONNREFUSED ? ErrorCode::kPeerFailed : ErrorCode::kTimeout;
+  switch (error) {
+    case ECONNREFUSED:
+      return ErrorCode::kPeerFailed;
+    case EAGAIN: // it listens, and has as many waiting as it may
+      return ErrorCode::kExhausted;
+    default:
+      return ErrorCode::kTimeout;
+  }
 }
 
 } // namespace
@@ -119,6 +126,9 @@ ControlSocket::~ControlSocket() {
 SideSocket ControlSocket::release() {
   if (fd_) {
     unregisterForkFd(fd_.get());
+    // It also counts while a peer that is there takes nothing: one that is
+    // stopped for a while. The control socket tells of a host that is gone.
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
   }
   return {std::move(fd_), std::move(received_)};
 }

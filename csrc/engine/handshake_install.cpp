@@ -15,11 +15,13 @@ void Handshakes::settle(
   switch (welcome.verdict) {
     case Verdict::kAccepted:
       try {
+        makeSideSocket(attempt);
         attempt.connection = attempt.transport->finish(
             attempt.context, {std::move(welcome.blob), std::move(fds)});
         attempt.peerLast = welcome.lastSeen;
         attempt.peerUnexpected = welcome.unexpectedLimit;
-        attempt.deadline = deadlineAfter(kVerifyTime);
+        attempt.deadline = deadlineAfter(
+            needsSideSocket(*attempt.transport) ? kHandshakeTime : kVerifyTime);
       } catch (const Error& error) {
         tellProblem(attempt, error.what());
         if (error.status().code() == ErrorCode::kExhausted) {
@@ -66,18 +68,29 @@ void Handshakes::tellProblem(Attempt& attempt, const std::string& what) {
   }
 }
 
+// Throws: the attempt has failed.
+bool Handshakes::isVerified(Attempt& attempt, Confirm& confirm) {
+  try {
+    return attempt.connection->verify(confirm.blob);
+  } catch (const Error& error) {
+    // The second socket found no room, as the first one may: it is tried again.
+    if (error.status().code() == ErrorCode::kExhausted &&
+        needsSideSocket(*attempt.transport)) {
+      tellProblem(attempt, error.what());
+      throw;
+    }
+    tryAnother(attempt, error.what());
+    return false;
+  }
+}
+
 // True: this attempt is over, well. Throws: it has failed.
 bool Handshakes::verify(Attempt& attempt) {
   if (!attempt.connection) {
     return false;
   }
   Confirm confirm;
-  try {
-    if (!attempt.connection->verify(confirm.blob)) {
-      return false;
-    }
-  } catch (const Error& error) {
-    tryAnother(attempt, error.what());
+  if (!isVerified(attempt, confirm)) {
     return false;
   }
   if (attempt.request.than) {

@@ -174,17 +174,23 @@ void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
       attempt.request.key.policy,
       first ? SecretKind::kToken : SecretKind::kPair,
       {}};
-  makeSideSocket(attempt);
 }
 
+// It begins with the address by which the first socket got through.
 void Handshakes::makeSideSocket(Attempt& attempt) const {
+  auto record = attempt.request.record;
+  if (attempt.address < record.addresses.size()) {
+    const auto reached =
+        record.addresses.begin() + static_cast<ptrdiff_t>(attempt.address);
+    std::rotate(record.addresses.begin(), reached, record.addresses.end());
+  }
   auto hello = attempt.hello;
   hello.route = kSideRoute;
   hello.blob.clear();
   hello.descriptors = 0;
   hello.rejected.clear();
   attempt.context.sideSocket = [way = SideSocketWay{
-                                    attempt.request.record,
+                                    std::move(record),
                                     state_.self,
                                     attempt.greeting,
                                     attempt.request.secret(),

@@ -152,6 +152,7 @@ class Handshakes {
   bool tryNext(Attempt& attempt);
   void makeHello(Attempt& attempt, Transport& transport);
   void makeSideSocket(Attempt& attempt) const;
+  bool isVerified(Attempt& attempt, Confirm& confirm);
   void onSocket(const ChannelKey& key);
   void onAnswer(const ChannelKey& key);
   void onChallenge(Attempt& attempt, ByteSpan frame);

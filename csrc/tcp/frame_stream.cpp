@@ -1,6 +1,8 @@
 #include "tcp/frame_stream.h"
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -18,6 +20,8 @@ namespace {
 
 // Messages that go out together, or wait for the socket.
 constexpr size_t kMostKeptBytes = 2 * kMostFrameBytes;
+// Without an answer to what was sent to a peer that is gone.
+constexpr int kMostSilenceMs = 5000;
 
 ByteSpan bytesOf(const MessageHeader& header) {
   return std::as_bytes(std::span(&header, 1));
@@ -185,6 +189,16 @@ void FrameStream::putLast(const MessageHeader& header) {
     keep(bytesOf(header));
     flush();
   }
+}
+
+void FrameStream::expectEnd() {
+  dropUnsent();
+  setsockopt( // a unix socket needs none
+      fd_.get(),
+      IPPROTO_TCP,
+      TCP_USER_TIMEOUT,
+      &kMostSilenceMs,
+      sizeof(kMostSilenceMs));
 }
 
 bool FrameStream::flush() {

@@ -60,6 +60,8 @@ class FrameStream {
   // The peer's host has all that was put.
   bool allSent() const;
   void dropUnsent();
+  // The peer is gone, or its host: what was sent is waited for no longer.
+  void expectEnd();
 
   // Reads once. False: nothing has come.
   bool fill();

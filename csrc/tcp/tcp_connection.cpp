@@ -43,8 +43,10 @@ void PendingSocket::run(const OpenSideSocket& open) noexcept {
     return;
   } catch (const std::exception& error) {
     failed = inWords([&] {
+      const bool room = statusOf(error).code() != ErrorCode::kExhausted;
       return Status(
-          ErrorCode::kTransportFailed, std::string("TCP: ") + error.what());
+          room ? ErrorCode::kTransportFailed : ErrorCode::kExhausted,
+          std::string("TCP: ") + error.what());
     });
   }
   const std::lock_guard<std::mutex> guard(mutex_);
@@ -225,7 +227,7 @@ bool TcpConnection::poll(ConnectionEvents& events, Status& broken, int most) {
 void TcpConnection::peerClosed() {
   peerEnded_ = true;
   if (stream_) {
-    stream_->dropUnsent();
+    stream_->expectEnd();
   } else if (failed_.ok()) {
     failed_ = Status(
         ErrorCode::kTransportFailed,
@@ -240,6 +242,14 @@ void TcpConnection::sever() {
     last.type = kParting;
     stream_->putLast(last);
   }
+}
+
+// Nobody polls any more: what the socket had no room for goes out here.
+bool TcpConnection::close(bool atOnce) {
+  if (stream_) {
+    stream_->flush();
+  }
+  return atOnce || allSent();
 }
 
 bool TcpConnection::drained() const {

@@ -36,8 +36,9 @@ class PendingSocket {
 // in frames.
 class TcpConnection final : public Connection, private Gatherer {
  public:
-  // How long the other end may take to open its end.
-  static constexpr milliseconds kOpenTime{10000};
+  // How long the other end may take to open its end: less than a handshake, so
+  // that it is told why.
+  static constexpr milliseconds kOpenTime{9000};
 
   TcpConnection(
       std::shared_ptr<ReadySet> ready,
@@ -87,9 +88,7 @@ class TcpConnection final : public Connection, private Gatherer {
   }
   void sever() override;
   bool verify(Bytes& result) override;
-  bool close(bool atOnce) override {
-    return atOnce || allSent();
-  }
+  bool close(bool atOnce) override;
 
  private:
   bool canGather(size_t payload) override;

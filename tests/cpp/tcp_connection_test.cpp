@@ -77,6 +77,20 @@ TEST_F(TcpConnectionTest, SocketThatNeverComesBreaksIt) {
   EXPECT_TRUE(one.connection->allSent());
 }
 
+TEST_F(TcpConnectionTest, WantOfDescriptorsIsToldAsThat) {
+  open(one, [](TimePoint) -> SideSocket {
+    throw Error(ErrorCode::kExhausted, "no descriptors");
+  });
+  ASSERT_TRUE(eventually([&] { return woken == 1; }));
+  Bytes none;
+  try {
+    one.connection->verify(none);
+    ADD_FAILURE() << "it is there";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status().code(), ErrorCode::kExhausted);
+  }
+}
+
 TEST_F(TcpConnectionTest, ThreadThatWaitsOutlivesItAndClosesTheSocket) {
   auto [here, raw] = tcpEnds();
   const auto socket =

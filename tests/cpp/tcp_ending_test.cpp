@@ -122,5 +122,39 @@ TEST_F(TcpEnding, CloseWaitsForWhatThePeerHasNotGot) {
   pollUntil([&] { return other.events.messages.size() == sent; });
 }
 
+// A peer that is only stopped answers, and takes nothing for as long as it is:
+// that is no reason to end the connection, unless its control socket has ended.
+TEST_F(TcpEnding, SilenceCountsOnlyWhereThePeerIsGone) {
+  auto ends = tcpEnds();
+  const int fd = ends[0].get();
+  open(one, std::move(ends[0]));
+  const auto most = [&] {
+    int value = -1;
+    socklen_t size = sizeof(value);
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &value, &size), 0);
+    return value;
+  };
+  EXPECT_EQ(most(), 0);
+  one.connection->peerClosed();
+  EXPECT_EQ(most(), 5000);
+}
+
+TEST_F(TcpEnding, CloseSendsWhatTheSocketHadNoRoomFor) {
+  openBoth(4096);
+  uint64_t sent = 0;
+  while (one.send(sent, 20000)) {
+    ++sent;
+  }
+  EXPECT_TRUE(eventually([&] {
+    other.poll();
+    return one.connection->close(false);
+  }));
+  EXPECT_TRUE(eventually([&] {
+    other.poll();
+    return other.events.messages.size() == sent;
+  }));
+  other.expectMessages(sent, 20000);
+}
+
 } // namespace
 } // namespace dlslime::tcp

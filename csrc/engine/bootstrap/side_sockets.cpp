@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <utility>
 
@@ -18,10 +19,19 @@ namespace {
 // As many handshakes may be under way at once.
 constexpr size_t kMostExpected = 256;
 
+// False: it is not by the deadline.
+bool isReady(int fd, short wanted, TimePoint deadline) {
+  pollfd entry{fd, wanted, 0};
+  int count = 0;
+  do {
+    count = poll(&entry, 1, pollTimeoutMs(deadline));
+  } while (count < 0 && errno == EINTR);
+  return count == 1;
+}
+
 ControlSocket connectedTo(const std::string& address, TimePoint deadline) {
   auto socket = ControlSocket::startConnecting(address);
-  pollfd writable{socket.fd(), POLLOUT, 0};
-  if (poll(&writable, 1, pollTimeoutMs(deadline)) != 1) {
+  if (!isReady(socket.fd(), POLLOUT, deadline)) {
     throw Error(ErrorCode::kTimeout, "no answer in time");
   }
   socket.finishConnecting();
@@ -104,8 +114,7 @@ namespace {
 
 Challenge awaitChallenge(ControlSocket& socket, TimePoint deadline) {
   for (;;) {
-    pollfd readable{socket.fd(), POLLIN, 0};
-    if (poll(&readable, 1, pollTimeoutMs(deadline)) != 1) {
+    if (!isReady(socket.fd(), POLLIN, deadline)) {
       throw Error(
           ErrorCode::kTimeout,
           "the peer has accepted the second socket, but does not answer");
@@ -123,6 +132,9 @@ proven(const SideSocketWay& way, ControlSocket socket, TimePoint deadline) {
   greeting.nonce = randomBytes(kNonceBytes);
   socket.sendFrame(encode(greeting));
   const auto challenge = awaitChallenge(socket, deadline);
+  if (challenge.verdict == Verdict::kLater) {
+    throw Error(ErrorCode::kExhausted, challenge.text);
+  }
   const SessionKey key(way.secret, greeting, challenge.nonce);
   if (challenge.verdict != Verdict::kAccepted ||
       !key.provenBy(challenge.proof)) {
@@ -144,6 +156,7 @@ SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
     return proven(way, std::move(socket), deadline);
   }
   std::string tried;
+  auto code = ErrorCode::kPeerFailed;
   for (const auto& address : way.record.addresses) {
     const bool last = &address == &way.record.addresses.back();
     const auto now = Clock::now();
@@ -153,10 +166,12 @@ SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
     } catch (const Error& error) {
       tried +=
           (tried.empty() ? "" : "; ") + address + " (" + error.what() + ")";
+      if (error.status().code() == ErrorCode::kExhausted) {
+        code = ErrorCode::kExhausted;
+      }
     }
   }
-  throw Error(
-      ErrorCode::kPeerFailed, "its second socket can't be opened: " + tried);
+  throw Error(code, "its second socket can't be opened: " + tried);
 }
 
 } // namespace dlslime
