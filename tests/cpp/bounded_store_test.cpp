@@ -47,10 +47,13 @@ class SilentStore final : public Rendezvous {
   std::string error_; // the same
 };
 
-Status joined(Engine& engine, const std::shared_ptr<Rendezvous>& store) {
+Status joined(
+    Engine& engine,
+    const std::shared_ptr<Rendezvous>& store,
+    milliseconds limit = kAnHour) {
   GroupOptions options;
   options.name = "silent";
-  options.timeout = milliseconds(100);
+  options.timeout = limit;
   options.rendezvous = store;
   try {
     engine.leave(*engine.join(std::move(options)));
@@ -63,7 +66,7 @@ Status joined(Engine& engine, const std::shared_ptr<Rendezvous>& store) {
 TEST(BoundedStore, StoreThatNeverAnswersIsATimeOutOfTheGroup) {
   Engine engine{Config{}};
   const auto store = std::make_shared<SilentStore>();
-  const auto status = joined(engine, store);
+  const auto status = joined(engine, store, milliseconds(100));
   EXPECT_EQ(status.code(), ErrorCode::kTimeout);
   EXPECT_NE(status.message().find("has not answered"), std::string::npos)
       << status.message();

@@ -31,7 +31,7 @@ class EngineFrames : public ::testing::TestWithParam<FramesWay> {
     return [source = carriers, policy](GroupOptions& options) {
       options.carrierSource = source;
       options.route = policy;
-      options.timeout = milliseconds(5000);
+      options.timeout = milliseconds(20000);
     };
   }
 

@@ -19,7 +19,7 @@ Cluster::Options by(const Carriers& carriers) {
   return [=](GroupOptions& options) {
     options.carrierSource = carriers;
     options.route = RoutePolicy::kGloo;
-    options.timeout = milliseconds(5000);
+    options.timeout = milliseconds(20000);
   };
 }
 

@@ -33,7 +33,7 @@ struct Visitor {
   Status tell(size_t bytes, unsigned seed) {
     const auto sent = makeSend(endpoint.peer(), kTag, pattern(bytes, seed));
     engine->send(*endpoint.group(), sent);
-    if (!engine->wait(*sent, deadlineAfter(milliseconds(5000)))) {
+    if (!engine->wait(*sent, deadlineAfter(milliseconds(20000)))) {
       return {ErrorCode::kTimeout, "it was neither taken nor refused"};
     }
     return sent->status();

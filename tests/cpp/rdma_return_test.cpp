@@ -149,7 +149,7 @@ TEST_F(RdmaReturn, PortThatComesUpIsNothingToWhoNeverReturns) {
 }
 
 TEST_F(RdmaReturn, OldAddressIsNotUsedForLong) {
-  start(ifTold);
+  RdmaPair::start(ifTold, FallbackPolicy::kForbid);
   fabric.setGid("nic0", 0, ipv4Gid(10, 9, 0, 77));
   ASSERT_TRUE(eventually([&] { return replaced(0) > 0 && replaced(1) > 0; }));
   EXPECT_GT(log.count("its address has changed"), 0U) << log.all();
@@ -160,11 +160,15 @@ TEST_F(RdmaReturn, OldAddressIsNotUsedForLong) {
 class RdmaRailReturn : public RdmaReturn {
  protected:
   RdmaRailReturn() : RdmaReturn(twoNetworks()) {}
-  void start(const Change& change) {
-    RdmaPair::start([change](Config& config, int rank) {
-      config.rdma.nics = "nic" + std::to_string(rank);
-      change(config, rank);
-    });
+  void start(
+      const Change& change,
+      FallbackPolicy fallback = FallbackPolicy::kAllow) {
+    RdmaPair::start(
+        [change](Config& config, int rank) {
+          config.rdma.nics = "nic" + std::to_string(rank);
+          change(config, rank);
+        },
+        fallback);
   }
   bool bothGoByNics(const std::string& letters) {
     return eventually(
@@ -196,7 +200,7 @@ TEST_F(RdmaRailReturn, NicIsUsedAgainWhenTheCableIsBack) {
 }
 
 TEST_F(RdmaRailReturn, PortThatSaysThatItIsDownIsLeftAtOnce) {
-  start(ifTold);
+  start(ifTold, FallbackPolicy::kForbid);
   const Traffic traffic(bothWays());
   fabric.setPort("nic0b", 0, IBV_PORT_DOWN);
   ASSERT_TRUE(bothGoByNics("a")) << log.all();

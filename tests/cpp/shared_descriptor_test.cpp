@@ -9,6 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "world.h"
 
 namespace dlslime::testing {
@@ -68,6 +70,11 @@ class LatePage {
   bool good_ = false;
 };
 
+auto threads() {
+  const std::filesystem::directory_iterator all("/proc/self/task");
+  return std::distance(std::filesystem::begin(all), std::filesystem::end(all));
+}
+
 std::string problemAt(const LatePage& page, int number) {
   try {
     fetchDescriptor(kSelf, number, {page.address(), 1});
@@ -95,13 +102,13 @@ TEST(SharedDescriptorTest, ProcessThatIsRepeatedlyLateIsAskedNoMore) {
   for (int i = 0; i < 8; ++i) {
     LatePage page;
     ASSERT_TRUE(page.good()) << "no userfaultfd: " << errnoText(errno);
+    const auto before = threads();
     const auto problem = problemAt(page, some.get());
     EXPECT_NE(problem.find(silence), std::string::npos) << problem;
-    EXPECT_TRUE(page.awaited());
+    EXPECT_TRUE(eventually([&] { return page.awaited(); }));
     page.provide();
-    // Its thread ends, and says so.
-    ASSERT_TRUE(eventually([&] { return !page.awaited(); }));
-    std::this_thread::sleep_for(milliseconds(50));
+    // Its thread says so, and ends.
+    ASSERT_TRUE(eventually([&] { return threads() <= before; }));
   }
   LatePage page;
   const auto problem = problemAt(page, some.get());

@@ -127,11 +127,21 @@ class Launch:
         return _agent().ask("await_launch", self._ticket, seconds, seconds=seconds)
 
 
+_WORKERS = 8  # of pytest-xdist, at most
+_ports = itertools.count(random.randrange(1 << 16))
+
+
 def free_port() -> int:
-    """A TCP port of this node that nobody uses now, and that the kernel gives to nobody."""
+    """A TCP port of this node that nobody uses now, and that the kernel gives to nobody.
+
+    Its user binds it some time later: no other worker of pytest-xdist is given it, and this one
+    gets it again only after all others.
+    """
     least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    each = least // 2 // _WORKERS
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
     while True:
-        port = random.randrange(least // 2, least)
+        port = least // 2 + number * each + next(_ports) % each
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((ADDRESS, port))
             return port

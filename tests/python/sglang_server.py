@@ -229,7 +229,7 @@ class Server:
 
     def ask(self, room: int, pages: Pages, aux: int) -> Any:
         """Takes decode's steps for a request, up to where it waits for prefill."""
-        until = time.monotonic() + 20
+        until = time.monotonic() + 20 * nodes.PATIENCE
         while not self.manager.try_ensure_parallel_info(self.address):
             assert time.monotonic() < until, "prefill did not register in time"
             time.sleep(0.05)
@@ -251,7 +251,7 @@ def indices(pages: Pages) -> Any:
     return np.array(pages, dtype=np.int32)
 
 
-def states(poller: Any, last: str, seconds: float = 20) -> list[str]:
+def states(poller: Any, last: str, seconds: float = 20 * nodes.PATIENCE) -> list[str]:
     """Polls a sender or receiver until it is in the state `last`; returns all that it was in."""
     from sglang.srt.disaggregation.base.conn import KVPoll
 

@@ -129,7 +129,7 @@ def _forked(rank: int, size: int) -> None:
     for thread in threads:
         thread.start()
     try:
-        assert [fork_and_run(let_go) for _ in range(200)] == [0] * 200
+        assert [fork_and_run(let_go) for _ in range(100)] == [0] * 100
     finally:
         stop.set()
         for thread in threads:
@@ -137,7 +137,7 @@ def _forked(rank: int, size: int) -> None:
 
 
 def test_forked_children_let_go_of_them() -> None:
-    run_world(_forked, 1, fresh=True)
+    run_world(_forked, 1, fresh=True, timeout=300)
 
 
 def test_what_cant_be_made_is_an_error() -> None:

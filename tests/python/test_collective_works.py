@@ -268,9 +268,10 @@ def test_death_in_a_collective_is_told_as_any_other() -> None:
 
 
 def _late_mate(rank: int, size: int) -> None:
-    group, other = dist.new_group(timeout=datetime.timedelta(seconds=1)), dist.new_group()
+    group, other = dist.new_group(), dist.new_group()
     add_up(group)
     add_up(other)
+    group.set_timeout(datetime.timedelta(seconds=1))
     if rank == 1:
         await_key("over", SOON)
         return

@@ -200,10 +200,13 @@ def check(
 
 @dlslime_only
 @pytest.mark.usefixtures("_fake_gpus")
+@pytest.mark.timeout(1300)
 @pytest.mark.alone  # steps have seconds, and tell calls that are held up from others by them
 def test_every_step_passes_without_a_gpu(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    status, found, output = check(tmp_path, "--fake", OUT=str(out))
+    status, found, output = check(
+        tmp_path, "--fake", "--budget", "1100", timeout=1200, OUT=str(out)
+    )
     assert status == 0, output
     assert found["complete"]
     assert json.loads((out / "gpu.json").read_text()) == found

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from ending import SOON
 from harness import (
     all_routes,
     await_key,
@@ -181,7 +182,7 @@ def _abort_wakes(rank: int, size: int, how: str) -> None:
             thread.join()
         with pytest.raises(RuntimeError):
             large.wait()
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < SOON
         assert sorted(woken) == [0, 1, 2, 9]
 
 
@@ -255,7 +256,7 @@ def _destroy_with_pending(rank: int, size: int) -> None:
     works = [dist.irecv(blank(10), 1 - rank, tag=t) for t in range(20)]
     start = time.monotonic()
     dist.destroy_process_group()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < SOON
     for work in works:
         with pytest.raises(RuntimeError):
             work.wait()

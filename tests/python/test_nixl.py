@@ -19,7 +19,16 @@ import torch
 from dlslime_backend.compat.nixl import _bindings as b
 from dlslime_backend.compat.nixl import nixl_agent, nixl_agent_config, nixl_thread_sync_t
 from dlslime_backend.compat.nixl._api import nixl_xfer_handle
-from harness import await_death, await_key, dlslime_only, run_world, send_signal, stopped, tell
+from harness import (
+    PATIENCE,
+    await_death,
+    await_key,
+    dlslime_only,
+    run_world,
+    send_signal,
+    stopped,
+    tell,
+)
 from patterns import pattern
 from wheels import made, pip
 
@@ -57,7 +66,7 @@ def test_every_call_does_what_nixls_own_does() -> None:
     assert ours == theirs
 
 
-def _wait(agent: nixl_agent, handle: nixl_xfer_handle, seconds: float = 30.0) -> str:
+def _wait(agent: nixl_agent, handle: nixl_xfer_handle, seconds: float = 30.0 * PATIENCE) -> str:
     """Waits for a transfer: its state, or the name of what it raises."""
     until = time.monotonic() + seconds
     try:

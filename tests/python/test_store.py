@@ -147,7 +147,8 @@ def _host_of_the_store_ends(rank: int, size: int) -> None:
 
 
 def test_host_of_the_store_may_end_at_once() -> None:
-    run_world(_host_of_the_store_ends, 3, init=False, sync_end=False)
+    env = {"DLSLIME_LINGER_MS": "60000"}  # the others may be slow to read what it leaves
+    run_world(_host_of_the_store_ends, 3, env=env, init=False, sync_end=False)
 
 
 def _store_that_fails(rank: int, size: int) -> None:

@@ -159,7 +159,7 @@ def _full(rank: int, size: int, most: int) -> None:
         with contextlib.suppress(TimeoutError, dist.DistBackendError):
             for number in range(most):
                 write = endpoint.write_with_imm(side.region, side.remote, [(0, 0, 1)], imm=number)
-                write.wait(1)
+                write.wait(1 if acknowledged else 60)  # the first one connects
                 acknowledged += 1
         endpoint.close()
         tell("acknowledged", str(acknowledged))

@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 
 import gpus
+import nodes
 from vllm_files import find_vllm
 
 LAYERS = 3
@@ -117,16 +118,20 @@ class Engine:
                 if entry.kv_transfer_params:
                     self.answers[entry.request_id] = entry.kv_transfer_params
 
-    def run(self, until: Any, seconds: float = 20) -> None:
+    def run(self, until: Any, seconds: float = 20 * nodes.PATIENCE) -> None:
         """Steps until something is true, at the pace of a large model while blocks are loaded.
 
-        Requests that have theirs do not end before the others have come to them.
+        Requests that have theirs do not end before the others have come to them: the longer that
+        takes, the slower are the steps, of which each makes a token.
         """
         deadline = time.monotonic() + seconds
+        pause = 0.05
         while not until():
             assert time.monotonic() < deadline, "it takes too long"
             self.step()
-            time.sleep(0.05 if self._loads() else 0.001)
+            loads = self._loads()
+            time.sleep(pause if loads else 0.001)
+            pause = min(pause * 1.3, 1.0) if loads else 0.05
 
     def _loads(self) -> bool:
         every = self.scheduler.requests.values()

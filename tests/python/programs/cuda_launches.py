@@ -24,7 +24,7 @@ from polling import eventually
 from refusal import refused
 
 SIZE = 1_000_000
-LIMIT = timedelta(seconds=4 if gpus.REAL else 7)
+LIMIT = timedelta(seconds=4 if gpus.REAL else 20)
 MESSAGES = 3
 
 
