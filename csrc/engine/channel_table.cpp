@@ -167,6 +167,9 @@ void ChannelTable::onSocket(uint64_t token) {
         error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
     if (!waits && !(unheard && entry.channel->sever(why))) {
       entry.channel->peerClosed(why);
+      if (unheard) { // nor does anything come by another socket
+        entry.channel->fail(why);
+      }
     }
     return;
   }

@@ -28,6 +28,9 @@ constexpr int kKeepIdleSeconds = 10;
 constexpr int kKeepIntervalSeconds = 5;
 constexpr int kKeepProbes = 3;
 constexpr int kUserTimeoutMs = 25000; // the same for what was sent
+// It also counts while a peer that is there takes nothing, because it is
+// stopped for a while.
+constexpr int kSideTimeoutMs = 120000;
 
 UniqueFd makeSocket(int family) {
   UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -126,9 +129,9 @@ ControlSocket::~ControlSocket() {
 SideSocket ControlSocket::release() {
   if (fd_) {
     unregisterForkFd(fd_.get());
-    // It also counts while a peer that is there takes nothing: one that is
-    // stopped for a while. The control socket tells of a host that is gone.
-    trySetting(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
+    if (!isUnix(fd_.get())) { // the control socket tells of a host that is gone
+      trySetting(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, kSideTimeoutMs);
+    }
   }
   return {std::move(fd_), std::move(received_)};
 }

@@ -39,8 +39,8 @@ class ControlSocket {
  public:
   static constexpr size_t kMostFrameBytes = 64 * 1024;
 
-  // Throws Error: kPeerFailed if nobody listens there, else kTimeout: it has no
-  // room for us now, there is no way to it, ...
+  // Throws Error: kPeerFailed if nobody listens there, kExhausted if it has no
+  // room for us now, else kTimeout: there is no way to it, ...
   static ControlSocket connectTo(const std::string& abstractName);
   // Begins to connect to "10.9.0.1:4711". Throws the same.
   static ControlSocket startConnecting(const std::string& address);

@@ -128,9 +128,9 @@ void Lender::onForgotten(const MessageHeader& header) {
   if (found == lent_.end()) {
     return;
   }
-  std::erase_if(failedPuts_, [&](const auto& entry) {
-    return entry.second.region == header.id;
-  });
+  failedPuts_.erase(
+      failedPuts_.lower_bound({header.id, 0}),
+      failedPuts_.upper_bound({header.id, UINT64_MAX}));
   // What it has asked for, and given up since.
   for (auto next = ofRegions_.lower_bound({header.id, 0});
        next != ofRegions_.end() && next->first == header.id;) {
@@ -144,6 +144,7 @@ void Lender::onForgotten(const MessageHeader& header) {
   }
   --found->second->lent;
   lent_.erase(found);
+  tooManyFailed_ &= !lent_.empty();
 }
 
 void Lender::addShownInUse(std::set<uint64_t>& ids) const {

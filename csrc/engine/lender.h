@@ -76,12 +76,6 @@ class Lender {
     bool failed = false;
     bool last = false; // all of it has come
   };
-  // What can't be written to memory of processors, of which more is still to
-  // come.
-  struct FailedPut {
-    uint64_t region;
-    Fault fault;
-  };
   void lend(const RegionPtr& region);
   bool lendWaiting();
   void lendOrRefuse(const RegionPtr& region);
@@ -130,9 +124,10 @@ class Lender {
   size_t asked_ = 0; // pieces of all streams
   Bytes frame_; // of the first in turn, if it waits for room
   std::vector<RegionPtr> waiting_; // to be lent when there is room
-  // By the peer's id:
-  std::map<uint64_t, std::shared_ptr<Arriving>> arriving_;
-  std::map<uint64_t, FailedPut> failedPuts_;
+  std::map<uint64_t, std::shared_ptr<Arriving>> arriving_; // by the peer's id
+  // What can't be written to memory of processors, of which more is still to
+  // come: the same, each behind the id of its region.
+  std::map<std::pair<uint64_t, uint64_t>, Fault> failedPuts_;
   bool tooManyFailed_ = false; // to be kept: any write may be one of those
 };
 

@@ -69,7 +69,7 @@ void Membership::remove(Group& group, bool aborted) {
         link.remoteGroup,
         static_cast<uint32_t>(group.rank()),
         aborted);
-    link.channel->out().flush();
+    link.channel->out().flushQueued();
   }
   lastGroup_ = nullptr;
   groups_.erase(group.id());

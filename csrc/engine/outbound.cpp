@@ -182,7 +182,7 @@ bool Outbound::trySend(Queued& entry) {
   return true;
 }
 
-bool Outbound::flush() {
+bool Outbound::flushQueued() {
   if (severed_ || !flushUnconfirmed()) {
     return false;
   }
@@ -193,15 +193,12 @@ bool Outbound::flush() {
     outbox_.pop_front();
     any = true;
   }
-  if (outbox_.empty() && !streams_.empty()) {
-    any |= flushStreams();
-  }
   return any;
 }
 
 bool Outbound::flushStreams() {
   bool any = false;
-  for (int i = 0; i < kPiecesPerFlush && !streams_.empty(); ++i) {
+  for (int i = 0; i < kPiecesPerFlush && !streams_.empty() && mayGo(); ++i) {
     Stream stream = streams_.front();
     streams_.pop_front();
     const auto* const exposure = exposures_.find(stream.id);

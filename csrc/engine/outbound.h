@@ -73,8 +73,10 @@ class Outbound {
   // Takes back a send that is queued or announced; it ends with `why` unless
   // the receiver has matched it.
   void cancel(const OperationPtr& operation, const Status& why);
-  // Moves what had to wait for room. True if anything moved.
-  bool flush();
+  // Moves what had to wait for room: what was queued, and then pieces of what
+  // the receiver has asked for. True if anything moved.
+  bool flushQueued();
+  bool flushStreams();
   // Messages without bytes of an operation that wait for room: a peer that
   // reads none of them may go on asking for more.
   size_t waitingControls() const {
@@ -171,7 +173,6 @@ class Outbound {
   void announceFailed(Queued& entry, Fault fault);
   static Status unreadable(const Operation& operation, Fault fault);
   OperationPtr forget(uint64_t id);
-  bool flushStreams();
   bool streamPiece(Stream& stream);
   static ByteSpan fromGpu(Exposure& exposure, size_t most);
   RemoteBuffer expose(uint64_t id, const Operation& operation);

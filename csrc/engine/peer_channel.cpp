@@ -244,15 +244,17 @@ Status PeerChannel::lost(const Status& broken) const {
   });
 }
 
-// Each may take all that the connection sends at a time: behind the first that
-// has sent, the next one is first at the next time.
+// Nothing goes before what is queued. The others may each take all that the
+// connection sends at a time: behind the first that has sent, the next one is
+// first at the next time.
 bool PeerChannel::flush() {
   constexpr int kHalves = 3;
+  const bool queued = out_->flushQueued();
   bool any = false;
   const int first = firstToFlush_;
   for (int i = 0; i < kHalves; ++i) {
     const int which = (first + i) % kHalves;
-    const bool sent = which == 0 ? out_->flush()
+    const bool sent = which == 0 ? out_->flushStreams()
         : which == 1             ? transfers_->flush()
                                  : lender_->flush();
     if (sent && !any) {
@@ -260,7 +262,7 @@ bool PeerChannel::flush() {
     }
     any |= sent;
   }
-  return any;
+  return any || queued;
 }
 
 bool PeerChannel::pollOnce(int most) {

@@ -26,8 +26,9 @@ class ReadySet {
   void lookNow();
   // Makes fd() readable.
   void wake();
-  // Between these two a thread sleeps on fd(): what others' looks take keeps
-  // it readable, since the look of the sleeping thread was before.
+  // Between these two a thread looks for the last time, and sleeps on fd().
+  // What any look takes meanwhile makes it readable: that thread may not see
+  // it.
   void beginSleep();
   void endSleep();
 

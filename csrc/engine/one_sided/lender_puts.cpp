@@ -71,7 +71,8 @@ void Lender::onPut(const MessageHeader& header, ByteSpan payload) {
 Placement Lender::placementOf(const MessageHeader& header, ByteSpan begin) {
   const auto region = lent(header.offset);
   if (!region || header.length > kMostPlaces || region->handle().readOnly ||
-      region->accelerator() != nullptr || failedPuts_.contains(header.id)) {
+      region->accelerator() != nullptr ||
+      failedPuts_.contains({header.offset, header.id})) {
     return {};
   }
   return placesOfPut(header, *region, begin, header.payloadSize)
@@ -117,18 +118,18 @@ void Lender::putPlainly(
     const MessageHeader& header,
     ByteSpan bytes,
     const std::vector<std::span<std::byte>>& places) {
-  const auto failed = failedPuts_.find(header.id);
+  const auto failed = failedPuts_.find({header.offset, header.id});
   putEnded(
       header,
       failed == failedPuts_.end() ? scatterGuarded(bytes, places)
-                                  : failed->second.fault);
+                                  : failed->second);
 }
 
 // Of all that has come of this write.
 Fault Lender::failureOf(const MessageHeader& header) const {
-  const auto failed = failedPuts_.find(header.id);
+  const auto failed = failedPuts_.find({header.offset, header.id});
   if (failed != failedPuts_.end()) {
-    return failed->second.fault;
+    return failed->second;
   }
   return tooManyFailed_ ? Fault::kNoScratch : Fault::kNone;
 }
@@ -136,17 +137,21 @@ Fault Lender::failureOf(const MessageHeader& header) const {
 // The bytes of one kPut are where they belong, unless there was a fault.
 void Lender::putEnded(const MessageHeader& header, Fault fault) {
   if (header.slot == 0) {
-    if (failedPuts_.size() >= kMostArriving) {
-      tooManyFailed_ |= fault != Fault::kNone;
-    } else if (fault != Fault::kNone) {
-      failedPuts_.insert({header.id, {header.offset, fault}});
+    const auto id = std::pair(header.offset, header.id);
+    if (fault == Fault::kNone || failedPuts_.contains(id)) {
+      return;
+    }
+    if (failedPuts_.size() < kMostArriving) {
+      failedPuts_.insert({id, fault});
+    } else {
+      tooManyFailed_ = true;
     }
     return;
   }
   if (fault == Fault::kNone) {
     fault = failureOf(header);
   }
-  failedPuts_.erase(header.id);
+  failedPuts_.erase({header.offset, header.id});
   const bool good = fault == Fault::kNone;
   answer(
       MessageType::kSettled,
