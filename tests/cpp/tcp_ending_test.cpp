@@ -1,4 +1,5 @@
 // How connections over TCP end: severed, closed, or with the peer.
+#include "engine/control_socket.h"
 #include "fakes/tcp_ends.h"
 
 namespace dlslime::tcp {
@@ -122,21 +123,20 @@ TEST_F(TcpEnding, CloseWaitsForWhatThePeerHasNotGot) {
   pollUntil([&] { return other.events.messages.size() == sent; });
 }
 
-// A peer that is only stopped answers, and takes nothing for as long as it is:
-// that is no reason to end the connection, unless its control socket has ended.
+// A peer that is only stopped answers, and takes nothing for as long as it is.
 TEST_F(TcpEnding, SilenceCountsOnlyWhereThePeerIsGone) {
   auto ends = tcpEnds();
   const int fd = ends[0].get();
-  open(one, std::move(ends[0]));
+  open(one, ControlSocket(std::move(ends[0])).release().fd);
   const auto most = [&] {
     int value = -1;
     socklen_t size = sizeof(value);
     EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &value, &size), 0);
     return value;
   };
-  EXPECT_EQ(most(), 0);
+  EXPECT_EQ(most(), 120'000);
   one.connection->peerClosed();
-  EXPECT_EQ(most(), 5000);
+  EXPECT_EQ(most(), 5'000);
 }
 
 TEST_F(TcpEnding, CloseSendsWhatTheSocketHadNoRoomFor) {

@@ -12,13 +12,12 @@ import functools
 import itertools
 import multiprocessing
 import os
-import random
 import socket
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -128,7 +127,7 @@ class Launch:
 
 
 _WORKERS = 8  # of pytest-xdist, at most
-_ports = itertools.count(random.randrange(1 << 16))
+_ports: dict[int, Iterator[int]] = {}  # by process: one that is forked inherits its parent's
 
 
 def free_port() -> int:
@@ -140,8 +139,9 @@ def free_port() -> int:
     least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     each = least // 2 // _WORKERS
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+    ports = _ports.setdefault(os.getpid(), itertools.count(101 * os.getpid()))
     while True:
-        port = least // 2 + number * each + next(_ports) % each
+        port = least // 2 + number * each + next(ports) % each
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((ADDRESS, port))
             return port

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ending import SOON
+from ending import NEVER, SOON
 from harness import (
     all_routes,
     await_key,
@@ -190,7 +190,7 @@ def _abort_wakes(rank: int, size: int, how: str) -> None:
 @all_routes
 @pytest.mark.parametrize("how", ["group", "backend", "process group"])
 def test_abort_wakes_every_waiter(env: dict[str, str], how: str) -> None:
-    run_world(_abort_wakes, 2, how, env=env, fresh=True)
+    run_world(_abort_wakes, 2, how, env=env, fresh=True, group_timeout=NEVER, timeout=NEVER)
 
 
 def _abort_of_one_group(rank: int, size: int) -> None:
@@ -265,7 +265,7 @@ def _destroy_with_pending(rank: int, size: int) -> None:
 @dlslime_only
 @all_routes
 def test_destroy_ends_pending_receives(env: dict[str, str]) -> None:
-    run_world(_destroy_with_pending, 2, env=env)
+    run_world(_destroy_with_pending, 2, env=env, group_timeout=NEVER, timeout=NEVER)
 
 
 def _work_outlives_group(rank: int, size: int) -> None:

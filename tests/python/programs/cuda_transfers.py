@@ -103,6 +103,7 @@ def streams_keep_the_order(rank: int, peer: int) -> None:
     """What the stream computes is written; what was read is there behind it."""
     mine = torch.zeros(PAGES, PAGE, dtype=torch.uint8, device="cuda")
     source = pages_of(rank).cuda()
+    gpus.settle()  # another stream than the one that fills them uses them
     region = dlslime_backend.register(mine)
     remote = remote_of(region)
     link = dlslime_backend.peer(peer)

@@ -36,6 +36,7 @@ def _operators() -> None:
 def _streams() -> None:
     stream = torch.Stream(device="cuda:0")
     source = torch.ones(1000, device="cuda")
+    assert source.sum().item() == 1000  # and its own stream, which filled it, is over with it
     with fake_gpu.on(stream):
         target = torch.zeros(1000, device="cuda")
         for _ in range(20):  # each begins late: the host is ahead
@@ -54,6 +55,7 @@ def _copies_do_not_block_the_host() -> None:
     assert driver.cuMemHostRegister_v2(word, ctypes.c_size_t(4096), 3) == 0
     stream = torch.Stream(device="cuda:0")
     source = torch.arange(6, device="cuda").view(2, 3)
+    assert source.sum().item() == 15  # as above
     with fake_gpu.on(stream):
         address = ctypes.c_uint64(ctypes.addressof(word))
         held = ctypes.c_void_p(stream.stream_id)
