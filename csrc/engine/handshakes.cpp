@@ -178,6 +178,9 @@ void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
 
 // It begins with the address by which the first socket got through.
 void Handshakes::makeSideSocket(Attempt& attempt) const {
+  if (!needsSideSocket(*attempt.transport)) {
+    return;
+  }
   auto record = attempt.request.record;
   if (attempt.address < record.addresses.size()) {
     const auto reached =
