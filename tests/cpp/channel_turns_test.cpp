@@ -1,7 +1,6 @@
 // What goes out where a connection sends little at a time.
 #include <gtest/gtest.h>
 
-#include "engine/region.h"
 #include "fakes/scripted_channel.h"
 
 namespace dlslime::testing {
@@ -14,19 +13,16 @@ class ChannelTurns : public ScriptedChannel {
     endpoint.send(*group, send);
     auto request = message(MessageType::kRequest, 5);
     request.id = connection->sent.back().id;
-    connection->mostPerPoll = 1;
     deliver(request);
     const auto region =
         endpoint.regions.add({memory.data(), memory.size()}, "memory", nullptr);
-    auto resolve = message(MessageType::kResolve, 0);
-    resolve.id = region->handle().id;
-    resolve.address = region->handle().secret;
-    deliver(resolve);
+    lend(region);
     const FramePiece piece{0, memory.size()};
     const auto bytes = std::as_bytes(std::span(&piece, 1));
     auto fetch = message(MessageType::kFetch, 0);
     fetch.id = 9;
     fetch.offset = region->handle().id;
+    connection->mostPerPoll = 1;
     deliver(fetch, Bytes(bytes.begin(), bytes.end()));
     connection->sent.clear();
   }

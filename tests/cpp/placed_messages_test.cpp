@@ -2,7 +2,6 @@
 // channel says of where they belong, and what it makes of their end.
 #include <gtest/gtest.h>
 
-#include "engine/region.h"
 #include "fakes/scripted_channel.h"
 
 namespace dlslime::testing {
@@ -13,11 +12,7 @@ constexpr size_t kSize = 100'000;
 class PlacedMessages : public ScriptedChannel {
  protected:
   PlacedMessages() : region(endpoint.regions.add(view(), "memory", nullptr)) {
-    auto resolve = message(MessageType::kResolve, 0);
-    resolve.id = region->handle().id;
-    resolve.address = region->handle().secret;
-    deliver(resolve);
-    EXPECT_EQ(countSent(MessageType::kResolved), 1U);
+    lend(region);
   }
   MemoryView view() {
     MemoryView view;
@@ -100,10 +95,7 @@ TEST_F(PlacedMessages, WritesThatFailedAreForgottenWithTheirRegion) {
   forgotten.id = region->handle().id;
   deliver(forgotten);
   EXPECT_EQ(region->lent, 0U);
-  auto resolve = message(MessageType::kResolve, 0);
-  resolve.id = region->handle().id;
-  resolve.address = region->handle().secret;
-  deliver(resolve); // lent anew
+  lend(region); // anew
   channel->onPlaced(put({{0, 20'000}}), Fault::kNone);
   expectAnswer(FinishStatus::kOk);
 }

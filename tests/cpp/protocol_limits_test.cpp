@@ -138,11 +138,7 @@ TEST_F(ProtocolLimits, FetchesWithoutPiecesAreFew) {
   Bytes memory(1000);
   const auto region =
       endpoint.regions.add({memory.data(), memory.size()}, "memory", nullptr);
-  auto resolve = message(MessageType::kResolve, 0);
-  resolve.id = region->handle().id;
-  resolve.address = region->handle().secret;
-  deliver(resolve);
-  ASSERT_EQ(countSent(MessageType::kResolved), 1U);
+  lend(region);
   connection->full = true;
   const auto count = untilFailure([&](size_t i) {
     auto fetch = message(MessageType::kFetch, 0);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "engine/peer_channel.h"
+#include "engine/region.h"
 #include "fakes/endpoint.h"
 #include "fakes/guarded_operation.h"
 #include "fakes/scripted_connection.h"
@@ -42,6 +43,15 @@ class ScriptedChannel : public ::testing::Test {
     header.source = 1;
     header.tag = tag;
     return header;
+  }
+  // The peer asks for memory, and is lent it.
+  void lend(const RegionPtr& region) {
+    auto resolve = message(MessageType::kResolve, 0);
+    resolve.id = region->handle().id;
+    resolve.address = region->handle().secret;
+    const auto before = countSent(MessageType::kResolved);
+    deliver(resolve);
+    EXPECT_EQ(countSent(MessageType::kResolved), before + 1);
   }
   // A receive whose bytes the connection has begun to fetch.
   GuardedPtr pulled(int source) {
