@@ -79,7 +79,7 @@ def build_engine(folder: Path) -> Path:
     verbs = have_verbs()
     if not verbs:
         print("dlslime-backend: infiniband/verbs.h is not found, or hidden: building without RDMA")
-        sources = [source for source in sources if source.parent.name != "rdma"]
+        sources = [source for source in sources if "rdma" not in source.parts]
     objects = [source.relative_to(ROOT).with_suffix(".o").as_posix() for source in sources]
     # Named on the command line: a header that is installed later builds everything again.
     have = f"-DDLSLIME_HAVE_VERBS={int(verbs)}"

@@ -1,52 +1,85 @@
 #!/usr/bin/env python3
-"""Check who includes whom.
+"""Check which folder includes which.
 
-The arrows, each read "may include" (every layer also includes itself):
-
-    torch_ext -> csrc/engine -> csrc/core <- csrc/shm, csrc/gloo, ... (a folder is a transport)
-    csrc/engine/transports.* -> every transport: the one place that names them
-    torch_ext -> csrc/gloo/carrier.h: the interface through which torch lends Gloo to the engine
+ARROWS is the architecture: each folder of csrc/ and torch_ext/ with the folders that it may
+include, besides itself and, outside of csrc/base and csrc/interface, the ground that all stand on.
+No arrow may close a circle, and in the project itself each has a use.
 
 Nothing in csrc/ includes torch, Python or pybind11; nothing at all includes the CUDA toolkit; only
-csrc/rdma includes the verbs headers. Prints each violation as FILE:LINE; exits 1 if there is one.
+csrc/transports/rdma includes the verbs headers. Prints each violation as FILE:LINE; exits 1 if
+there is one.
 """
 
 from __future__ import annotations
 
+import graphlib
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+GROUND = ("csrc/base", "csrc/base/memory", "csrc/base/crypto", "csrc/interface")
+ARROWS = {
+    "csrc/base": "",
+    "csrc/base/memory": "csrc/base",
+    "csrc/base/crypto": "csrc/base",
+    "csrc/interface": "csrc/base csrc/base/memory",
+    "csrc/cuda/driver": "",
+    "csrc/cuda/copy": "csrc/cuda/driver",
+    "csrc/cuda": "csrc/cuda/driver csrc/cuda/copy",
+    "csrc/transports/common": "",
+    "csrc/transports/gloo": "",
+    "csrc/transports/loopback": "csrc/transports/common",
+    "csrc/transports/shm": "csrc/transports/common",
+    "csrc/transports/tcp": "",
+    "csrc/transports/rdma/device": "",
+    "csrc/transports/rdma": "csrc/transports/common csrc/transports/rdma/device",
+    "csrc/transports": """
+        csrc/transports/gloo csrc/transports/loopback csrc/transports/rdma csrc/transports/shm
+        csrc/transports/tcp csrc/cuda csrc/cuda/driver""",
+    "csrc/engine/progress": "",
+    "csrc/engine/bootstrap": "csrc/engine/progress",
+    "csrc/engine/gpu": "csrc/engine/progress",
+    "csrc/engine/two_sided": "csrc/engine/progress csrc/engine/gpu",
+    "csrc/engine/one_sided": """
+        csrc/engine/progress csrc/engine/bootstrap csrc/engine/gpu csrc/engine/two_sided""",
+    "csrc/engine/peer": """
+        csrc/engine/progress csrc/engine/bootstrap csrc/engine/gpu csrc/engine/two_sided
+        csrc/engine/one_sided""",
+    "csrc/engine/state": """
+        csrc/engine/progress csrc/engine/bootstrap csrc/engine/one_sided csrc/engine/peer
+        csrc/transports""",
+    "csrc/engine/connect": """
+        csrc/engine/progress csrc/engine/bootstrap csrc/engine/peer csrc/engine/state
+        csrc/transports""",
+    "csrc/engine": """
+        csrc/engine/progress csrc/engine/bootstrap csrc/engine/state csrc/engine/connect""",
+    "torch_ext/support": "csrc/engine",
+    "torch_ext/store": "torch_ext/support",
+    "torch_ext/c10d": "csrc/engine csrc/engine/bootstrap torch_ext/store torch_ext/support",
+    "torch_ext/one_sided": "csrc/engine csrc/engine/one_sided torch_ext/c10d torch_ext/support",
+    "torch_ext/bind": """
+        csrc/engine csrc/engine/bootstrap csrc/transports torch_ext/c10d torch_ext/one_sided
+        torch_ext/support""",
+}
 
 SOURCE_SUFFIXES = {".h", ".hpp", ".cpp", ".cc"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2|pybind11)/|^Python\.h$|^pyconfig\.h$")
 CUDA = re.compile(r"^(cuda|cuda_\w+|cudnn|nccl|nvml|nvrtc)\.(h|hpp)$|^(cuda|cub|thrust)/")
 VERBS = re.compile(r"^(infiniband|rdma)/")
-CARRIER = "csrc/gloo/carrier.h"
+VERBS_FOLDER = "csrc/transports/rdma"
 
 
-def layer_of(path: str) -> str:
-    """Return the layer, "csrc/core" or "torch_ext", of a file given by its path from the root."""
-    parts = path.split("/")
-    if parts[0] == "csrc" and len(parts) > 2:
-        return "/".join(parts[:2])
-    return parts[0]
+def allowed_from(folder: str) -> set[str]:
+    """Return the folders that one in ARROWS may include."""
+    ground = () if folder in GROUND else GROUND
+    return {folder, *ground, *ARROWS[folder].split()}
 
 
-def may_include(source: str, target: str) -> bool:
-    """Tell whether one of the project's files may include another, both paths from the root."""
-    from_layer, to_layer = layer_of(source), layer_of(target)
-    if from_layer == to_layer:
-        return True
-    if from_layer == "csrc/core":
-        return False
-    if from_layer == "csrc/engine":
-        names_transports = Path(source).stem == "transports"
-        return to_layer == "csrc/core" or (names_transports and to_layer.startswith("csrc/"))
-    if from_layer == "torch_ext":
-        return to_layer in ("csrc/engine", "csrc/core") or target == CARRIER
-    return from_layer.startswith("csrc/") and to_layer == "csrc/core"
+def folder_of(path: str) -> str:
+    """Return the folder of a file given by its path from the root."""
+    return path.rpartition("/")[0]
 
 
 def system_violation(source: str, name: str) -> str | None:
@@ -55,8 +88,8 @@ def system_violation(source: str, name: str) -> str | None:
         return "the CUDA toolkit is not needed to build (libcuda is opened at run time)"
     if source.startswith("csrc/") and TORCH.match(name):
         return "csrc/ is built without torch and Python"
-    if VERBS.match(name) and layer_of(source) != "csrc/rdma":
-        return "only csrc/rdma may include the verbs headers"
+    if VERBS.match(name) and not source.startswith(f"{VERBS_FOLDER}/"):
+        return f"only {VERBS_FOLDER} may include the verbs headers"
     return None
 
 
@@ -69,22 +102,36 @@ def resolve(root: Path, source: Path, name: str) -> str | None:
     return None
 
 
+def sources_in(root: Path) -> Iterator[Path]:
+    """Yield every source and header of the layers."""
+    for folder in ("csrc", "torch_ext"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in SOURCE_SUFFIXES:
+                yield path
+
+
+def includes_of(root: Path, path: Path) -> Iterator[tuple[int, str, str | None, bool]]:
+    """Yield line number, name, the project's file or None, and whether it is quoted."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if match := INCLUDE.match(line):
+            target = resolve(root, path, match[1]) if match[1] else None
+            yield number, match[1] or match[2], target, bool(match[1])
+
+
 def violations_in(root: Path, path: Path) -> Iterator[str]:
     """Yield one text for each include of the file that goes against the arrows."""
     source = path.relative_to(root).as_posix()
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        match = INCLUDE.match(line)
-        if not match:
-            continue
-        name = match[1] or match[2]
-        target = resolve(root, path, name) if match[1] else None
+    folder = folder_of(source)
+    if folder not in ARROWS:
+        yield f"{source}:1: its folder is not in ARROWS of .ci/check_layers.py"
+        return
+    for number, name, target, quoted in includes_of(root, path):
         if target is not None:
-            allowed = may_include(source, target)
-            wrong = f"{layer_of(source)} may not include {layer_of(target)}"
-            reason = None if allowed else wrong
+            wrong = f"{folder} may not include {folder_of(target)}"
+            reason = None if folder_of(target) in allowed_from(folder) else wrong
         else:
             reason = system_violation(source, name)
-            if reason is None and match[1]:
+            if reason is None and quoted:
                 reason = "no such file in the project (system headers go in <>)"
         if reason is not None:
             yield f"{source}:{number}: includes {name}: {reason}"
@@ -93,19 +140,40 @@ def violations_in(root: Path, path: Path) -> Iterator[str]:
 def check(root: Path) -> list[str]:
     """Return every violation in the tree below `root`."""
     root = root.resolve()
+    return [text for path in sources_in(root) for text in violations_in(root, path)]
+
+
+def circle() -> list[str]:
+    """Return a text about a circle in ARROWS, if there is one."""
+    try:
+        graphlib.TopologicalSorter({name: row.split() for name, row in ARROWS.items()}).prepare()
+    except graphlib.CycleError as error:
+        return [f"the arrows go in a circle: {' -> '.join(error.args[1])}"]
+    return []
+
+
+def unused_arrows(root: Path) -> list[str]:
+    """Return a text about each arrow that no include of the tree takes."""
+    root = root.resolve()
+    taken = {
+        (folder_of(path.relative_to(root).as_posix()), folder_of(target))
+        for path in sources_in(root)
+        for _, _, target, _ in includes_of(root, path)
+        if target is not None
+    }
     return [
-        text
-        for folder in ("csrc", "torch_ext")
-        for path in sorted((root / folder).rglob("*"))
-        if path.suffix in SOURCE_SUFFIXES
-        for text in violations_in(root, path)
+        f"ARROWS: no file of {folder} includes {target}; take the arrow away"
+        for folder, row in ARROWS.items()
+        for target in row.split()
+        if (folder, target) not in taken
     ]
 
 
 def main() -> int:
     """Check the project (or the tree named by the first argument); return the exit status."""
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent
-    found = check(root)
+    own = len(sys.argv) < 2
+    root = Path(__file__).parent.parent if own else Path(sys.argv[1])
+    found = circle() + check(root) + (unused_arrows(root) if own else [])
     for text in found:
         print(text)
     return 1 if found else 0

@@ -3,7 +3,7 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
-#include "cuda/driver.h"
+#include "cuda/driver/driver.h"
 #include "same_form.h"
 
 namespace ours = dlslime::cuda;

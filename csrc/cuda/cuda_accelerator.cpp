@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/log.h"
+#include "base/log.h"
 #include "cuda/nic_memory.h"
 
 namespace dlslime::cuda {

@@ -8,14 +8,14 @@
 #include <set>
 #include <vector>
 
-#include "core/accelerator.h"
-#include "core/config.h"
-#include "core/said_once.h"
-#include "cuda/copier.h"
+#include "base/config.h"
+#include "base/said_once.h"
+#include "cuda/copy/copier.h"
+#include "cuda/copy/pinned_pool.h"
 #include "cuda/exports.h"
 #include "cuda/held_streams.h"
 #include "cuda/peer_memory.h"
-#include "cuda/pinned_pool.h"
+#include "interface/accelerator.h"
 
 namespace dlslime::cuda {
 

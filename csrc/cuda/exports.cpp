@@ -7,7 +7,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "core/bytes.h"
+#include "base/bytes.h"
 
 namespace dlslime::cuda {
 

@@ -8,9 +8,9 @@
 #include <set>
 #include <vector>
 
-#include "core/memory.h"
-#include "core/shared_descriptor.h"
-#include "cuda/allocation.h"
+#include "base/memory/shared_descriptor.h"
+#include "cuda/driver/allocation.h"
+#include "interface/memory.h"
 
 namespace dlslime::cuda {
 

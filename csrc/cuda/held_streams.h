@@ -5,7 +5,7 @@
 #include <functional>
 #include <mutex>
 
-#include "core/clock.h"
+#include "base/clock.h"
 
 namespace dlslime::cuda {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/log.h"
-#include "cuda/allocation.h"
+#include "base/log.h"
+#include "cuda/driver/allocation.h"
 
 namespace dlslime::cuda {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/accelerator.h"
-#include "cuda/gpu.h"
+#include "cuda/driver/gpu.h"
+#include "interface/accelerator.h"
 
 namespace dlslime::cuda {
 

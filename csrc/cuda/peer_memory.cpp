@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "core/log.h"
+#include "base/log.h"
 
 namespace dlslime::cuda {
 

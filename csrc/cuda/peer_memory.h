@@ -6,10 +6,10 @@
 #include <set>
 #include <vector>
 
-#include "core/accelerator.h"
-#include "core/clock.h"
-#include "cuda/copier.h"
+#include "base/clock.h"
+#include "cuda/copy/copier.h"
 #include "cuda/mapping.h"
+#include "interface/accelerator.h"
 
 namespace dlslime::cuda {
 

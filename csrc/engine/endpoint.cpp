@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "core/bytes.h"
-#include "core/random.h"
-#include "engine/wire_records.h"
+#include "base/bytes.h"
+#include "base/random.h"
+#include "engine/bootstrap/wire_records.h"
 
 namespace dlslime {
 

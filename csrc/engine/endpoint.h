@@ -3,8 +3,8 @@
 #include <memory>
 #include <mutex>
 
+#include "engine/bootstrap/map_rendezvous.h"
 #include "engine/engine.h"
-#include "engine/map_rendezvous.h"
 
 namespace dlslime {
 
@@ -18,7 +18,7 @@ class Endpoint {
     milliseconds timeout{300'000}; // for reaching the peer
     RoutePolicy route = RoutePolicy::kAuto;
     FallbackPolicy fallback = FallbackPolicy::kWarn;
-    std::shared_ptr<void> carrierSource{}; // see gloo/carrier.h
+    std::shared_ptr<void> carrierSource{}; // see interface/carrier.h
   };
   Endpoint(std::shared_ptr<Engine> engine, const Options& options);
   ~Endpoint() {

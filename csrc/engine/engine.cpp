@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <thread>
 
-#include "core/fork_guard.h"
-#include "core/log.h"
-#include "core/random.h"
+#include "base/fork_guard.h"
+#include "base/log.h"
+#include "base/random.h"
 #include "engine/bootstrap/bounded_store.h"
-#include "engine/own_thread.h"
-#include "engine/preparing.h"
-#include "engine/section.h"
-#include "engine/system_cost.h"
+#include "engine/progress/own_thread.h"
+#include "engine/progress/system_cost.h"
+#include "engine/state/preparing.h"
+#include "engine/state/section.h"
 
 namespace dlslime {
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "core/config.h"
-#include "engine/engine_state.h"
-#include "engine/progress.h"
+#include "base/config.h"
+#include "engine/connect/wireup.h"
 #include "engine/progress/copier.h"
-#include "engine/wireup.h"
+#include "engine/progress/progress.h"
+#include "engine/state/engine_state.h"
 
 namespace dlslime {
 

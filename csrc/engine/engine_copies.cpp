@@ -1,8 +1,8 @@
 // The engine's part that is about copies between this process's memory and that
 // of its peers: which thread makes which.
 #include "engine/engine.h"
-#include "engine/own_thread.h"
-#include "engine/section.h"
+#include "engine/progress/own_thread.h"
+#include "engine/state/section.h"
 
 namespace dlslime {
 

@@ -2,7 +2,7 @@
 #include <thread>
 
 #include "engine/engine.h"
-#include "engine/section.h"
+#include "engine/state/section.h"
 
 namespace dlslime {
 

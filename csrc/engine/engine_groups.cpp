@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <thread>
 
-#include "core/fork_guard.h"
+#include "base/fork_guard.h"
 #include "engine/engine.h"
-#include "engine/section.h"
+#include "engine/state/section.h"
 
 namespace dlslime {
 

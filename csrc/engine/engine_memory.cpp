@@ -1,6 +1,6 @@
 // The engine's part that is about what its connections hold.
 #include "engine/engine.h"
-#include "engine/section.h"
+#include "engine/state/section.h"
 
 namespace dlslime {
 

@@ -1,11 +1,11 @@
 // The engine's part that is about one-sided transfers.
 #include <thread>
 
-#include "core/fork_guard.h"
-#include "core/keep.h"
-#include "core/shared_pages.h"
+#include "base/fork_guard.h"
+#include "base/keep.h"
+#include "base/memory/shared_pages.h"
 #include "engine/engine.h"
-#include "engine/section.h"
+#include "engine/state/section.h"
 
 namespace dlslime {
 

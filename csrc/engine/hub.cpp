@@ -1,6 +1,6 @@
 #include "engine/hub.h"
 
-#include "engine/wireup.h"
+#include "engine/connect/wireup.h"
 
 namespace dlslime {
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <vector>
 
-#include "core/unique_fd.h"
+#include "base/unique_fd.h"
 #include "fuzz.h"
 
 namespace dlslime::fuzz {

@@ -9,9 +9,9 @@
 #include <initializer_list>
 #include <string>
 
-#include "core/bytes.h"
-#include "core/log.h"
-#include "core/status.h"
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/status.h"
 
 // The one function of a target, which libFuzzer calls for each input.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);

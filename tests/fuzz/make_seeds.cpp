@@ -4,13 +4,13 @@
 #include <fstream>
 #include <random>
 
-#include "core/shared_memory.h"
+#include "base/memory/shared_memory.h"
 #include "cuda/exports.h"
-#include "engine/connect/session_key.h"
-#include "engine/region.h"
+#include "engine/bootstrap/session_key.h"
+#include "engine/one_sided/region.h"
 #include "fuzz.h"
 #if DLSLIME_HAVE_VERBS
-#include "rdma/end_address.h"
+#include "transports/rdma/end_address.h"
 #endif
 
 namespace dlslime::fuzz {

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "engine/wire_records.h"
+#include "engine/bootstrap/wire_records.h"
 #include "fuzz.h"
 
 #if DLSLIME_HAVE_VERBS
-#include "rdma/end_address.h"
+#include "transports/rdma/end_address.h"
 #endif
 
 // What holds for every record that a decoder has taken.

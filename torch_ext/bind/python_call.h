@@ -9,9 +9,10 @@
 #include <memory>
 #include <string>
 
-#include "core/status.h"
-#include "torch_ext/python_end.h"
-#include "torch_ext/torch_carrier.h"
+#include "base/status.h"
+#include "torch_ext/c10d/torch_carrier.h"
+#include "torch_ext/support/python_end.h"
+#include "torch_ext/support/waiting.h"
 
 namespace dlslime {
 

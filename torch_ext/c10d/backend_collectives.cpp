@@ -1,12 +1,12 @@
 // Collectives: each goes to torch's own backend for its device.
 #include <algorithm>
 
-#include "torch_ext/backend.h"
+#include "torch_ext/c10d/backend.h"
 #include "torch_ext/c10d/collective_checks.h"
 #include "torch_ext/c10d/collective_work.h"
-#include "torch_ext/checked_call.h"
-#include "torch_ext/python_end.h"
-#include "torch_ext/timeouts.h"
+#include "torch_ext/support/checked_call.h"
+#include "torch_ext/support/python_end.h"
+#include "torch_ext/support/timeouts.h"
 
 namespace dlslime {
 

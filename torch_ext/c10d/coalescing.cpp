@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "core/clock.h"
+#include "base/clock.h"
 
 namespace dlslime {
 

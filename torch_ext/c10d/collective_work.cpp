@@ -8,10 +8,10 @@
 #include <system_error>
 #include <thread>
 
-#include "torch_ext/callback_thread.h"
-#include "torch_ext/python_end.h"
-#include "torch_ext/timeouts.h"
-#include "torch_ext/work_future.h"
+#include "torch_ext/c10d/work_future.h"
+#include "torch_ext/support/callback_thread.h"
+#include "torch_ext/support/python_end.h"
+#include "torch_ext/support/timeouts.h"
 
 namespace dlslime {
 

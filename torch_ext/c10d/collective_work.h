@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "torch_ext/c10d/collectives.h"
-#include "torch_ext/waiting.h"
+#include "torch_ext/support/waiting.h"
 
 namespace dlslime {
 

@@ -6,10 +6,10 @@
 #include <system_error>
 #include <thread>
 
-#include "core/keep.h"
-#include "core/random.h"
-#include "torch_ext/python_end.h"
-#include "torch_ext/work_future.h"
+#include "base/keep.h"
+#include "base/random.h"
+#include "torch_ext/c10d/work_future.h"
+#include "torch_ext/support/python_end.h"
 
 namespace dlslime {
 

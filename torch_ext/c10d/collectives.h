@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "torch_ext/c10d/message_store.h"
+#include "torch_ext/store/message_store.h"
 
 namespace dlslime {
 

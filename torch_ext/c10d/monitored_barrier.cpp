@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/bytes.h"
-#include "core/printable.h"
-#include "torch_ext/checked_call.h"
+#include "base/bytes.h"
+#include "base/printable.h"
+#include "torch_ext/support/checked_call.h"
 
 namespace dlslime {
 

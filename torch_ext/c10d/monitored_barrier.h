@@ -3,7 +3,7 @@
 #include <atomic>
 #include <string>
 
-#include "torch_ext/waiting.h"
+#include "torch_ext/support/waiting.h"
 
 namespace dlslime {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "torch_ext/timeouts.h"
+#include "torch_ext/support/timeouts.h"
 
 namespace dlslime {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "torch_ext/options.h"
+#include "torch_ext/support/options.h"
 
 namespace dlslime {
 

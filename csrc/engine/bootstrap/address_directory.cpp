@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/clock.h"
-#include "core/fork_guard.h"
-#include "core/status.h"
-#include "engine/own_thread.h"
+#include "base/clock.h"
+#include "base/fork_guard.h"
+#include "base/status.h"
+#include "engine/progress/own_thread.h"
 
 namespace dlslime {
 

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "core/clock.h"
-#include "core/memory.h"
-#include "engine/rendezvous.h"
+#include "base/clock.h"
+#include "interface/memory.h"
+#include "interface/rendezvous.h"
 
 namespace dlslime {
 

@@ -7,7 +7,7 @@
 #include <system_error>
 #include <thread>
 
-#include "core/status.h"
+#include "base/status.h"
 
 namespace dlslime {
 

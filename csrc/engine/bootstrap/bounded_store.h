@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
-#include "core/clock.h"
-#include "engine/rendezvous.h"
+#include "base/clock.h"
+#include "interface/rendezvous.h"
 
 namespace dlslime {
 

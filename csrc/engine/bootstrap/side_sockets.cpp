@@ -7,10 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "core/random.h"
-#include "core/status.h"
-#include "engine/connect/session_key.h"
-#include "engine/control_socket.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "engine/bootstrap/control_socket.h"
+#include "engine/bootstrap/session_key.h"
 
 namespace dlslime {
 

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <string>
 
-#include "core/side_socket.h"
-#include "engine/wire_records.h"
+#include "engine/bootstrap/wire_records.h"
+#include "interface/side_socket.h"
 
 namespace dlslime {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/log.h"
-#include "core/random.h"
+#include "base/log.h"
+#include "base/random.h"
 
 namespace dlslime {
 

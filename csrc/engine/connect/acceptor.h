@@ -8,10 +8,10 @@
 
 #include <poll.h>
 
+#include "engine/bootstrap/listener.h"
+#include "engine/bootstrap/session_key.h"
 #include "engine/connect/handshake_limits.h"
 #include "engine/connect/refusal_log.h"
-#include "engine/connect/session_key.h"
-#include "engine/listener.h"
 
 namespace dlslime {
 

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "core/clock.h"
+#include "base/clock.h"
 
 namespace dlslime {
 

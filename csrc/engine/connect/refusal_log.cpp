@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "core/log.h"
-#include "core/said_once.h"
+#include "base/log.h"
+#include "base/said_once.h"
 
 namespace dlslime {
 

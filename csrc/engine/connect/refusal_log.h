@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "core/clock.h"
+#include "base/clock.h"
 
 namespace dlslime {
 

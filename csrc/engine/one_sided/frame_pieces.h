@@ -3,10 +3,10 @@
 #include <cstring>
 #include <functional>
 
-#include "core/accelerator.h"
-#include "core/log.h"
-#include "core/message.h"
-#include "engine/region.h"
+#include "base/log.h"
+#include "engine/one_sided/region.h"
+#include "interface/accelerator.h"
+#include "interface/message.h"
 
 // What reads and writes in messages have in common at the owner of the memory.
 

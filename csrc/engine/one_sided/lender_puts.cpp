@@ -1,8 +1,8 @@
 #include <optional>
 
-#include "core/guarded_copy.h"
-#include "engine/lender.h"
+#include "base/memory/guarded_copy.h"
 #include "engine/one_sided/frame_pieces.h"
+#include "engine/one_sided/lender.h"
 
 // What peers write in messages, where the route can't.
 

@@ -4,7 +4,7 @@
 #include <deque>
 #include <map>
 
-#include "engine/transfer.h"
+#include "engine/one_sided/transfer.h"
 
 namespace dlslime {
 

@@ -8,9 +8,9 @@
 #include <thread>
 #include <utility>
 
-#include "core/keep.h"
-#include "core/log.h"
-#include "engine/own_thread.h"
+#include "base/keep.h"
+#include "base/log.h"
+#include "engine/progress/own_thread.h"
 
 namespace dlslime {
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <optional>
 
-#include "core/clock.h"
-#include "core/transport.h"
+#include "base/clock.h"
+#include "interface/transport.h"
 
 namespace dlslime {
 

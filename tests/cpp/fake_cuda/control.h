@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/cuda_api.h"
+#include "cuda/driver/cuda_api.h"
 
 namespace fake_cuda {
 

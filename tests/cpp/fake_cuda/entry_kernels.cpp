@@ -28,7 +28,7 @@ struct alignas(16) uint4 {
 
 #define KERNEL_PRAGMA(text)
 #define __global__ __attribute__((visibility("hidden")))
-#include "cuda/copy_pieces.cu"
+#include "cuda/copy/copy_pieces.cu"
 #undef __global__
 
 constexpr unsigned kWarp = 32;

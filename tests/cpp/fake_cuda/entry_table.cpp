@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cuda/cuda_api.h"
+#include "cuda/driver/cuda_api.h"
 
 using dlslime::cuda::Result;
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cuda/cuda_api.h"
+#include "cuda/driver/cuda_api.h"
 
 namespace fake_cuda {
 

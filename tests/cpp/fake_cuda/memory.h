@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/cuda_api.h"
+#include "cuda/driver/cuda_api.h"
 
 namespace fake_cuda {
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "cuda/cuda_api.h"
+#include "cuda/driver/cuda_api.h"
 
 namespace fake_cuda {
 

@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "core/random.h"
+#include "base/random.h"
 
 extern char** environ;
 

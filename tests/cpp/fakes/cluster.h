@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "world.h"
+#include "fakes/world.h"
 
 namespace dlslime::testing {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "core/operation.h"
+#include "interface/operation.h"
 
 namespace dlslime::testing {
 

@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/memory.h"
-#include "core/unique_fd.h"
+#include "base/unique_fd.h"
+#include "interface/memory.h"
 
 namespace dlslime::testing {
 

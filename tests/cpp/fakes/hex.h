@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <string>
 
-#include "core/memory.h"
+#include "interface/memory.h"
 
 namespace dlslime::testing {
 

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/status.h"
+#include "base/status.h"
 
 namespace dlslime::testing {
 

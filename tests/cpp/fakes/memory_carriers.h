@@ -8,9 +8,9 @@
 #include <mutex>
 #include <string>
 
-#include "core/clock.h"
-#include "core/memory.h"
-#include "gloo/carrier.h"
+#include "base/clock.h"
+#include "interface/carrier.h"
+#include "interface/memory.h"
 
 namespace dlslime::testing {
 

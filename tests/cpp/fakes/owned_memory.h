@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/operation.h"
+#include "interface/operation.h"
 
 namespace dlslime::testing {
 

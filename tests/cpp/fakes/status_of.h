@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/status.h"
+#include "base/status.h"
 
 namespace dlslime::testing {
 

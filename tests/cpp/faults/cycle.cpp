@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "fakes/rdma_hosts.h"
+#include "fakes/verbs/rdma_hosts.h"
 #include "faults/fault_plan.h"
 
 namespace dlslime::testing {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "fakes/gpu_memory.h"
-#include "fakes/test_transfer.h"
+#include "fakes/gpu/gpu_memory.h"
+#include "fakes/peers/test_transfer.h"
+#include "fakes/world.h"
 #include "faults/faulty_helpers.h"
 #include "faults/faulty_verbs.h"
-#include "world.h"
 
 namespace dlslime::testing {
 

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/status.h"
+#include "base/status.h"
 
 namespace dlslime::testing {
 

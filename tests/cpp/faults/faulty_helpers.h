@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "core/status.h"
-#include "engine/map_rendezvous.h"
+#include "base/status.h"
+#include "engine/bootstrap/map_rendezvous.h"
 #include "fakes/memory_carriers.h"
 #include "faults/fault_plan.h"
 

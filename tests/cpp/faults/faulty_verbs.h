@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fakes/rdma_hosts.h"
+#include "fakes/verbs/rdma_hosts.h"
 
 namespace dlslime::testing {
 

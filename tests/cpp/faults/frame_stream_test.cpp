@@ -1,12 +1,12 @@
 // What a socket's frames cost of memory: all of it at the beginning.
-#include "tcp/frame_stream.h"
+#include "transports/tcp/frame_stream.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "fakes/stream_sockets.h"
+#include "fakes/peers/stream_sockets.h"
+#include "fakes/world.h"
 #include "faults/fault_plan.h"
-#include "world.h"
 
 namespace dlslime::testing {
 namespace {

@@ -1,0 +1,99 @@
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <string_view>
+
+#include "base/printable.h"
+
+namespace dlslime {
+
+namespace {
+
+std::atomic<LogLevel> currentLevel{LogLevel::kWarning};
+
+// Never destroyed: threads may log while the process exits.
+std::mutex& sinkMutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+LogSink& sinkSlot() {
+  static auto* sink = new LogSink;
+  return *sink;
+}
+
+char levelLetter(LogLevel level) {
+  switch (level) {
+    case LogLevel::kError:
+      return 'E';
+    case LogLevel::kWarning:
+      return 'W';
+    case LogLevel::kInfo:
+      return 'I';
+    case LogLevel::kDebug:
+      return 'D';
+  }
+  return '?';
+}
+
+// Some of it may be of other processes, whatever they send: no terminal is to
+// obey it. Lines of our own may be several.
+std::string cleaned(std::string_view text) {
+  constexpr size_t kMostLineBytes = 16384;
+  std::string out;
+  for (;;) {
+    const size_t end = text.find('\n');
+    out += printable(text.substr(0, end), kMostLineBytes);
+    if (end == std::string_view::npos) {
+      return out;
+    }
+    out += '\n';
+    text.remove_prefix(end + 1);
+  }
+}
+
+} // namespace
+
+void setLogLevel(LogLevel level) {
+  currentLevel.store(level, std::memory_order_relaxed);
+}
+
+void setLogSink(LogSink sink) {
+  const std::lock_guard<std::mutex> guard(sinkMutex());
+  sinkSlot() = std::move(sink);
+}
+
+bool logEnabled(LogLevel level) {
+  return level <= currentLevel.load(std::memory_order_relaxed);
+}
+
+void log(LogLevel level, const std::string& line) {
+  if (!logEnabled(level)) {
+    return;
+  }
+  const auto text = cleaned(line);
+  const std::lock_guard<std::mutex> guard(sinkMutex());
+  if (sinkSlot()) {
+    sinkSlot()(level, text);
+    return;
+  }
+  std::fprintf(
+      stderr,
+      "[dlslime %c pid %d] %s\n",
+      levelLetter(level),
+      getpid(),
+      text.c_str());
+}
+
+void logWithoutMemory(const char* what) noexcept {
+  std::fprintf(
+      stderr,
+      "[dlslime E pid %d] %s: this process has no memory left\n",
+      getpid(),
+      what);
+}
+
+} // namespace dlslime

@@ -1,0 +1,196 @@
+#include "base/memory/shared_descriptor.h"
+
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/random.h"
+
+namespace dlslime {
+
+namespace {
+
+std::string problemOf(uint32_t pid, const std::string& why) {
+  return "a descriptor of process " + std::to_string(pid) +
+      " can't be had: " + why;
+}
+
+[[noreturn]] void cannotFetch(uint32_t pid, const std::string& why) {
+  throw Error(ErrorCode::kUnavailable, problemOf(pid, why));
+}
+
+[[noreturn]] void outdated(uint32_t pid) {
+  throw OutdatedDescriptor(
+      ErrorCode::kUnavailable, problemOf(pid, "it has been closed meanwhile"));
+}
+
+// One read of another process's memory. Where it says that the word is, there
+// may be memory that it never provides: then the read does not return.
+class WordRead {
+ public:
+  void run(uint32_t pid, uint64_t address) {
+    uint64_t word = 0;
+    const iovec here{&word, sizeof(word)};
+    const iovec there{reinterpret_cast<void*>(address), sizeof(word)};
+    const auto got =
+        process_vm_readv(static_cast<pid_t>(pid), &here, 1, &there, 1, 0);
+    const int error = got < 0 ? errno : 0;
+    const std::lock_guard<std::mutex> guard(mutex_);
+    word_ = got == sizeof(word) ? word : 0;
+    error_ = error;
+    over_ = true;
+    changed_.notify_all();
+  }
+  bool await() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [this] { return over_; });
+  }
+  // Once it is over.
+  uint64_t word() const {
+    return word_;
+  }
+  int error() const {
+    return error_;
+  }
+
+  static constexpr milliseconds kPatience{300};
+  // It takes microseconds where the machine is not overloaded.
+  static constexpr milliseconds kLate{50};
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  uint64_t word_ = 0;
+  int error_ = 0;
+};
+
+// Processes whose memory has kept a read from returning: nothing is read of
+// one until that has returned, and never again of one that is late repeatedly.
+class SilentProcesses {
+ public:
+  void add(uint32_t pid) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    processes_[pid].silent = true;
+  }
+  void remove(uint32_t pid) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = processes_.find(pid);
+    if (found != processes_.end()) {
+      found->second.silent = false;
+    }
+  }
+  // Everything has waited for one.
+  void noteLate(uint32_t pid) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    ++processes_[pid].late;
+  }
+  bool contains(uint32_t pid) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = processes_.find(pid);
+    return found != processes_.end() &&
+        (found->second.silent || found->second.late >= kMostLate);
+  }
+  static SilentProcesses& all() {
+    static auto* const one = new SilentProcesses; // a thread may outlive main()
+    return *one;
+  }
+
+ private:
+  static constexpr int kMostLate = 8;
+  struct Process {
+    bool silent = false; // now
+    int late = 0;
+  };
+  std::mutex mutex_;
+  std::map<uint32_t, Process> processes_; // by pid; guarded by mutex_
+};
+
+// Zero: there is none any more. Throws Error: it can't be read.
+uint64_t wordOf(uint32_t pid, uint64_t address) {
+  const auto silent = [&] {
+    cannotFetch(
+        pid, "its memory does not answer (process_vm_readv has not returned)");
+  };
+  if (SilentProcesses::all().contains(pid)) {
+    silent();
+  }
+  const auto read = std::make_shared<WordRead>();
+  try {
+    std::thread([read, pid, address] {
+      read->run(pid, address);
+      SilentProcesses::all().remove(pid);
+    }).detach();
+  } catch (const std::system_error& error) {
+    cannotFetch(pid, statusOf(error).message());
+  }
+  const auto begun = Clock::now();
+  const bool came = read->await();
+  if (Clock::now() - begun >= WordRead::kLate) {
+    SilentProcesses::all().noteLate(pid);
+  }
+  if (!came) {
+    SilentProcesses::all().add(pid);
+    silent();
+  }
+  if (isRefusal(read->error())) {
+    cannotFetch(pid, "process_vm_readv: " + errnoText(read->error()));
+  }
+  return read->word();
+}
+
+} // namespace
+
+// The heap gives the place of a word again, also to the next descriptor of the
+// same memory: so it is no number that anything has besides.
+SharedDescriptor::SharedDescriptor(UniqueFd fd) : fd_(std::move(fd)), word_(0) {
+  uint64_t word = 0;
+  const auto bytes = randomBytes(sizeof(word));
+  std::memcpy(&word, bytes.data(), bytes.size());
+  word_.store(std::max<uint64_t>(word, 1));
+}
+
+UniqueFd
+fetchDescriptor(uint32_t pid, int number, const DescriptorProof& proof) {
+  if (pid == 0) {
+    cannotFetch(
+        pid,
+        "its memory can't be read either (process_vm_readv; the container's "
+        "seccomp profile, ptrace_scope, or DLSLIME_CMA=off)");
+  }
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) {
+    cannotFetch(pid, "pidfd_open: " + errnoText(errno));
+  }
+  UniqueFd fetched(
+      static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+  if (!fetched && errno == EBADF) {
+    outdated(pid);
+  }
+  if (!fetched) {
+    cannotFetch(
+        pid,
+        "pidfd_getfd: " + errnoText(errno) +
+            " (Linux 5.6, the container's seccomp profile, ptrace_scope)");
+  }
+  // Last: it was still open before that.
+  const auto word = wordOf(pid, proof.address);
+  if (word == 0 || word != proof.word) {
+    outdated(pid);
+  }
+  return fetched;
+}
+
+} // namespace dlslime

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda/driver/gpu.h"
+
+namespace dlslime::cuda {
+
+// Pinned memory in pieces of powers of two, kept for their next use: making it
+// takes a call that may wait for the GPU. Any thread.
+class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
+ public:
+  explicit PinnedPool(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+  ~PinnedPool();
+  PinnedPool(const PinnedPool&) = delete;
+  PinnedPool& operator=(const PinnedPool&) = delete;
+
+  // Comes back by itself. Throws Error: there is none.
+  std::shared_ptr<std::byte> take(size_t size);
+  // Idle: what trim() frees.
+  MemoryUse memoryUse();
+  void trim();
+
+ private:
+  static constexpr size_t kClasses = 40; // the largest: 2 PiB
+  // What pieces are cut from.
+  struct Slab {
+    size_t size = 0;
+    size_t sizeClass = 0;
+    size_t taken = 0; // pieces
+  };
+  void addSlab(size_t sizeClass);
+  Slab& slabOf(const std::byte* piece);
+  void giveBack(std::byte* piece);
+  using Slabs = std::map<const std::byte*, Slab>; // by address
+  void freeAll(const Slabs& slabs) noexcept;
+
+  const std::shared_ptr<Gpu> gpu_;
+  std::mutex mutex_;
+  // Guarded by mutex_:
+  Slabs slabs_;
+  std::array<std::vector<std::byte*>, kClasses> free_;
+};
+
+} // namespace dlslime::cuda

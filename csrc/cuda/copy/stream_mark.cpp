@@ -1,0 +1,65 @@
+#include "cuda/copy/stream_mark.h"
+
+#include "base/log.h"
+
+namespace dlslime::cuda {
+
+StreamMarks::~StreamMarks() {
+  for (const auto event : free_) {
+    gpu_->driver().eventDestroy(event);
+  }
+}
+
+bool StreamMarks::Mark::reached() const {
+  if (event_ == nullptr) {
+    return word_.isSet();
+  }
+  // An error is the stream's, and found by whoever asks for its health.
+  try {
+    const Gpu::Scope scope(*marks_->gpu_);
+    return marks_->gpu_->driver().eventQuery(event_) == Result::kSuccess;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+StreamMarks::Mark StreamMarks::place(Stream stream) {
+  Mark mark;
+  mark.marks_ = this;
+  if (words_.supported()) {
+    mark.word_ = words_.take();
+    mark.word_.setBy(stream);
+    return mark;
+  }
+  mark.event_ = takeEvent();
+  const Gpu::Scope scope(*gpu_);
+  gpu_->driver().check(
+      gpu_->driver().eventRecord(mark.event_, stream),
+      "recording an event (cuEventRecord)");
+  return mark;
+}
+
+Event StreamMarks::takeEvent() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (!free_.empty()) {
+      const auto event = free_.back();
+      free_.pop_back();
+      return event;
+    }
+    free_.reserve(++made_); // nothing may be thrown where it comes back
+  }
+  const Gpu::Scope scope(*gpu_);
+  Event event = nullptr;
+  gpu_->driver().check(
+      gpu_->driver().eventCreate(&event, kEventDisableTiming),
+      "making an event (cuEventCreate)");
+  return event;
+}
+
+void StreamMarks::giveBack(Event event) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  free_.push_back(event);
+}
+
+} // namespace dlslime::cuda

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda/copy/stream_words.h"
+
+namespace dlslime::cuda {
+
+// Tells when a stream has come to a place: by a word that it writes, which
+// costs a look at memory, or, where the driver can't do that, by an event,
+// which costs a call. Any thread.
+class StreamMarks {
+ public:
+  explicit StreamMarks(std::shared_ptr<Gpu> gpu)
+      : gpu_(std::move(gpu)), words_(gpu_) {}
+  ~StreamMarks();
+  StreamMarks(const StreamMarks&) = delete;
+  StreamMarks& operator=(const StreamMarks&) = delete;
+
+  // Dropped only once it is reached, or the stream has failed.
+  class Mark {
+   public:
+    Mark() = default;
+    Mark(Mark&& other) noexcept
+        : marks_(std::exchange(other.marks_, nullptr)),
+          word_(std::move(other.word_)),
+          event_(std::exchange(other.event_, nullptr)) {}
+    Mark& operator=(Mark&& other) noexcept {
+      std::swap(marks_, other.marks_);
+      std::swap(word_, other.word_);
+      std::swap(event_, other.event_);
+      return *this;
+    }
+    ~Mark() {
+      if (event_ != nullptr) {
+        marks_->giveBack(event_);
+      }
+    }
+    explicit operator bool() const {
+      return marks_ != nullptr;
+    }
+    // Never, of a stream that has failed: ask that from time to time.
+    bool reached() const;
+
+   private:
+    friend class StreamMarks;
+    StreamMarks* marks_ = nullptr;
+    StreamWords::Word word_;
+    Event event_ = nullptr;
+  };
+
+  // Behind all that was given to the stream so far. Throws Error.
+  Mark place(Stream stream);
+
+ private:
+  void giveBack(Event event);
+  Event takeEvent();
+
+  const std::shared_ptr<Gpu> gpu_;
+  StreamWords words_;
+  std::mutex mutex_;
+  std::vector<Event> free_; // guarded by mutex_
+  size_t made_ = 0; // events; guarded by mutex_
+};
+
+} // namespace dlslime::cuda

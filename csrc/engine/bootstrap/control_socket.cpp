@@ -1,0 +1,375 @@
+#include "engine/bootstrap/control_socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/fork_guard.h"
+#include "base/status.h"
+#include "engine/bootstrap/net_address.h"
+#include "engine/bootstrap/wire_records.h"
+
+namespace dlslime {
+
+namespace {
+
+constexpr size_t kMostFds = kMostDescriptors;
+
+// A host that has lost its power or its cable says nothing: after 10 s of
+// silence it is asked three times, five seconds apart.
+constexpr int kKeepIdleSeconds = 10;
+constexpr int kKeepIntervalSeconds = 5;
+constexpr int kKeepProbes = 3;
+constexpr int kUserTimeoutMs = 25000; // the same for what was sent
+// It also counts while a peer that is there takes nothing, because it is
+// stopped for a while.
+constexpr int kSideTimeoutMs = 120000;
+
+UniqueFd makeSocket(int family) {
+  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) {
+    throwErrno("cannot create a socket", errno);
+  }
+  return fd;
+}
+
+// A socket without it works, too, until the network fails.
+void trySetting(int fd, int level, int option, int value) {
+  [[maybe_unused]] const int error =
+      setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+bool isUnix(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof(domain);
+  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+      domain == AF_UNIX;
+}
+
+// Attaches descriptors to a message.
+class DescriptorCargo {
+ public:
+  DescriptorCargo(msghdr& message, const std::vector<UniqueFd>& fds) {
+    message.msg_control = control_.data();
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    for (size_t i = 0; i < fds.size(); ++i) {
+      const int fd = fds[i].get();
+      std::memcpy(CMSG_DATA(header) + i * sizeof(int), &fd, sizeof(int));
+    }
+  }
+
+ private:
+  alignas(
+      cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)> control_{};
+};
+
+// Somebody has said that nobody listens there, or nobody has said anything.
+ErrorCode connectCode(int error) {
+  switch (error) {
+    case ECONNREFUSED:
+      return ErrorCode::kPeerFailed;
+    case EAGAIN: // it listens, and has as many waiting as it may
+      return ErrorCode::kExhausted;
+    default:
+      return ErrorCode::kTimeout;
+  }
+}
+
+} // namespace
+
+UnixAddress::UnixAddress(const std::string& name) {
+  name_.sun_family = AF_UNIX;
+  if (name.size() + 1 > sizeof(name_.sun_path)) {
+    throw Error(ErrorCode::kPeerFailed, "the peer's socket name is too long");
+  }
+  std::memcpy(name_.sun_path + 1, name.data(), name.size());
+  size_ =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+ControlSocket::ControlSocket(UniqueFd fd) : fd_(std::move(fd)) {
+  registerForkFd(fd_.get());
+  if (!isUnix(fd_.get())) {
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    trySetting(fd_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
+    trySetting(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  }
+}
+
+ControlSocket& ControlSocket::operator=(ControlSocket&& other) noexcept {
+  if (fd_) {
+    unregisterForkFd(fd_.get());
+  }
+  fd_ = std::move(other.fd_);
+  heard_ = other.heard_;
+  received_ = std::move(other.received_);
+  return *this;
+}
+
+ControlSocket::~ControlSocket() {
+  if (fd_) {
+    unregisterForkFd(fd_.get());
+  }
+}
+
+SideSocket ControlSocket::release() {
+  if (fd_) {
+    unregisterForkFd(fd_.get());
+    if (!isUnix(fd_.get())) { // the control socket tells of a host that is gone
+      trySetting(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, kSideTimeoutMs);
+    }
+  }
+  return {std::move(fd_), std::move(received_)};
+}
+
+ControlSocket ControlSocket::connectTo(const std::string& abstractName) {
+  const UnixAddress address(abstractName);
+  ControlSocket made(makeSocket(AF_UNIX));
+  if (connect(made.fd(), address.get(), address.size()) != 0) {
+    const int error = errno;
+    throw Error(
+        connectCode(error),
+        "nobody answers on its socket: " + errnoText(error));
+  }
+  return made;
+}
+
+uint32_t ControlSocket::requireUser(uint32_t own) const {
+  const auto other = credentials();
+  if (other.uid != own && other.uid != geteuid()) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "its socket belongs to a process of uid " + std::to_string(other.uid) +
+            ", and this process is of uid " + std::to_string(own) +
+            ": nothing is said to it");
+  }
+  return other.pid;
+}
+
+ControlSocket ControlSocket::startConnecting(const std::string& address) {
+  const auto to = NetAddress::parse(address);
+  ControlSocket made(makeSocket(to.name.ss_family));
+  if (connect(
+          made.fd(), reinterpret_cast<const sockaddr*>(&to.name), to.size) !=
+          0 &&
+      errno != EINPROGRESS) {
+    throw Error(connectCode(errno), errnoText(errno));
+  }
+  return made;
+}
+
+void ControlSocket::finishConnecting() {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) {
+    throw Error(connectCode(error), errnoText(error));
+  }
+}
+
+ControlSocket::Credentials ControlSocket::credentials() const {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    throwErrno("cannot tell who is at the other end of a socket", errno);
+  }
+  return {static_cast<uint32_t>(peer.pid), static_cast<uint32_t>(peer.uid)};
+}
+
+bool ControlSocket::ended() const {
+  std::byte next{};
+  const auto got = recv(fd_.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 ||
+      (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+bool ControlSocket::local() const {
+  return isUnix(fd_.get());
+}
+
+std::string ControlSocket::peerText() const {
+  if (local()) {
+    const auto peer = credentials();
+    return "process " + std::to_string(peer.pid) + " of uid " +
+        std::to_string(peer.uid);
+  }
+  NetAddress peer;
+  peer.size = sizeof(peer.name);
+  const int error = getpeername(
+      fd_.get(), reinterpret_cast<sockaddr*>(&peer.name), &peer.size);
+  return error == 0 ? peer.text() : "a process that is gone";
+}
+
+std::string ControlSocket::peerSource() const {
+  if (local()) {
+    return "uid " + std::to_string(credentials().uid);
+  }
+  const auto text = peerText();
+  return text.substr(0, text.rfind(':'));
+}
+
+std::string ControlSocket::peerOrigin() const {
+  return local() ? peerText() : peerSource();
+}
+
+namespace {
+
+void sendWhole(int fd, msghdr& message, size_t size) {
+  const auto sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+  if (sent != static_cast<ssize_t>(size)) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "the handshake could not be sent: " +
+            errnoText(sent < 0 ? errno : EMSGSIZE));
+  }
+}
+
+// False: nothing is there now. Throws Error: it has ended.
+bool received(ssize_t got) {
+  if (got == 0) {
+    throw Error(
+        ErrorCode::kPeerFailed, "the peer closed the socket in the handshake");
+  }
+  if (got < 0 && errno != EAGAIN && errno != EINTR) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "the handshake could not be read: " + errnoText(errno));
+  }
+  return got > 0;
+}
+
+// Has room for all that may come, which must not be lost.
+std::vector<UniqueFd> roomForDescriptors() {
+  std::vector<UniqueFd> fds;
+  fds.reserve(kMostFds);
+  return fds;
+}
+
+void takeDescriptors(msghdr& message, std::vector<UniqueFd>& fds) {
+  for (auto* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+}
+
+} // namespace
+
+void ControlSocket::sendFrame(ByteSpan bytes) {
+  ByteWriter writer;
+  writer.blob(bytes);
+  const Bytes frame = writer.take();
+  iovec part{const_cast<std::byte*>(frame.data()), frame.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  sendWhole(fd_.get(), message, frame.size());
+}
+
+void ControlSocket::sendDescriptors(const std::vector<UniqueFd>& fds) {
+  std::byte carrier{}; // descriptors need a byte to travel beside
+  iovec part{&carrier, 1};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  const DescriptorCargo cargo(message, fds);
+  sendWhole(fd_.get(), message, 1);
+}
+
+// True: so many bytes of the frame are there.
+bool ControlSocket::receiveUpTo(size_t size) {
+  while (received_.size() < size) {
+    std::array<std::byte, 4096> buffer{};
+    iovec part{buffer.data(), std::min(buffer.size(), size - received_.size())};
+    msghdr message{}; // without room for descriptors, which the kernel drops
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    const auto got = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+    if (!received(got)) {
+      return false;
+    }
+    if ((message.msg_flags & MSG_CTRUNC) != 0) {
+      throw Error(
+          ErrorCode::kPeerFailed,
+          "it sends descriptors where the handshake has none");
+    }
+    heard_ = true;
+    received_.insert(received_.end(), buffer.begin(), buffer.begin() + got);
+  }
+  return true;
+}
+
+std::optional<Bytes> ControlSocket::receiveFrame(size_t most) {
+  if (!receiveUpTo(sizeof(uint32_t))) {
+    return std::nullopt;
+  }
+  const auto size = ByteReader(received_).number<uint32_t>();
+  if (size > most) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "a handshake frame of " + std::to_string(size) +
+            " bytes is refused: at most " + std::to_string(most) +
+            " may come now");
+  }
+  if (!receiveUpTo(sizeof(uint32_t) + size)) {
+    return std::nullopt;
+  }
+  Bytes frame(received_.begin() + sizeof(uint32_t), received_.end());
+  received_.clear();
+  return frame;
+}
+
+std::optional<std::vector<UniqueFd>> ControlSocket::receiveDescriptors(
+    size_t count) {
+  std::byte carrier{};
+  iovec part{&carrier, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)>
+      control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_LEN(sizeof(int) * std::min(count, kMostFds));
+  auto fds = roomForDescriptors();
+  const auto got =
+      recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (!received(got)) {
+    return std::nullopt;
+  }
+  takeDescriptors(message, fds);
+  const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  if (cut && fds.size() < count) {
+    throw Error(ErrorCode::kExhausted, noDescriptorText());
+  }
+  if (cut || fds.size() != count) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        std::to_string(fds.size()) + (cut ? " or more" : "") +
+            " descriptors came in the handshake, and " + std::to_string(count) +
+            " were announced");
+  }
+  return fds;
+}
+
+} // namespace dlslime

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "interface/rendezvous.h"
+
+namespace dlslime {
+
+// A store in memory: of one process, or of two that tell each other by hand.
+class MapRendezvous final : public Rendezvous {
+ public:
+  void set(const std::string& key, const Bytes& value) override {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    values_[key] = value;
+  }
+  std::optional<Bytes> tryGet(const std::string& key) override {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = values_.find(key);
+    return found == values_.end() ? std::nullopt
+                                  : std::optional<Bytes>(found->second);
+  }
+  bool blocks() const override {
+    return false;
+  }
+  uint64_t increment(const std::string& key) override {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return ++counters_[key];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, Bytes> values_;
+  std::map<std::string, uint64_t> counters_;
+};
+
+} // namespace dlslime

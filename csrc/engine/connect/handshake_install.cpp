@@ -1,0 +1,209 @@
+#include "base/log.h"
+#include "engine/connect/handshakes.h"
+#include "engine/state/preparing.h"
+#include "engine/state/section.h"
+
+// The last steps of a handshake: the peer has answered, and a connection is
+// verified and put to use.
+
+namespace dlslime {
+
+// Throws: the attempt has failed.
+void Handshakes::settle(
+    Attempt& attempt,
+    Welcome welcome,
+    std::vector<UniqueFd> fds) {
+  switch (welcome.verdict) {
+    case Verdict::kAccepted:
+      try {
+        makeSideSocket(attempt);
+        attempt.connection = attempt.transport->finish(
+            attempt.context, {std::move(welcome.blob), std::move(fds)});
+        attempt.peerLast = welcome.lastSeen;
+        attempt.peerUnexpected = welcome.unexpectedLimit;
+        attempt.deadline = deadlineAfter(
+            needsSideSocket(*attempt.transport) ? kHandshakeTime : kVerifyTime);
+      } catch (const Error& error) {
+        tellProblem(attempt, error.what());
+        if (error.status().code() == ErrorCode::kExhausted) {
+          throw;
+        }
+        tryAnother(attempt, error.what());
+      }
+      return;
+    case Verdict::kRefused:
+      tryAnother(attempt, welcome.text);
+      return;
+    case Verdict::kCrossed:
+      attempt.transport->withdraw(attempt.context);
+      attempt.socket.reset();
+      attempt.deadline = deadlineAfter(kCrossedTime);
+      return;
+    case Verdict::kLater:
+      throw Error(ErrorCode::kExhausted, welcome.text);
+    case Verdict::kNotJoined:
+      throw Error(ErrorCode::kNotJoined, welcome.text);
+    case Verdict::kStranger:
+      refusedBy(attempt, welcome.text);
+  }
+}
+
+void Handshakes::refusedBy(const Attempt& attempt, const std::string& text) {
+  throw Error(
+      attempt.request.replaces != 0 ? ErrorCode::kTransportFailed
+                                    : ErrorCode::kPeerFailed,
+      "it refuses us: " + text);
+}
+
+void Handshakes::sendConfirm(Attempt& attempt, const Confirm& confirm) {
+  attempt.socket->sendFrame(
+      attempt.key->seal(SessionKey::End::kInitiator, 1, encode(confirm)));
+}
+
+// To a peer that has accepted the connection, and waits.
+void Handshakes::tellProblem(Attempt& attempt, const std::string& what) {
+  try {
+    sendConfirm(attempt, {attempt.context.nonce, {}, what});
+  } catch (const Error& error) {
+    logDebug(std::string("the peer does not wait: ") + error.what());
+  }
+}
+
+// Throws: the attempt has failed.
+bool Handshakes::isVerified(Attempt& attempt, Confirm& confirm) {
+  try {
+    return attempt.connection->verify(confirm.blob);
+  } catch (const Error& error) {
+    // The second socket found no room, as the first one may: it is tried again.
+    if (error.status().code() == ErrorCode::kExhausted &&
+        needsSideSocket(*attempt.transport)) {
+      tellProblem(attempt, error.what());
+      throw;
+    }
+    tryAnother(attempt, error.what());
+    return false;
+  }
+}
+
+// True: this attempt is over, well. Throws: it has failed.
+bool Handshakes::verify(Attempt& attempt) {
+  if (!attempt.connection) {
+    return false;
+  }
+  Confirm confirm;
+  if (!isVerified(attempt, confirm)) {
+    return false;
+  }
+  if (attempt.request.than) {
+    judge(attempt);
+    return true;
+  }
+  if (isFallback(*attempt.transport, attempt.request.key.policy)) {
+    tellFallback(
+        attempt.request.fallback, describePeer(attempt), attempt.rejected);
+  }
+  confirm.nonce = attempt.context.nonce;
+  sendConfirm(attempt, confirm);
+  install(
+      {attempt.request.key,
+       std::move(attempt.request.record),
+       attempt.key->pairSecret(),
+       attempt.peerUnexpected,
+       std::move(attempt.connection),
+       std::move(attempt.rejected),
+       attempt.request.replaces,
+       attempt.peerLast,
+       false,
+       true},
+      std::move(*attempt.socket));
+  return true;
+}
+
+// A probe has come through.
+void Handshakes::judge(const Attempt& attempt) {
+  const auto& than = *attempt.request.than;
+  const auto& found = *attempt.connection;
+  if (found.route() != than.route || found.merit() > than.merit) {
+    const auto devices = found.describe();
+    better_.push_back(
+        {attempt.request.key,
+         std::string(found.route()) +
+             (devices.empty() ? "" : " by " + devices)});
+  }
+}
+
+void Handshakes::install(Made made, ControlSocket socket) {
+  const auto& peer = made.peer.identity;
+  news_ = true;
+  acceptor_.noteRoom();
+  failures_.erase(made.key);
+  Section section(state_);
+  logInfo(
+      "connected to pid " + std::to_string(peer.pid) + " on " + peer.host +
+      " by " + std::string(made.connection->route()) + "/" +
+      std::string(made.connection->copyName()));
+  if (made.replaces != 0) {
+    installAgain(section, made, std::move(socket));
+  } else {
+    auto channel = state_.makeChannel(peer, made.unexpectedLimit);
+    channel->connected(
+        std::move(made.connection), std::move(made.rejected), made.began);
+    state_.channels.add(
+        made.key,
+        {std::move(made.peer), std::move(made.pairSecret)},
+        std::move(channel),
+        std::move(socket));
+  }
+  state_.retireFailed(); // what was sent again at once may have failed
+  // The peer may have sent, and rung, before there was a channel to look at.
+  state_.sleeper.kick();
+}
+
+// Whether somebody waits for it, and all that was under way is prepared for it:
+// what is not.
+std::shared_ptr<PeerChannel> Handshakes::whoAwaits(
+    const Made& made,
+    Unprepared& unprepared) {
+  auto channel = state_.channels.find(made.key);
+  if (!channel || !channel->awaitsConnection()) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "the connection that was to be replaced is given up");
+  }
+  unprepared =
+      state_.membership.unprepared(*channel, made.connection->registrar());
+  return channel;
+}
+
+void Handshakes::installAgain(
+    Section& section,
+    Made& made,
+    ControlSocket socket) {
+  Unprepared unprepared;
+  auto channel = whoAwaits(made, unprepared);
+  while (!unprepared.operations.empty()) {
+    section.leave();
+    prepareAll(state_, unprepared);
+    section.enterAgain();
+    channel = whoAwaits(made, unprepared);
+  }
+  state_.channels.replaceSocket(*channel, std::move(socket));
+  channel->resumed(
+      std::move(made.connection),
+      std::move(made.rejected),
+      made.replaces + 1,
+      made.peerLast,
+      made.began);
+}
+
+void Handshakes::onVerifying(const ChannelKey& key) {
+  try {
+    if (verify(attempts_.at(key))) {
+      attempts_.erase(key);
+    }
+  } catch (const std::exception& error) {
+    onProblem(key, statusOf(error));
+  }
+}
+
+} // namespace dlslime

@@ -1,0 +1,242 @@
+#include "engine/peer/channel_table.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace dlslime {
+
+namespace {
+constexpr size_t kMostFailures = 1024; // of keys; instances never come again
+} // namespace
+
+const ChannelTable::Entry* ChannelTable::aliveWith(
+    const ChannelKey& key) const {
+  for (const auto& entry : entries_) {
+    if (entry.channel->alive() && entry.key == key) {
+      return &entry;
+    }
+  }
+  return nullptr;
+}
+
+std::shared_ptr<PeerChannel> ChannelTable::find(const ChannelKey& key) const {
+  const auto* const found = aliveWith(key);
+  return found != nullptr ? found->channel : nullptr;
+}
+
+Bytes ChannelTable::pairSecretOf(const ChannelKey& key) const {
+  const auto* const found = aliveWith(key);
+  return found != nullptr ? found->contact.pairSecret : Bytes();
+}
+
+void ChannelTable::add(
+    const ChannelKey& key,
+    Contact contact,
+    std::shared_ptr<PeerChannel> channel,
+    std::optional<ControlSocket> socket) {
+  const auto token = nextToken_++;
+  if (socket) {
+    sleeper_.add(socket->fd(), token);
+    channel->useSocket(socket->fd());
+  }
+  auto origin = socket ? socket->peerOrigin() : "";
+  entries_.push_back(
+      {key,
+       std::move(contact),
+       std::move(channel),
+       std::move(socket),
+       token,
+       std::move(origin)});
+}
+
+size_t ChannelTable::countOf(const std::string& origin) const {
+  const auto count =
+      std::count_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return entry.origin == origin;
+      });
+  return static_cast<size_t>(count);
+}
+
+ChannelTable::Entry& ChannelTable::entryOf(const PeerChannel& channel) {
+  return *std::find_if(
+      entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return entry.channel.get() == &channel;
+      });
+}
+
+void ChannelTable::replaceSocket(
+    const PeerChannel& channel,
+    ControlSocket socket) {
+  auto& entry = entryOf(channel);
+  dropSocket(entry);
+  entry.token = nextToken_++;
+  sleeper_.add(socket.fd(), entry.token);
+  entry.channel->useSocket(socket.fd());
+  entry.socket.emplace(std::move(socket));
+}
+
+void ChannelTable::dropSocket(const PeerChannel& channel) {
+  dropSocket(entryOf(channel));
+}
+
+std::vector<ChannelTable::Member> ChannelTable::those(
+    const std::function<bool(const PeerChannel&)>& wanted) const {
+  std::vector<Member> found;
+  for (const auto& entry : entries_) {
+    if (wanted(*entry.channel)) {
+      found.push_back({entry.key, entry.contact, entry.channel});
+    }
+  }
+  return found;
+}
+
+bool ChannelTable::poll(int most) {
+  bool any = false;
+  // By index: handling a message never adds a channel, but may fail one.
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    any |= entries_[i].channel->poll(most);
+  }
+  return any;
+}
+
+bool ChannelTable::endsSoon() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return entry.channel->endsSoon();
+  });
+}
+
+std::shared_ptr<PeerChannel> ChannelTable::claimCopy(
+    CopyJob& job,
+    const PeerChannel* only) {
+  for (const auto& entry : entries_) {
+    const bool wanted = only != nullptr ? entry.channel.get() == only
+                                        : !entry.channel->copyOverdue();
+    if (wanted && entry.channel->claimCopy(job)) {
+      return entry.channel;
+    }
+  }
+  return nullptr;
+}
+
+const PeerChannel* ChannelTable::serving(const Operation& operation) const {
+  for (const auto& entry : entries_) {
+    if (entry.channel->serves(operation)) {
+      return entry.channel.get();
+    }
+  }
+  return nullptr;
+}
+
+void ChannelTable::dropSocket(Entry& entry) {
+  if (entry.socket) {
+    sleeper_.remove(entry.socket->fd());
+    entry.channel->useSocket(-1);
+    entry.socket.reset();
+  }
+}
+
+void ChannelTable::onSocket(uint64_t token) {
+  for (auto& entry : entries_) {
+    if (entry.token != token || !entry.socket) {
+      continue;
+    }
+    std::byte ignored[64];
+    const auto got =
+        recv(entry.socket->fd(), ignored, sizeof(ignored), MSG_DONTWAIT);
+    if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) {
+      return; // the peer rings; or some of many rings have been taken
+    }
+    const int error = got < 0 ? errno : 0;
+    dropSocket(entry);
+    const auto& peer = entry.channel->peer();
+    const auto who = "pid " + std::to_string(peer.pid) + " on " + peer.host;
+    const Status why(
+        ErrorCode::kPeerFailed,
+        error == 0 ? "its process has ended or shut down (" + who +
+                " closed its connection)"
+                   : "its process or its host is gone (" + who + ": " +
+                errnoText(error) + ")");
+    // While it waits for another connection: so does the peer, who takes
+    // another socket, too; or it has died, which trying to connect shows.
+    const bool waits = entry.channel->alive() && !entry.channel->open();
+    // Nobody answers: it may be the way there, and not the peer.
+    const bool unheard =
+        error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+    if (!waits && !(unheard && entry.channel->sever(why))) {
+      entry.channel->peerClosed(why);
+      if (unheard) { // nor does anything come by another socket
+        entry.channel->fail(why);
+      }
+    }
+    return;
+  }
+}
+
+ChannelTable::Failures ChannelTable::failures(const ChannelKey& key) const {
+  const auto found = failures_.find(key);
+  return found == failures_.end() ? Failures{} : found->second;
+}
+
+void ChannelTable::noteFailure(const Entry& entry) {
+  if (failures_.size() >= kMostFailures) {
+    failures_.clear();
+  }
+  auto& failures = failures_[entry.key];
+  ++failures.count;
+  failures.last = entry.channel->failure();
+}
+
+void ChannelTable::reap(std::vector<Retired>& retired) {
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    entry = isOver(*entry, retired) ? entries_.erase(entry) : entry + 1;
+  }
+}
+
+// There is room before anything is taken, which must not be lost.
+bool ChannelTable::isOver(Entry& entry, std::vector<Retired>& retired) {
+  const bool severed = entry.channel->hasSevered();
+  const bool failed = entry.channel->state() == PeerChannel::State::kFailed;
+  if (!severed && !failed) {
+    return false;
+  }
+  retired.reserve(retired.size() + 2);
+  if (severed) {
+    retired.push_back({entry.channel->takeSevered(), entry.channel, {}});
+  }
+  if (!failed) {
+    return false;
+  }
+  // Peers see at once that we have given the connection up.
+  dropSocket(entry);
+  if (!entry.channel->idle()) {
+    return false;
+  }
+  noteFailure(entry);
+  if (auto connection = entry.channel->takeConnection()) {
+    retired.push_back({std::move(connection), entry.channel, {}});
+  }
+  return true;
+}
+
+void ChannelTable::failAll(const Status& why) {
+  for (const auto& entry : entries_) {
+    entry.channel->fail(why);
+  }
+}
+
+std::optional<ChannelTable::Retired> ChannelTable::takeFailed() {
+  for (auto& entry : entries_) {
+    if (auto connection = entry.channel->takeConnection()) {
+      return Retired{
+          std::move(connection),
+          entry.channel,
+          std::exchange(entry.socket, {})};
+    }
+  }
+  return std::nullopt;
+}
+
+} // namespace dlslime

@@ -1,0 +1,394 @@
+#include "engine/peer/peer_channel.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+#include "base/log.h"
+#include "engine/progress/copier.h"
+
+namespace dlslime {
+
+namespace {
+// A device that is well ends what was started on it within microseconds; what
+// goes by the kernel's network takes its time.
+constexpr milliseconds kDrainTime{1000};
+constexpr milliseconds kSlowDrainTime{10000};
+// More than a ring holds of the smallest messages, in looks at it.
+constexpr int kMostLastLooks = 16 * 1024;
+
+// Tells a part of a failure, which may be told again: what there is no memory
+// for at first would wait for ever.
+template <typename Tell>
+void insist(const Tell& tell) {
+  constexpr int kTries = 3;
+  for (int i = 1; i <= kTries; ++i) {
+    try {
+      tell();
+      return;
+    } catch (const std::bad_alloc&) {
+      if (i == kTries) {
+        logWithoutMemory("telling that a connection has failed");
+      }
+    }
+  }
+}
+
+class Batch {
+ public:
+  explicit Batch(Connection& connection) : connection_(connection) {
+    connection_.beginBatch();
+  }
+  ~Batch() {
+    connection_.endBatch();
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+ private:
+  Connection& connection_;
+};
+} // namespace
+
+void PeerChannel::use(
+    std::unique_ptr<Connection> connection,
+    std::vector<RejectedRoute> rejected,
+    bool began) {
+  connection_ = std::move(connection);
+  connection_->useSocket(socket_);
+  rejected_ = std::move(rejected);
+  route_ = connection_->route();
+  gpus_.connected(*connection_);
+  if (!began) {
+    mostMerit_.clear();
+  }
+  auto& lanes = mostLanes_[route_];
+  lanes = std::max(lanes, connection_->lanes());
+  auto& merit = mostMerit_[route_];
+  merit = std::max(merit, connection_->merit());
+  state_ = State::kOpen;
+}
+
+void PeerChannel::connected(
+    std::unique_ptr<Connection> connection,
+    std::vector<RejectedRoute> rejected,
+    bool began) {
+  use(std::move(connection), std::move(rejected), began);
+  out_.emplace(*connection_, completions_, limits_);
+  in_.emplace(*connection_, *out_, gpus_, completions_, sequencer_, limits_);
+  transfers_.emplace(
+      *connection_,
+      *out_,
+      gpus_,
+      completions_,
+      regions_,
+      peer_,
+      [this](const TransferPtr& transfer) { owner_.sendNote(*transfer); });
+  lender_.emplace(*connection_, *out_, gpus_, regions_);
+  toItself_ = route_ == "self";
+}
+
+void PeerChannel::resumed(
+    std::unique_ptr<Connection> connection,
+    std::vector<RejectedRoute> rejected,
+    uint32_t generation,
+    uint64_t peerLast,
+    bool began) {
+  use(std::move(connection), std::move(rejected), began);
+  generation_ = generation;
+  in_->resume(*connection_);
+  const auto status = out_->resume(*connection_, peerLast);
+  if (!status.ok()) {
+    fail(status);
+    return;
+  }
+  lender_->resume(*connection_);
+  transfers_->resume(*connection_);
+  std::string reasons;
+  for (const auto& entry : rejected_) {
+    reasons += "; not by " + entry.route + ": " + entry.reason;
+  }
+  sayReplaced(
+      "connected to pid " + std::to_string(peer_.pid) + " on " + peer_.host +
+      " again, by " + route_ + " " + connection_->describe() +
+      ": what was lost is sent again" + reasons);
+  owner_.onChannelResumed(*this);
+}
+
+bool PeerChannel::couldBeBetter() const {
+  if (state_ != State::kOpen) {
+    return false;
+  }
+  return connection_->lanes() < mostLanes_.at(route_) ||
+      connection_->merit() < mostMerit_.at(route_) ||
+      std::any_of(rejected_.begin(), rejected_.end(), [](const auto& entry) {
+           return entry.tried;
+         });
+}
+
+bool PeerChannel::sever(const Status& why) {
+  return replace(why, Connection::Replaceable::kBroken);
+}
+
+bool PeerChannel::handOver(const Status& why) {
+  return replace(why, Connection::Replaceable::kWhole);
+}
+
+bool PeerChannel::replace(const Status& why, Connection::Replaceable least) {
+  if (state_ != State::kOpen || connection_->replaceable() < least ||
+      !peerClosed_.ok()) {
+    return false;
+  }
+  ++replacements_;
+  sayReplaced(
+      "the connection to pid " + std::to_string(peer_.pid) + " on " +
+      peer_.host + " by " + route_ +
+      (least == Connection::Replaceable::kBroken ? " is lost ("
+                                                 : " is given up (") +
+      why.message() + "): another will take its place");
+  state_ = State::kSevered;
+  failure_ = why;
+  leftWhole_ = least == Connection::Replaceable::kWhole;
+  quiet_ = false;
+  const bool device =
+      connection_->replaceable() == Connection::Replaceable::kBroken;
+  detachAt_ = deadlineAfter(device ? kDrainTime : kSlowDrainTime);
+  out_->sever();
+  in_->sever();
+  transfers_->sever();
+  connection_->sever();
+  return true;
+}
+
+// A peer may ask for another connection as often as it likes.
+void PeerChannel::sayReplaced(const std::string& what) const {
+  if (!std::has_single_bit(replacements_)) {
+    logInfo(what);
+    return;
+  }
+  logWarning(
+      replacements_ == 1 ? what
+                         : what + " (the " + std::to_string(replacements_) +
+              "th time; told of the 1st, 2nd, 4th, 8th, ...)");
+}
+
+// Everything that came by the old connection has been handled.
+void PeerChannel::detachIfDrained() {
+  const bool over = connection_->drained() || Clock::now() >= detachAt_;
+  if (!over || copies_ > 0) {
+    return;
+  }
+  if (!peerClosed_.ok()) {
+    fail(peerClosed_); // it has said all that it had to say
+    return;
+  }
+  copyName_ = copyName();
+  out_->keepUnconfirmed(connection_->unconfirmed());
+  in_->detach();
+  transfers_->detach();
+  lender_->detach();
+  severed_ = std::move(connection_);
+}
+
+void PeerChannel::quieted() {
+  quiet_ = true;
+  in_->quieted();
+  transfers_->quieted();
+  if (state_ == State::kFailed) {
+    if (!connection_) {
+      out_->releasePushed();
+    }
+    out_->releaseFailed();
+  }
+}
+
+bool PeerChannel::idle() const {
+  if (!quiet_ || !connection_) {
+    return quiet_;
+  }
+  const bool ended = out_->idle() && in_->idle() && transfers_->idle();
+  return copies_ == 0 && (ended || Clock::now() >= giveUpAt_);
+}
+
+std::string PeerChannel::copyName() const {
+  return connection_ ? std::string(connection_->copyName()) : copyName_;
+}
+
+// What a peer sends may want more memory than there is: that ends the pair,
+// and not the process.
+bool PeerChannel::poll(int most) {
+  try {
+    return pollOnce(most);
+  } catch (const std::bad_alloc&) {
+    failForWantOfMemory();
+    return true;
+  }
+}
+
+void PeerChannel::failForWantOfMemory() {
+  fail(inWords([&] {
+    return Status(
+        ErrorCode::kExhausted,
+        "this process has no memory for what it has to do with pid " +
+            std::to_string(peer_.pid) + " on " + peer_.host);
+  }));
+}
+
+Status PeerChannel::lost(const Status& broken) const {
+  return inWords([&] {
+    return Status(
+        broken.code(),
+        "the connection to pid " + std::to_string(peer_.pid) + " on " +
+            peer_.host + " by " + route_ + " is lost (" + broken.message() +
+            ")");
+  });
+}
+
+// Nothing goes before what is queued. The others may each take all that the
+// connection sends at a time: behind the first that has sent, the next one is
+// first at the next time.
+bool PeerChannel::flush() {
+  constexpr int kHalves = 3;
+  const bool queued = out_->flushQueued();
+  bool any = false;
+  const int first = firstToFlush_;
+  for (int i = 0; i < kHalves; ++i) {
+    const int which = (first + i) % kHalves;
+    const bool sent = which == 0 ? out_->flushStreams()
+        : which == 1             ? transfers_->flush()
+                                 : lender_->flush();
+    if (sent && !any) {
+      firstToFlush_ = (which + 1) % kHalves;
+    }
+    any |= sent;
+  }
+  return any || queued;
+}
+
+bool PeerChannel::pollOnce(int most) {
+  if (!connection_) {
+    return false;
+  }
+  Status broken;
+  bool any = false;
+  {
+    const Batch batch(*connection_);
+    any = handleKept();
+    if (!gpus_.uploads().many()) {
+      any |= connection_->poll(*this, broken, most);
+    }
+    if (broken.ok() && state_ == State::kOpen) {
+      any |= flush();
+    }
+  }
+  // A device is over with it in microseconds, and may not tell when.
+  const bool device =
+      connection_->replaceable() == Connection::Replaceable::kBroken;
+  if (state_ == State::kSevered) {
+    detachIfDrained();
+    return any || !connection_ || device;
+  }
+  if (broken.ok()) {
+    return any;
+  }
+  if (state_ == State::kFailed) {
+    return device; // what a broken one tells again is no news
+  }
+  if (!sever(broken)) {
+    fail(peerClosed_.ok() ? lost(broken) : peerClosed_);
+  }
+  return true;
+}
+
+bool PeerChannel::claimCopy(CopyJob& job) {
+  job = {}; // nothing of the last one
+  if (!connection_ || state_ == State::kSevered ||
+      !connection_->claimCopy(job)) {
+    return false;
+  }
+  ++copies_;
+  return true;
+}
+
+void PeerChannel::noteGiven() {
+  if (given_++ == 0) {
+    givenAt_ = Clock::now();
+  }
+}
+
+bool PeerChannel::copyOverdue() const {
+  return given_ > 0 && Clock::now() - givenAt_ > Copier::kPatience;
+}
+
+void PeerChannel::finishCopy(const CopyJob& job) {
+  try {
+    connection_->finishCopy(job);
+  } catch (const std::bad_alloc&) {
+    failForWantOfMemory();
+  }
+  if (--copies_ == 0 && state_ == State::kFailed) {
+    insist([&] { out_->releaseFailed(); });
+  }
+}
+
+void PeerChannel::fail(const Status& why) {
+  if (state_ == State::kFailed) {
+    return;
+  }
+  state_ = State::kFailed;
+  failure_ = why;
+  quiet_ |= connection_ != nullptr; // it will report what has ended,
+  if (connection_ &&
+      connection_->replaceable() == Connection::Replaceable::kBroken) {
+    giveUpAt_ = deadlineAfter(kDrainTime); // or its end makes it end
+  }
+  if (out_) {
+    insist([&] { out_->fail(why); });
+    insist([&] { in_->fail(why); });
+    insist([&] { transfers_->fail(why); });
+    lender_->fail();
+    gpus_.drop();
+    if (copies_ == 0 && quiet_) {
+      insist([&] { out_->releaseFailed(); });
+    }
+  }
+  insist([&] { owner_.onChannelFailed(*this, why); });
+}
+
+void PeerChannel::peerClosed(const Status& why) {
+  // What it sent before it went still counts; one that is there all the same,
+  // and goes on sending, would keep us here.
+  int looks = 0;
+  while (state_ == State::kOpen && looks < kMostLastLooks && poll()) {
+    ++looks;
+  }
+  peerClosed_ = why;
+  if (looks == kMostLastLooks) {
+    fail(
+        Status(why.code(), why.message() + ", and messages come all the same"));
+    return;
+  }
+  if (state_ == State::kSevered) {
+    connection_ ? detachIfDrained() : fail(why);
+    return;
+  }
+  if (connection_) {
+    connection_->peerClosed();
+  }
+  if (!connection_ || connection_->drained()) {
+    fail(why);
+  } // else poll() will find the route broken
+}
+
+std::unique_ptr<Connection> PeerChannel::takeConnection() {
+  copyName_ = copyName();
+  // The two halves stay: groups may still hold what came through them. Both
+  // have failed, and do not touch the connection any more. Transfers of several
+  // parts do when one part ends, so they are told.
+  if (transfers_) {
+    transfers_->detach();
+  }
+  return std::move(connection_);
+}
+
+} // namespace dlslime

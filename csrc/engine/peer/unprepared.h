@@ -1,0 +1,26 @@
+#pragma once
+
+#include <vector>
+
+#include "interface/operation.h"
+#include "interface/transport.h"
+
+namespace dlslime {
+
+// Smaller messages are copied on every route.
+constexpr size_t kLeastPrepared = 16 * 1024;
+
+inline bool lacksPreparing(
+    const Operation& operation,
+    const MemoryRegistrar* registrar) {
+  return registrar != nullptr && operation.preparedBy != registrar &&
+      !operation.oneSided() && operation.size() > kLeastPrepared;
+}
+
+// Operations that lack it, under the engine's lock.
+struct Unprepared {
+  MemoryRegistrar* registrar = nullptr;
+  std::vector<OperationPtr> operations;
+};
+
+} // namespace dlslime

@@ -1,0 +1,326 @@
+#include "engine/progress/progress.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/at_end.h"
+#include "base/relax.h"
+#include "engine/progress/own_thread.h"
+#include "engine/progress/system_cost.h"
+
+namespace dlslime {
+
+namespace {
+
+// Between looks at a source that must be looked at, and has had no news for a
+// while: GPUs tell nobody what they have done.
+constexpr microseconds kNap{50};
+// Between two of what else there is to see, where every look finds news.
+constexpr int kLooksPerClock = 256;
+
+// Others see the flag, or we see what they have done: the looks that follow
+// acquire only, and such a load may overtake even a seq_cst store where the
+// processor has LDAPR (aarch64).
+void announce(std::atomic<bool>& flag) {
+  flag.store(true, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+} // namespace
+
+Progress::Progress(
+    ProgressSource& source,
+    Sleeper& sleeper,
+    microseconds spin,
+    microseconds mostSpin,
+    microseconds tick)
+    : source_(source),
+      sleeper_(sleeper),
+      spin_(spin),
+      mostSpin_(std::max(spin, mostSpin)),
+      tick_(tick),
+      servingSpin_(servingSpin()) {}
+
+Progress::~Progress() {
+  stop();
+}
+
+void Progress::start() {
+  thread_ = startEngineThread([this] { background(); });
+}
+
+void Progress::stop() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    stopping_.store(true);
+  }
+  changed_.notify_all();
+  sleeper_.kick();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+class Progress::Waiting {
+ public:
+  explicit Waiting(Progress& progress) : waiters_(progress.waiters_) {
+    waiters_.fetch_add(1, std::memory_order_seq_cst);
+    if (progress.serving_.load(std::memory_order_acquire)) {
+      progress.sleeper_.kick(); // we poll from here on
+    }
+  }
+  ~Waiting() {
+    waiters_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  std::atomic<int>& waiters_;
+};
+
+bool Progress::wait(const Operation& operation, Deadline deadline) {
+  if (operation.done()) {
+    return true;
+  }
+  const Waiting waiting(*this);
+  while (!spinWait(operation, deadline)) {
+    const auto now = Clock::now();
+    if (now >= deadline.at(now)) {
+      return operation.done();
+    }
+    sleepWait(operation, deadline.at(now));
+  }
+  return true;
+}
+
+bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
+  int idlePolls = 0;
+  int yields = 0; // since there was news
+  int looksWithNews = 0;
+  TimePoint end{}, last{};
+  int64_t displaced = -1;
+  while (!operation.done()) {
+    noteLook();
+    if (source_.step(&operation)) {
+      idlePolls = 0;
+      displaced = -1;
+      yields = 0;
+      // A peer may see to it that there always is some.
+      if (++looksWithNews % kLooksPerClock == 0) {
+        const auto now = Clock::now();
+        if (now >= deadline.at(now)) {
+          return operation.done();
+        }
+      }
+      continue;
+    }
+    if (++idlePolls < (yields > 0 ? pace_.between() : pace_.before())) {
+      relaxProcessor();
+      continue;
+    }
+    idlePolls = 0;
+    if (++yields % 2 == 0) { // without a look at the clock, and at its use
+      sched_yield();
+      continue;
+    }
+    const auto now = Clock::now();
+    if (yields == 1) {
+      const auto most = deadline.at(now);
+      end = std::min(now + spin_, most);
+      last = std::min(now + mostSpin_, most);
+    }
+    if (now >= end) {
+      if (spin_.count() == 0 || now >= last || !source_.endsSoon()) {
+        return operation.done();
+      }
+      end = std::min(now + spin_, last);
+    }
+    pace_.yield(displaced);
+  }
+  return true;
+}
+
+bool Progress::look(const Operation* awaited) {
+  thread_local int vainLooks = 0;
+  thread_local int64_t displaced = -1;
+  noteLook();
+  if (source_.step(awaited)) {
+    vainLooks = 0;
+    displaced = -1;
+    return true;
+  }
+  if (++vainLooks >= pace_.before()) {
+    vainLooks = 0;
+    pace_.yield(displaced);
+  }
+  return false;
+}
+
+bool Progress::takeSleeper() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (sleeperTaken_) {
+    return false;
+  }
+  sleeperTaken_ = true;
+  return true;
+}
+
+void Progress::releaseSleeper() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    sleeperTaken_ = false;
+  }
+  changed_.notify_all();
+}
+
+void Progress::attend() {
+  // Pairs with announce(): we see that it sleeps, or it that it must look.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake();
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    attend_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Progress::sleepOnce(TimePoint deadline) {
+  announce(asleep_);
+  if (source_.mustLook()) {
+    asleep_.store(false, std::memory_order_release);
+    std::this_thread::sleep_for(kNap);
+    source_.onReady(sleeper_.wait(Clock::now()));
+    return;
+  }
+  const std::vector<uint64_t>* ready = nullptr;
+  {
+    const AtEnd awake([this] {
+      asleep_.store(false, std::memory_order_release);
+      source_.endSleep();
+    });
+    if (source_.beginSleep()) {
+      ready = &sleeper_.wait(std::min(deadline, source_.lookAgain()));
+    }
+  }
+  if (ready != nullptr) {
+    source_.onReady(*ready);
+  }
+}
+
+void Progress::sleepWait(const Operation& operation, TimePoint deadline) {
+  if (takeSleeper()) {
+    const AtEnd release([this] {
+      waiterAsleep_.store(false, std::memory_order_relaxed);
+      releaseSleeper();
+    });
+    // Set before the last look at done(): whoever completes it later kicks.
+    announce(waiterAsleep_);
+    if (!operation.done()) {
+      sleepOnce(deadline);
+    }
+    return;
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  followers_.fetch_add(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto ready = [&] { return operation.done() || !sleeperTaken_; };
+  if (deadline >= never()) {
+    changed_.wait(lock, ready);
+  } else {
+    changed_.wait_until(lock, deadline, ready);
+  }
+  followers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Progress::notifyDone() {
+  // Pairs with what a waiter does before its last look at done(): it counts
+  // itself as a follower, or says that it sleeps.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (waiterAsleep_.load(std::memory_order_relaxed)) {
+    sleeper_.kick();
+  }
+  if (followers_.load(std::memory_order_relaxed) > 0) {
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+    }
+    changed_.notify_all();
+  }
+}
+
+void Progress::background() {
+  uint64_t seen = 0;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_.load()) {
+    if (sleeperTaken_) { // by a waiter, who serves everybody
+      changed_.wait(
+          lock, [this] { return !sleeperTaken_ || stopping_.load(); });
+    } else {
+      changed_.wait_for(
+          lock, tick_, [this] { return stopping_.load() || attend_; });
+    }
+    if (stopping_.load() || sleeperTaken_) {
+      continue;
+    }
+    const bool attend = std::exchange(attend_, false);
+    const auto now = activity_.load(std::memory_order_relaxed);
+    const bool polled = now != seen && !attend;
+    seen = now;
+    sleeperTaken_ = true;
+    lock.unlock();
+    surviveWantOfMemory("progress", [&] {
+      if (polled && !source_.mustLook()) {
+        source_.step(nullptr);
+        int helped = 0;
+        while (source_.help() && !stopping_.load()) {
+          hearOfDeaths(++helped);
+        }
+        hearOfDeaths(0);
+      } else {
+        serve();
+      }
+    });
+    serving_.store(false, std::memory_order_release);
+    lock.lock();
+    sleeperTaken_ = false;
+    changed_.notify_all();
+  }
+}
+
+// Among news without end, too: of every so many looks at one.
+void Progress::hearOfDeaths(int looks) {
+  if (looks % kLooksPerClock == 0) {
+    source_.onReady(sleeper_.wait(Clock::now()));
+  }
+}
+
+void Progress::serve() {
+  const auto seen = activity_.load(std::memory_order_relaxed);
+  const auto alone = [&] {
+    return waiters_.load() == 0 && !stopping_.load() &&
+        (activity_.load(std::memory_order_relaxed) == seen ||
+         source_.mustLook());
+  };
+  serving_.store(true, std::memory_order_seq_cst);
+  bool news = true; // since the last nap: else one look is enough
+  int looksWithNews = 0;
+  while (alone()) {
+    const auto end = Clock::now() + (news ? servingSpin_ : microseconds(0));
+    news = !source_.mustLook();
+    do {
+      while (source_.step(nullptr) && alone()) {
+        news = true;
+        hearOfDeaths(++looksWithNews);
+      }
+      sched_yield();
+    } while (alone() && Clock::now() < end);
+    if (alone()) {
+      sleepOnce(never());
+    }
+  }
+  serving_.store(false, std::memory_order_release);
+}
+
+} // namespace dlslime

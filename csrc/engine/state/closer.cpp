@@ -1,0 +1,96 @@
+#include "engine/state/closer.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/state/section.h"
+
+namespace dlslime {
+
+namespace {
+// Most need no more than what is under way at a NIC: that is waited for at
+// once, since another connection may be about to take its place.
+constexpr microseconds kShortPause{50};
+constexpr microseconds kAtOnce{200};
+constexpr milliseconds kPause{1};
+} // namespace
+
+void Closer::advance() {
+  {
+    const Section section(state_);
+    auto& retired = state_.retired;
+    closing_.reserve(closing_.size() + retired.size());
+    for (auto& one : retired) {
+      closing_.push_back({std::move(one), Clock::now(), false});
+    }
+    retired.clear();
+  }
+  look();
+  const auto isNew = [](const Closing& closing) {
+    return Clock::now() - closing.begun < kAtOnce;
+  };
+  while (std::any_of(closing_.begin(), closing_.end(), isNew)) {
+    std::this_thread::sleep_for(kShortPause);
+    look();
+  }
+}
+
+TimePoint Closer::next() const {
+  return closing_.empty() ? never() : deadlineAfter(kPause);
+}
+
+void Closer::finish() {
+  for (advance(); !closing_.empty(); look()) {
+    std::this_thread::sleep_for(kShortPause);
+  }
+}
+
+void Closer::finishAll() {
+  for (;;) {
+    closing_.reserve(closing_.size() + 1); // what is taken must not be lost
+    const Section section(state_);
+    auto failed = state_.channels.takeFailed();
+    if (!failed) {
+      break;
+    }
+    closing_.push_back({std::move(*failed), Clock::now(), true});
+  }
+  finish();
+}
+
+void Closer::look() {
+  for (size_t i = 0; i < closing_.size();) {
+    if (isOver(closing_[i])) {
+      std::swap(closing_[i], closing_.back());
+      closing_.pop_back();
+    } else {
+      ++i;
+    }
+  }
+}
+
+// May be called again: there may be no memory for what its channel is to do.
+bool Closer::isOver(Closing& closing) {
+  auto& [connection, channel, socket] = closing.retired;
+  // A peer whose socket has ended answers no more, and its NIC is silent.
+  const bool atOnce =
+      Clock::now() >= closing.begun + kPatience || (socket && socket->ended());
+  try {
+    if (connection && !connection->close(atOnce)) {
+      return false;
+    }
+  } catch (const std::bad_alloc&) {
+    logWithoutMemory("closing a connection");
+  }
+  socket.reset(); // now: the peer may be waiting for us as we did for it
+  connection.reset();
+  const Section section(state_);
+  if (!closing.atEnd || !channel->copying()) {
+    channel->quieted();
+  }
+  return true;
+}
+
+} // namespace dlslime

@@ -1,0 +1,86 @@
+#include "engine/state/engine_state.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/at_end.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "engine/bootstrap/wire_records.h"
+#include "engine/state/section.h"
+
+namespace dlslime {
+
+namespace {
+constexpr size_t kTokenBytes = 32;
+}
+
+EngineState::EngineState(const Config& settings)
+    : config(settings),
+      self(makeIdentity(config.hostId)),
+      token(randomBytes(kTokenBytes)),
+      transports(config),
+      regions(self, [this] { enroller.wake(); }),
+      nudge(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  membership.leaveStraysTo(strays);
+  setLogLevel(config.logLevel); // before anybody has something to say
+  if (!nudge) {
+    throwErrno("cannot create an eventfd", errno);
+  }
+}
+
+Accelerator& EngineState::needAccelerator() {
+  std::call_once(acceleratorMade_, [this] {
+    ownAccelerator_ = makeAccelerator(config);
+    ownAccelerator_->onUnused([this] { sweeper.wake(); });
+    accelerator_.store(ownAccelerator_.get(), std::memory_order_release);
+    sweeper.start();
+  });
+  return *ownAccelerator_;
+}
+
+void EngineState::wakeWireUp() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto put = write(nudge.get(), &one, sizeof(one));
+}
+
+void EngineState::retireFailed() {
+  const AtEnd wake([this, before = retired.size()] {
+    if (retired.size() > before) {
+      wakeWireUp();
+    }
+  });
+  channels.reap(retired);
+}
+
+std::shared_ptr<Group> EngineState::groupUsing(
+    const PeerChannel& channel,
+    int& rank) const {
+  for (const auto& group : membership.all()) {
+    for (rank = 0; rank < group->size(); ++rank) {
+      if (!group->closed() && group->link(rank).channel.get() == &channel) {
+        return group;
+      }
+    }
+  }
+  return nullptr;
+}
+
+std::shared_ptr<PeerChannel> EngineState::makeChannel(
+    PeerIdentity peer,
+    uint64_t unexpectedLimit) {
+  return std::make_shared<PeerChannel>(
+      membership,
+      completions,
+      regions,
+      Outbound::Limits{
+          config.eagerLimitBytes,
+          std::min<uint64_t>(config.unexpectedLimitBytes, unexpectedLimit),
+          config.announcedLimitBytes},
+      std::move(peer));
+}
+
+} // namespace dlslime

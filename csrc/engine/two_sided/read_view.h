@@ -1,0 +1,15 @@
+#pragma once
+
+#include "base/memory/guarded_copy.h"
+#include "interface/memory.h"
+
+namespace dlslime {
+
+// Part of a view, read with the guard that the view says it needs.
+inline GuardedBytes
+readView(const MemoryView& view, size_t offset, size_t size) {
+  return view.mayFault ? readGuarded(view.data + offset, size)
+                       : GuardedBytes{{view.data + offset, size}};
+}
+
+} // namespace dlslime

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "interface/memory.h"
+
+namespace dlslime {
+
+// Where the ranks of a group find each other: a c10d store, or a map in memory.
+// Any thread. Throws Error{kUnavailable} if the store can't be reached.
+class Rendezvous {
+ public:
+  virtual ~Rendezvous() = default;
+  virtual void set(const std::string& key, const Bytes& value) = 0;
+  virtual std::optional<Bytes> tryGet(const std::string& key) = 0;
+  // The values of all these keys; none if any is missing.
+  virtual std::optional<std::vector<Bytes>> tryGetAll(
+      const std::vector<std::string>& keys) {
+    std::vector<Bytes> values;
+    for (const auto& key : keys) {
+      auto value = tryGet(key);
+      if (!value) {
+        return std::nullopt;
+      }
+      values.push_back(std::move(*value));
+    }
+    return values;
+  }
+  // Adds one to a counter and returns its new value.
+  virtual uint64_t increment(const std::string& key) = 0;
+
+  // Whether a call may take longer than a look into memory.
+  virtual bool blocks() const {
+    return true;
+  }
+  // The same one by a connection of its own, for when another thread holds up
+  // this one; null: there can be none.
+  virtual std::shared_ptr<Rendezvous> another() {
+    return nullptr;
+  }
+};
+
+} // namespace dlslime

@@ -1,0 +1,283 @@
+#include "transports/gloo/gloo_pump.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+namespace dlslime::gloo {
+
+namespace {
+
+// A message and a small payload travel in one Gloo message of this size; the
+// rest of a larger payload follows in a second one.
+constexpr size_t kFrameBytes = 8 * 1024;
+constexpr size_t kInlineBytes = kFrameBytes - sizeof(MessageHeader);
+// What either direction holds before it makes its producer wait.
+constexpr size_t kMostQueuedBytes = 4 * 1024 * 1024;
+
+} // namespace
+
+void GlooPump::start() {
+  sender_ = std::thread([self = shared_from_this()] { self->sendLoop(); });
+}
+
+bool GlooPump::close(bool atOnce) {
+  bool abandoned = false;
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const bool over = closing_ || peerClosed_ || !broken_.ok() ||
+        (outgoing_.empty() && !sending_);
+    if (!over && !atOnce) {
+      return false;
+    }
+    closing_ = true;
+    abandoned = making_;
+    if (carrier_) {
+      carrier_->abort();
+    }
+  }
+  changed_.notify_all();
+  if (sender_.joinable()) {
+    // Torch gives no way to stop a Gloo group that waits for its other end.
+    abandoned ? sender_.detach() : sender_.join();
+  }
+  for (auto* const thread : {&receiver_, &watcher_}) {
+    if (thread->joinable()) {
+      thread->join();
+    }
+  }
+  return true;
+}
+
+void GlooPump::tell() {
+  news_.store(true, std::memory_order_release);
+  if (!closing_) {
+    wake_();
+  }
+}
+
+void GlooPump::breakWith(const char* what) noexcept {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (!closing_ && broken_.ok()) {
+    broken_ = inWords([&] {
+      return Status(ErrorCode::kTransportFailed, std::string("Gloo: ") + what);
+    });
+  }
+  tell();
+}
+
+void GlooPump::peerClosed() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (!std::exchange(peerClosed_, true) && making_) {
+    try {
+      watcher_ = std::thread([self = shared_from_this()] { self->watch(); });
+    } catch (const std::system_error& error) { // then nobody waits for it
+      broken_ = statusOf(error);
+      tell();
+    }
+  }
+}
+
+// Its end of the carrier may have been ready, and used, before ours is.
+void GlooPump::watch() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool made = changed_.wait_for(
+      lock, drainTime_, [this] { return closing_ || !making_; });
+  lock.unlock();
+  if (!made) {
+    breakWith("the other end closed before it was connected");
+  }
+}
+
+bool GlooPump::drained() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return incoming_.empty() && !broken_.ok();
+}
+
+bool GlooPump::put(const MessageHeader& header, ByteSpan payload) {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (outgoingBytes_ + payload.size() > kMostQueuedBytes) {
+      refused_ = true;
+      return false;
+    }
+    enqueue(header, payload);
+  }
+  changed_.notify_all();
+  return true;
+}
+
+// With mutex_ held.
+void GlooPump::enqueue(const MessageHeader& header, ByteSpan payload) {
+  Packet packet{header, Bytes(payload.begin(), payload.end())};
+  packet.header.payloadSize = static_cast<uint32_t>(payload.size());
+  outgoingBytes_ += payload.size() + sizeof(header);
+  outgoing_.push_back(std::move(packet));
+}
+
+void GlooPump::putLast(const MessageHeader& header) {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    enqueue(header, {});
+    lastPut_ = true;
+  }
+  changed_.notify_all();
+}
+
+bool GlooPump::made() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return carrier_ != nullptr;
+}
+
+bool GlooPump::allSent() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return (outgoing_.empty() && !sending_) || !broken_.ok();
+}
+
+bool GlooPump::nextToSend(Packet& packet) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  sending_ = false;
+  if (outgoing_.empty()) {
+    changed_.notify_all();
+    if (std::exchange(lastPut_, false)) {
+      tell(); // allSent() is what somebody waits for
+    }
+  }
+  changed_.wait(lock, [this] { return closing_ || !outgoing_.empty(); });
+  // What was sent before closing still goes out: the peer may need it.
+  if (outgoing_.empty()) {
+    return false;
+  }
+  packet = std::move(outgoing_.front());
+  outgoing_.pop_front();
+  sending_ = true;
+  outgoingBytes_ -= packet.payload.size() + sizeof(MessageHeader);
+  if (refused_ && outgoingBytes_ < kMostQueuedBytes / 2) {
+    refused_ = false;
+    tell();
+  }
+  return true;
+}
+
+void GlooPump::sendPacket(const Packet& packet) {
+  std::array<std::byte, kFrameBytes> frame{};
+  std::memcpy(frame.data(), &packet.header, sizeof(MessageHeader));
+  const size_t inlined = std::min(packet.payload.size(), kInlineBytes);
+  copyBytes(
+      frame.data() + sizeof(MessageHeader), packet.payload.data(), inlined);
+  carrier_->send(frame.data(), frame.size());
+  if (packet.payload.size() > inlined) {
+    carrier_->send(
+        packet.payload.data() + inlined, packet.payload.size() - inlined);
+  }
+}
+
+std::unique_ptr<Carrier> GlooPump::make() {
+  std::unique_ptr<Carrier> carrier;
+  std::exception_ptr error;
+  try {
+    carrier = make_();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    making_ = false;
+  }
+  changed_.notify_all();
+  if (error) {
+    std::rethrow_exception(error);
+  }
+  return carrier;
+}
+
+bool GlooPump::adopt(std::unique_ptr<Carrier> carrier) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (closing_ || !broken_.ok()) {
+    return false;
+  }
+  carrier_ = std::move(carrier);
+  receiver_ = std::thread([self = shared_from_this()] { self->receiveLoop(); });
+  return true;
+}
+
+void GlooPump::sendLoop() {
+  try {
+    if (!adopt(make())) {
+      return;
+    }
+    Packet packet;
+    while (nextToSend(packet)) {
+      sendPacket(packet);
+    }
+  } catch (const std::exception& error) {
+    breakWith(error.what());
+  }
+}
+
+Packet GlooPump::receivePacket() {
+  std::array<std::byte, kFrameBytes> frame{};
+  carrier_->receive(frame.data(), frame.size());
+  Packet packet;
+  std::memcpy(&packet.header, frame.data(), sizeof(MessageHeader));
+  const size_t size = packet.header.payloadSize;
+  if (size > kMostPayloadBytes) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "a frame announces " + std::to_string(size) + " bytes, more than " +
+            std::to_string(kMostPayloadBytes));
+  }
+  packet.payload.resize(size);
+  const size_t inlined = std::min(size, kInlineBytes);
+  copyBytes(
+      packet.payload.data(), frame.data() + sizeof(MessageHeader), inlined);
+  if (size > inlined) {
+    carrier_->receive(packet.payload.data() + inlined, size - inlined);
+  }
+  return packet;
+}
+
+void GlooPump::deliver(Packet packet) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(
+      lock, [this] { return closing_ || incomingBytes_ < kMostQueuedBytes; });
+  incomingBytes_ += packet.payload.size() + sizeof(MessageHeader);
+  incoming_.push_back(std::move(packet));
+  tell();
+}
+
+void GlooPump::receiveLoop() {
+  try {
+    for (;;) {
+      deliver(receivePacket());
+    }
+  } catch (const std::exception& error) {
+    breakWith(error.what());
+  }
+}
+
+bool GlooPump::take(std::vector<Packet>& packets, Status& broken) {
+  if (!news_.load(std::memory_order_acquire)) {
+    return false;
+  }
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    news_.store(false, std::memory_order_relaxed);
+    std::move(incoming_.begin(), incoming_.end(), std::back_inserter(packets));
+    incoming_.clear();
+    incomingBytes_ = 0;
+    broken = packets.empty() ? broken_ : Status();
+    if (!broken_.ok()) {
+      news_.store(true, std::memory_order_relaxed); // said after the last one
+    }
+  }
+  changed_.notify_all();
+  return true;
+}
+
+} // namespace dlslime::gloo

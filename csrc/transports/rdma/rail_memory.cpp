@@ -1,0 +1,144 @@
+#include "transports/rdma/rail_memory.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace dlslime::rdma {
+
+namespace {
+
+MemoryRegionPtr acquireWith(const Nic& nic, MemoryView view) {
+  return view.onDevice() ? nic.gpuMemory().acquire(view)
+                         : nic.memory().acquire(view);
+}
+
+std::shared_ptr<const void> prepareWith(const Nic& nic, MemoryView view) {
+  return view.onDevice() ? nic.gpuMemory().acquire(view)
+                         : nic.memory().prepare(view);
+}
+
+} // namespace
+
+void RailMemory::use(const std::vector<std::unique_ptr<Rail>>& rails) {
+  nics_.clear();
+  for (const auto& rail : rails) {
+    const bool known =
+        std::any_of(nics_.begin(), nics_.end(), [&](const Numbered& entry) {
+          return entry.nic == rail->nic;
+        });
+    if (!known) {
+      nics_.push_back({rail->nicNumber, rail->nic});
+    }
+  }
+}
+
+RailMemory::Regions RailMemory::acquire(MemoryView view) const {
+  Regions regions;
+  regions[nics_.front().number] = acquireWith(*nics_.front().nic, view);
+  for (size_t i = 1; i < nics_.size() && view.size >= kLeastStriped; ++i) {
+    try {
+      regions[nics_[i].number] = acquireWith(*nics_[i].nic, view);
+    } catch (const Error& error) {
+      logWarning(
+          std::string(error.what()) + "; the transfer goes by other NICs");
+    }
+  }
+  return regions;
+}
+
+MemoryRegionPtr RailMemory::findFirst(MemoryView view) const {
+  const auto& nic = *nics_.front().nic;
+  return view.onDevice() ? nic.gpuMemory().find(view) : nic.memory().find(view);
+}
+
+RailMemory::Regions RailMemory::worthwhile(MemoryView view) const {
+  if (view.onDevice() || view.size > RegistrationCache::kMostCopied) {
+    return acquire(view);
+  }
+  Regions regions;
+  regions[nics_.front().number] = findFirst(view);
+  return regions;
+}
+
+RemoteBuffer RailMemory::remote(const Regions& regions, MemoryView view) {
+  RemoteBuffer remote;
+  for (size_t i = 0; i < regions.size(); ++i) {
+    if (regions[i]) {
+      remote.address = reinterpret_cast<uint64_t>(view.data);
+      remote.keys[i] = regions[i]->remoteKey();
+    }
+  }
+  return remote;
+}
+
+RailMemory::Regions RailMemory::of(const EnrolledMemory& memory) const {
+  Regions regions;
+  for (const auto& [number, nic] : nics_) {
+    const auto found = memory.regions.find(nic.get());
+    if (found != memory.regions.end()) {
+      regions[number] = found->second;
+    }
+  }
+  return regions;
+}
+
+// One NIC that can't take it leaves the others.
+std::shared_ptr<const void> RailRegistrar::enroll(MemoryView view) {
+  auto enrolled = std::make_shared<EnrolledMemory>();
+  Status problem;
+  for (const auto& nic : nics_) {
+    try {
+      enrolled->regions[nic.get()] = view.onDevice()
+          ? nic->gpuMemory().make(view)
+          : std::make_shared<MemoryRegion>(nic->domain(), view);
+    } catch (const Error& error) {
+      problem = error.status();
+    }
+  }
+  if (enrolled->regions.empty()) {
+    throw Error(problem);
+  }
+  if (!problem.ok()) {
+    logWarning(problem.message() + "; transfers go by other NICs");
+  }
+  return enrolled;
+}
+
+MemoryUse RailRegistrar::memoryUse() {
+  MemoryUse use;
+  for (const auto& nic : nics_) {
+    use.idle += nic->memory().bytes();
+  }
+  return use;
+}
+
+void RailRegistrar::dropFreed() {
+  for (const auto& nic : nics_) {
+    nic->gpuMemory().dropFreed();
+  }
+}
+
+void RailRegistrar::trim() {
+  for (const auto& nic : nics_) {
+    nic->memory().trim();
+    nic->gpuMemory().trim();
+  }
+}
+
+std::shared_ptr<const void> RailRegistrar::prepare(MemoryView view) {
+  if (!view.onDevice() && view.size < kLeastPushed) {
+    return nullptr; // it is copied
+  }
+  const size_t count = view.size >= kLeastStriped ? nics_.size() : 1;
+  if (count == 1) {
+    return prepareWith(*nics_.front(), view);
+  }
+  auto prepared = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+  for (const auto& nic : nics_) {
+    prepared->push_back(prepareWith(*nic, view));
+  }
+  return prepared;
+}
+
+} // namespace dlslime::rdma

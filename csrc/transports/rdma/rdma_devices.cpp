@@ -1,0 +1,254 @@
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+#include "base/log.h"
+#include "transports/rdma/rdma_transport.h"
+
+// The devices of the route over RDMA: opening and watching them.
+
+namespace dlslime::rdma {
+
+namespace {
+// Opening devices takes milliseconds each, and peers ask often: those that
+// could not be used are not tried again at once.
+constexpr milliseconds kRetryTime{10000};
+
+// Those that are equally far stay in their order.
+std::vector<NicPtr> nearestFirst(const std::vector<NicPtr>& nics) {
+  std::vector<NicPtr> sorted;
+  for (auto far = 0; far <= static_cast<int>(kFarthest); ++far) {
+    std::copy_if(
+        nics.begin(),
+        nics.end(),
+        std::back_inserter(sorted),
+        [far](const NicPtr& nic) {
+          return static_cast<int>(nic->distance()) == far;
+        });
+  }
+  return sorted;
+}
+
+// Those on which no connection could be made would only take the places of
+// others.
+void leaveOutSmall(NicList& found) {
+  std::erase_if(found.nics, [&](const NicPtr& nic) {
+    try {
+      Rail::depthsOn(*nic);
+      return false;
+    } catch (const Error& error) {
+      logWarning(error.what());
+      found.rejected.emplace_back(error.what());
+      return true;
+    }
+  });
+}
+
+// Of the whole device, whose ports are all lost; null: another event.
+const char* failureOf(ibv_event_type type) {
+  switch (type) {
+    case IBV_EVENT_DEVICE_FATAL:
+      return "the device has failed (IBV_EVENT_DEVICE_FATAL)";
+    case IBV_EVENT_CQ_ERR: // which one is not told: queues are made elsewhere
+      return "a completion queue has failed (IBV_EVENT_CQ_ERR)";
+    default:
+      return nullptr;
+  }
+}
+
+} // namespace
+
+void RdmaTransport::openDevices() {
+  if (devices_) {
+    return;
+  }
+  if (!unusable_.ok() && Clock::now() < nextTry_) {
+    throw Error(unusable_.code(), unusable_.message());
+  }
+  try {
+    const auto& verbs = loadVerbs();
+    prepareForForks(verbs);
+    auto found = openNics(verbs, config_);
+    leaveOutSmall(found);
+    watch(found);
+    checkNear();
+    devices_ = std::move(found);
+  } catch (const Error& error) {
+    if (error.status().code() != ErrorCode::kExhausted) {
+      unusable_ = error.status();
+      nextTry_ = deadlineAfter(kRetryTime);
+    }
+    throw;
+  }
+}
+
+void RdmaTransport::watch(const NicList& found) {
+  Channels channels;
+  for (const auto& nic : found.nics) {
+    auto made = std::make_shared<CompletionChannel>(nic->context());
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ctl(events_.get(), EPOLL_CTL_ADD, made->fd(), &event) != 0) {
+      throwErrno("cannot watch a completion channel", errno);
+    }
+    channels.push_back(std::move(made));
+  }
+  const std::lock_guard<std::mutex> guard(mutex_);
+  channels_ = std::move(channels);
+}
+
+// Throws Error: there is none.
+std::vector<NicPtr> RdmaTransport::usableNics() {
+  openDevices();
+  const bool byGpu = measure();
+  std::vector<std::string> reasons;
+  auto nics = devices_->usable(reasons);
+  nics = nearestFirst(nics);
+  if (byGpu) {
+    // Through the CPU, or another one, GPU memory is several times slower.
+    std::erase_if(
+        nics,
+        [nearest = nics.empty() ? kFarthest : nics.front()->distance()](
+            const NicPtr& nic) { return nic->distance() > nearest; });
+  }
+  if (nics.empty()) {
+    std::string text;
+    for (const auto& reason : reasons) {
+      text += (text.empty() ? ": " : "; ") + reason;
+    }
+    throw Error(
+        ErrorCode::kUnavailable,
+        reasons.empty() ? "no RDMA device is found"
+                        : "no RDMA device can be used" + text);
+  }
+  return nics;
+}
+
+std::string RdmaTransport::describe() {
+  std::string text = "works";
+  for (const auto& nic : usableNics()) {
+    text += "; " + nic->describe();
+  }
+  return text;
+}
+
+void RdmaTransport::checkNear() const {
+  const auto& near = config_.near;
+  if (!near.empty() && Topology(config_.sysfs).ofPciDevice(near).path.empty()) {
+    logWarning(
+        "DLSLIME_NEAR=" + near +
+        " is not the address of a PCI device here (as in /sys/bus/pci/devices, "
+        "\"0000:18:00.0\"): the RDMA devices nearest to the process's "
+        "processors come first");
+  }
+}
+
+// The GPU whose memory is sent, if that is one.
+Place RdmaTransport::placeOfGpu(const Topology& topology) const {
+  if (!config_.near.empty()) {
+    return topology.ofPciDevice(config_.near);
+  }
+  const auto gpus = gpusInUse_();
+  return gpus.size() == 1 ? topology.ofPciDevice(gpus[0]) : Place();
+}
+
+// False: no GPU is known, and the NICs' distances are from the processors. It
+// may be one later: programs talk before they use their GPUs.
+bool RdmaTransport::measure() const {
+  const Topology topology(config_.sysfs);
+  const auto gpu = placeOfGpu(topology);
+  const auto nodes = topology.nodesOf(allowedCpus());
+  for (const auto& nic : devices_->nics) {
+    const auto place = topology.ofRdmaDevice(nic->context()->name());
+    nic->setDistance(
+        gpu.path.empty() ? Topology::between(place, nodes)
+                         : Topology::between(place, gpu));
+  }
+  return !gpu.path.empty();
+}
+
+std::vector<int> RdmaTransport::deviceFds() const {
+  std::vector<int> fds;
+  for (const auto& nic : devices_ ? devices_->nics : std::vector<NicPtr>()) {
+    if (!nic->context()->gone()) {
+      fds.push_back(nic->context()->eventFd());
+    }
+  }
+  return fds;
+}
+
+Transport::DeviceNews RdmaTransport::onDevices() {
+  DeviceNews news;
+  const auto count = devices_ ? devices_->nics.size() : 0;
+  for (size_t place = 0; place < count; ++place) {
+    const auto& nic = devices_->nics[place];
+    while (const auto event = nic->context()->nextEvent()) {
+      onEvent(*nic->context(), *event, news);
+    }
+    // What a device leaves behind is readable for ever.
+    if (nic->context()->gone() &&
+        epoll_ctl(
+            events_.get(), EPOLL_CTL_DEL, channels_[place]->fd(), nullptr) ==
+            0) {
+      logWarning(nic->name() + ": the device is gone");
+      nic->lose("the device is gone");
+      news.down = true;
+    }
+  }
+  return news;
+}
+
+void RdmaTransport::onEvent(
+    const rdma::Context& context,
+    const rdma::Context::Event& event,
+    DeviceNews& news) {
+  const auto lose = [&](Nic& nic, const char* why) {
+    logInfo(nic.name() + ": " + why);
+    nic.lose(why);
+    news.down = true;
+  };
+  const auto refresh = [&](Nic& nic) {
+    const auto before = nic.losses();
+    const bool works = nic.refresh().ok();
+    news.down |= nic.losses() != before;
+    return works;
+  };
+  for (const auto& nic : devices_->nics) {
+    if (nic->context().get() != &context) {
+      continue;
+    }
+    const bool its = nic->port() == event.port;
+    if (const char* const failure = failureOf(event.type)) {
+      lose(*nic, failure);
+    } else if (its && event.type == IBV_EVENT_PORT_ERR) {
+      // The only one may be back before its retries are over.
+      if (othersWork(*nic)) {
+        lose(*nic, "its port went down (IBV_EVENT_PORT_ERR)");
+      }
+    } else if (its && event.type == IBV_EVENT_PORT_ACTIVE) {
+      logInfo(nic->name() + ": its port is up (IBV_EVENT_PORT_ACTIVE)");
+      refresh(*nic); // while it was down its address may have changed
+      news.up = true;
+    } else if (
+        its &&
+        (event.type == IBV_EVENT_GID_CHANGE ||
+         event.type == IBV_EVENT_LID_CHANGE)) {
+      const bool works = refresh(*nic);
+      if (!works && othersWork(*nic)) {
+        lose(*nic, "it has no usable address any more");
+      }
+      news.up |= works;
+    }
+  }
+}
+
+bool RdmaTransport::othersWork(const Nic& nic) const {
+  const auto& all = devices_->nics;
+  return std::any_of(all.begin(), all.end(), [&](const NicPtr& other) {
+    return other.get() != &nic && other->refresh().ok();
+  });
+}
+
+} // namespace dlslime::rdma

@@ -1,0 +1,124 @@
+#include "transports/shm/shm_transport.h"
+
+#include <cerrno>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "transports/shm/cma.h"
+#include "transports/shm/shm_connection.h"
+
+namespace dlslime::shm {
+
+// What one end tells the other while they connect.
+struct ShmTransport::PeerHalf {
+  uint64_t ringBytes = 0;
+  std::vector<UniqueFd> fds; // doorbell page[, segment]
+};
+
+ShmTransport::ShmTransport(const Config& config) : config_(config) {}
+
+Status ShmTransport::reaches(const PeerIdentity& self, const PeerIdentity& peer)
+    const {
+  if (!config_.shm) {
+    return {ErrorCode::kUnavailable, "switched off by DLSLIME_SHM=off"};
+  }
+  if (self.bootId != peer.bootId) {
+    return {ErrorCode::kUnavailable, "on another host (" + peer.host + ")"};
+  }
+  if (self.networkNamespace != peer.networkNamespace) {
+    return {
+        ErrorCode::kUnavailable,
+        "same host, but another network namespace: its unix socket can't be "
+        "reached"};
+  }
+  if (self.uid != peer.uid) {
+    return {
+        ErrorCode::kUnavailable,
+        "same host, but another user (uid " + std::to_string(peer.uid) +
+            ", this process has " + std::to_string(self.uid) +
+            "): users share no memory"};
+  }
+  return {};
+}
+
+Offer ShmTransport::half(bool withSegment, const std::string& nonce) {
+  ByteWriter writer;
+  writer.number(static_cast<uint64_t>(config_.ringBytes));
+  Offer offer{writer.take(), {}};
+  offer.fds.push_back(doorbell_.duplicatePage());
+  if (withSegment) {
+    const auto& made =
+        offered_.put(nonce, Segment::create(segmentBytes(config_.ringBytes)));
+    offer.fds.push_back(made.duplicateFd());
+  }
+  return offer;
+}
+
+ShmTransport::PeerHalf ShmTransport::parse(Offer offer, bool withSegment)
+    const {
+  ByteReader reader(offer.blob);
+  PeerHalf peer;
+  peer.ringBytes = reader.number<uint64_t>();
+  peer.fds = std::move(offer.fds);
+  const size_t expected = withSegment ? 2 : 1;
+  if (!reader.atEnd() || peer.fds.size() != expected ||
+      peer.ringBytes < (1 << 14) || peer.ringBytes > (1 << 30) ||
+      peer.ringBytes % kLayoutBytes != 0) {
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "the peer's shared-memory offer is malformed (" +
+            std::to_string(offer.blob.size()) + " bytes, " +
+            std::to_string(peer.fds.size()) + " descriptors, rings of " +
+            std::to_string(peer.ringBytes) + " bytes)");
+  }
+  return peer;
+}
+
+std::unique_ptr<Connection> ShmTransport::connect(
+    const Context& context,
+    PeerHalf peer,
+    Segment segment,
+    int side) const {
+  const auto pid = context.peerPid;
+  int denied = ECANCELED; // DLSLIME_CMA=off
+  if (config_.crossMemoryAttach) {
+    denied = accessProblem(pid);
+  }
+  if (denied != 0 && config_.crossMemoryAttach) {
+    logInfo(
+        "process_vm_readv of process " + std::to_string(pid) +
+        " is not permitted: " + errnoText(denied) +
+        "; large messages are streamed through shared memory");
+  }
+  const size_t ringBytes = (segment.size() - kLayoutBytes) / 2;
+  ShmConnection::Ends ends{
+      std::move(segment),
+      RemoteDoorbell(std::move(peer.fds[0])),
+      ringBytes,
+      pid,
+      side};
+  return std::make_unique<ShmConnection>(std::move(ends), denied == 0);
+}
+
+Offer ShmTransport::offer(const Context& context) {
+  return half(true, context.nonce);
+}
+
+std::unique_ptr<Connection>
+ShmTransport::accept(const Context& context, Offer offer, Offer& answer) {
+  PeerHalf peer = parse(std::move(offer), true);
+  Segment segment =
+      Segment::adopt(std::move(peer.fds[1]), segmentBytes(peer.ringBytes));
+  answer = half(false, context.nonce);
+  return connect(context, std::move(peer), std::move(segment), 1);
+}
+
+std::unique_ptr<Connection> ShmTransport::finish(
+    const Context& context,
+    Offer answer) {
+  Segment segment = offered_.take(context.nonce);
+  return connect(
+      context, parse(std::move(answer), false), std::move(segment), 0);
+}
+
+} // namespace dlslime::shm

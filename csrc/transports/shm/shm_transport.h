@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+
+#include "base/config.h"
+#include "interface/transport.h"
+#include "transports/common/offered.h"
+#include "transports/shm/doorbell.h"
+
+namespace dlslime::shm {
+
+// Connections between processes of one host. The control socket between them
+// is a unix one: it carries the descriptors of the shared memory.
+class ShmTransport final : public Transport {
+ public:
+  // Throws Error if this machine lacks memfd or eventfd.
+  explicit ShmTransport(const Config& config);
+
+  std::string_view name() const override {
+    return "shm";
+  }
+  Status reaches(const PeerIdentity& self, const PeerIdentity& peer)
+      const override;
+  Offer offer(const Context& context) override;
+  std::unique_ptr<Connection>
+  accept(const Context& context, Offer offer, Offer& answer) override;
+  std::unique_ptr<Connection> finish(const Context& context, Offer answer)
+      override;
+  void withdraw(const Context& context) override {
+    offered_.drop(context.nonce);
+  }
+  void beginSleep() override {
+    doorbell_.setAsleep(true);
+  }
+  void endSleep() override {
+    doorbell_.setAsleep(false);
+  }
+
+ private:
+  struct PeerHalf;
+  Offer half(bool withSegment, const std::string& nonce);
+  PeerHalf parse(Offer offer, bool withSegment) const;
+  std::unique_ptr<Connection> connect(
+      const Context& context,
+      PeerHalf peer,
+      Segment segment,
+      int side) const;
+
+  const Config config_;
+  Doorbell doorbell_;
+  Offered<Segment> offered_;
+};
+
+} // namespace dlslime::shm

@@ -1,0 +1,239 @@
+#include "transports/tcp/frame_stream.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/memory/guarded_copy.h"
+#include "transports/tcp/frame_format.h"
+
+namespace dlslime::tcp {
+
+namespace {
+
+// Messages that go out together, or wait for the socket.
+constexpr size_t kMostKeptBytes = 2 * kMostFrameBytes;
+// Without an answer to what was sent to a peer that is gone.
+constexpr int kMostSilenceMs = 5000;
+
+ByteSpan bytesOf(const MessageHeader& header) {
+  return std::as_bytes(std::span(&header, 1));
+}
+
+iovec partOf(ByteSpan bytes) {
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+
+Status broke(ErrorCode code, const std::string& what) noexcept {
+  return inWords([&] { return Status(code, "TCP: " + what); });
+}
+
+} // namespace
+
+FrameStream::FrameStream(SideSocket socket) : fd_(std::move(socket.fd)) {
+  // Sending and receiving take no memory from now on.
+  outgoing_.reserve(kMostKeptBytes + kMostFrameBytes + sizeof(MessageHeader));
+  incoming_.resize(std::max(kIncomingBytes, socket.early.size()));
+  before_.reserve(kMostBefore);
+  std::copy(socket.early.begin(), socket.early.end(), incoming_.begin());
+  end_ = socket.early.size();
+}
+
+void FrameStream::breakWith(ErrorCode code, const std::string& what) noexcept {
+  if (broken_.ok()) {
+    broken_ = unsendable_.ok() ? broke(code, what) : unsendable_;
+    dropUnsent();
+  }
+}
+
+// What has come may still be read, up to the end that this makes.
+void FrameStream::stopSending(int error) noexcept {
+  unsendable_ = inWords([&] {
+    return broke(
+        codeOf(error), std::string("cannot send: ") + std::strerror(error));
+  });
+  dropUnsent();
+  shutdown(fd_.get(), SHUT_RDWR);
+}
+
+// How many bytes the socket has taken; not all if it is full, or memory can't
+// be read.
+size_t FrameStream::write(iovec* parts, size_t count, bool mayFault) {
+  size_t size = 0;
+  for (size_t i = 0; i < count; ++i) {
+    size += parts[i].iov_len;
+  }
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = count;
+  const auto written =
+      sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  full_ = written < static_cast<ssize_t>(size);
+  if (written >= 0) {
+    return static_cast<size_t>(written);
+  }
+  if (!wouldBlock(errno) && !(mayFault && errno == EFAULT)) {
+    stopSending(errno);
+  }
+  return 0;
+}
+
+void FrameStream::keep(ByteSpan bytes) {
+  outgoing_.insert(outgoing_.end(), bytes.begin(), bytes.end());
+}
+
+bool FrameStream::put(
+    const MessageHeader& header,
+    ByteSpan payload,
+    bool wait) {
+  if (lost()) {
+    return true; // as all that is on its way
+  }
+  auto framed = header;
+  framed.payloadSize = static_cast<uint32_t>(payload.size());
+  const auto head = bytesOf(framed);
+  const size_t size = head.size() + payload.size();
+  size_t written = 0;
+  if (!wait && !full_) {
+    flush();
+    if (unsent() == 0 && !lost()) {
+      std::array<iovec, 2> parts{partOf(head), partOf(payload)};
+      written = write(parts.data(), parts.size());
+    }
+  }
+  if (written == 0 && unsent() + size > kMostKeptBytes) {
+    return lost();
+  }
+  if (written < size && !lost()) {
+    const size_t ofHead = std::min(written, head.size());
+    keep(head.subspan(ofHead));
+    keep(payload.subspan(written - ofHead));
+  }
+  return true;
+}
+
+// The header promises bytes that may turn out to be unreadable when a part of
+// them has gone out: so the verdict comes behind them.
+Fault FrameStream::putGathered(
+    const MessageHeader& header,
+    std::span<const ByteSpan> places) {
+  if (lost()) {
+    return Fault::kNone; // as all that is on its way
+  }
+  auto framed = header;
+  std::array<iovec, kMostPlaces + 2> parts{};
+  size_t size = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    parts[i + 1] = partOf(places[i]);
+    size += places[i].size();
+  }
+  framed.payloadSize = static_cast<uint32_t>(size) | kVerdictFollows;
+  const auto head = bytesOf(framed);
+  const auto good = std::as_bytes(std::span(&kGood, 1));
+  parts[0] = partOf(head);
+  parts[places.size() + 1] = partOf(good);
+  const size_t whole = head.size() + size + good.size();
+  const size_t written = write(parts.data(), places.size() + 2, true);
+  if (lost() || written == whole) {
+    return Fault::kNone;
+  }
+  const size_t ofHead = std::min(written, head.size());
+  const size_t ofPlaces = std::min(written - ofHead, size);
+  keep(head.subspan(ofHead));
+  const auto fault = keepGathered(places, ofPlaces);
+  if (fault != Fault::kNone && written == 0) {
+    dropUnsent();
+  } else {
+    const auto verdict = fault == Fault::kNone ? kGood : kVoid;
+    const auto bytes = std::as_bytes(std::span(&verdict, 1));
+    keep(bytes.subspan(written - ofHead - ofPlaces));
+    flush(); // it was the memory that ended the call, if it was not the socket
+  }
+  return fault;
+}
+
+// All but the first `skipped` bytes of these places; zeros if they can't be
+// read.
+Fault FrameStream::keepGathered(
+    std::span<const ByteSpan> places,
+    size_t skipped) {
+  std::array<ByteSpan, kMostPlaces> rest;
+  size_t count = 0;
+  size_t size = 0;
+  for (const auto& place : places) {
+    const auto skip = std::min(skipped, place.size());
+    skipped -= skip;
+    if (skip < place.size()) {
+      rest[count++] = place.subspan(skip);
+      size += place.size() - skip;
+    }
+  }
+  const size_t at = outgoing_.size();
+  outgoing_.resize(at + size);
+  try {
+    return gatherGuarded(std::span(rest).first(count), outgoing_.data() + at);
+  } catch (const std::exception&) { // the frame is to be ended nevertheless
+    return Fault::kNoScratch;
+  }
+}
+
+void FrameStream::putLast(const MessageHeader& header) {
+  if (!lost()) {
+    keep(bytesOf(header));
+    flush();
+  }
+}
+
+void FrameStream::expectEnd() {
+  dropUnsent();
+  setsockopt( // a unix socket needs none
+      fd_.get(),
+      IPPROTO_TCP,
+      TCP_USER_TIMEOUT,
+      &kMostSilenceMs,
+      sizeof(kMostSilenceMs));
+}
+
+bool FrameStream::flush() {
+  if (unsent() == 0 || lost()) {
+    return false;
+  }
+  iovec part = partOf(ByteSpan(outgoing_).subspan(sent_));
+  const size_t written = write(&part, 1);
+  if (lost()) {
+    return true;
+  }
+  sent_ += written;
+  if (sent_ == outgoing_.size()) {
+    dropUnsent();
+  } else if (sent_ >= kMostFrameBytes) {
+    outgoing_.erase(
+        outgoing_.begin(), outgoing_.begin() + static_cast<ptrdiff_t>(sent_));
+    sent_ = 0;
+  }
+  return written > 0;
+}
+
+void FrameStream::dropUnsent() {
+  outgoing_.clear();
+  sent_ = 0;
+  full_ = false;
+}
+
+bool FrameStream::allSent() const {
+  if (lost()) {
+    return true;
+  }
+  int waiting = 0;
+  return unsent() == 0 &&
+      (ioctl(fd_.get(), SIOCOUTQ, &waiting) != 0 || waiting == 0);
+}
+
+} // namespace dlslime::tcp

@@ -1,0 +1,130 @@
+// Records whose fields can't be, one rule at a time.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "fakes/peers/records.h"
+
+namespace dlslime::testing {
+namespace {
+
+TEST(WireRecordRules, AddressWithAShortTokenOrInstanceIsRefused) {
+  auto record = address();
+  record.token.pop_back();
+  EXPECT_THROW(decodeAddress(encode(record)), Error);
+  record = address();
+  record.identity.instance.push_back({});
+  EXPECT_THROW(decodeAddress(encode(record)), Error);
+  record = address();
+  record.socketName = std::string(108, 'x');
+  EXPECT_THROW(decodeAddress(encode(record)), Error);
+}
+
+TEST(WireRecordRules, AddressRecordOfAMillionAddressesIsRefusedCheaply) {
+  auto record = address();
+  record.addresses.assign(1000000, "");
+  EXPECT_THROW(decodeAddress(encode(record)), Error);
+}
+
+TEST(WireRecordRules, HostIsTheSameWhereBootAndNetworkAre) {
+  const auto one = identity();
+  auto other = identity();
+  EXPECT_TRUE(sameHost(one, other));
+  other.networkNamespace += 1;
+  EXPECT_FALSE(sameHost(one, other));
+  EXPECT_FALSE(sameHost(makeIdentity("a"), makeIdentity("b")));
+  EXPECT_TRUE(sameHost(makeIdentity("a"), makeIdentity("a")));
+}
+
+TEST(WireRecordRules, ProcessesOfDifferentUsersDoNotMeetLocally) {
+  const auto one = identity();
+  auto other = identity();
+  EXPECT_TRUE(meetLocally(one, other));
+  other.uid += 1;
+  EXPECT_TRUE(sameHost(one, other));
+  EXPECT_FALSE(meetLocally(one, other));
+}
+
+TEST(WireRecordRules, GreetingThatCannotBeIsRefused) {
+  auto bad = greeting();
+  bad.policy = static_cast<RoutePolicy>(17);
+  EXPECT_THROW(decodeGreeting(encode(bad)), Error);
+  bad = greeting();
+  bad.secret = static_cast<SecretKind>(3);
+  EXPECT_THROW(decodeGreeting(encode(bad)), Error);
+  bad = greeting();
+  bad.nonce.pop_back();
+  EXPECT_THROW(decodeGreeting(encode(bad)), Error);
+  bad = greeting();
+  bad.self.clear();
+  EXPECT_THROW(decodeGreeting(encode(bad)), Error);
+}
+
+TEST(WireRecordRules, ChallengeThatCannotBeIsRefused) {
+  auto bad = challenge();
+  bad.nonce.pop_back();
+  EXPECT_THROW(decodeChallenge(encode(bad)), Error);
+  for (const auto verdict : {Verdict::kRefused, Verdict::kCrossed}) {
+    bad = challenge();
+    bad.verdict = verdict;
+    EXPECT_THROW(decodeChallenge(encode(bad)), Error);
+  }
+}
+
+TEST(WireRecordRules, MoreDescriptorsThanThereMayBeAreRefused) {
+  auto bad = hello();
+  bad.descriptors = kMostDescriptors + 1;
+  EXPECT_THROW(decodeHello(encode(bad)), Error);
+  auto answer = welcome();
+  answer.descriptors = kMostDescriptors + 1;
+  EXPECT_THROW(decodeWelcome(encode(answer)), Error);
+}
+
+// It ends up in logs and exceptions.
+TEST(WireRecordRules, TextOfPeersIsMadePrintable) {
+  const std::string evil = "\x1b[2Jgone\n\xff";
+  const std::string shown = "\\x1b[2Jgone\\x0a\\xff";
+  auto sent = hello();
+  sent.self.host = evil;
+  sent.rejected = {{evil, evil}};
+  const auto back = decodeHello(encode(sent));
+  EXPECT_EQ(back.self.host, shown);
+  EXPECT_EQ(back.rejected.at(0).first, shown);
+  EXPECT_EQ(back.rejected.at(0).second, shown);
+  auto answer = welcome();
+  answer.text = evil;
+  EXPECT_EQ(decodeWelcome(encode(answer)).text, shown);
+  auto asked = challenge();
+  asked.text = evil;
+  EXPECT_EQ(decodeChallenge(encode(asked)).text, shown);
+  auto last = confirm();
+  last.problem = evil;
+  EXPECT_EQ(decodeConfirm(encode(last)).problem, shown);
+}
+
+TEST(WireRecordRules, WelcomeWithAnUnknownVerdictIsRefused) {
+  auto bad = welcome();
+  for (const int verdict : {0, 7, 255}) {
+    bad.verdict = static_cast<Verdict>(verdict);
+    EXPECT_THROW(decodeWelcome(encode(bad)), Error) << verdict;
+  }
+}
+
+TEST(WireRecordRules, HelloWithAMillionRejectedRoutesIsRefusedCheaply) {
+  auto bad = hello();
+  bad.rejected.assign(1000000, {"", ""});
+  EXPECT_THROW(decodeHello(encode(bad)), Error);
+}
+
+TEST(WireRecordRules, IdentityIsOfThisProcessAndNewEachTime) {
+  const auto first = makeIdentity();
+  const auto second = makeIdentity();
+  EXPECT_EQ(first.pid, static_cast<uint32_t>(getpid()));
+  EXPECT_EQ(first.uid, static_cast<uint32_t>(getuid()));
+  EXPECT_FALSE(first.bootId.empty());
+  EXPECT_NE(first.networkNamespace, 0U);
+  EXPECT_NE(first.instance, second.instance);
+  EXPECT_EQ(first.bootId, second.bootId);
+}
+
+} // namespace
+} // namespace dlslime::testing

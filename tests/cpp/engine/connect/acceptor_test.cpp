@@ -1,0 +1,51 @@
+// What answers connections that have not proved themselves, without an engine.
+#include "engine/connect/acceptor.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "base/random.h"
+#include "fakes/world.h"
+
+namespace dlslime::testing {
+namespace {
+
+// One look at those that knock, however long the others have been there.
+void lookAtListeners(Acceptor& acceptor) {
+  std::vector<pollfd> fds;
+  acceptor.addTo(fds);
+  std::set<int> all;
+  for (const auto& entry : fds) {
+    all.insert(entry.fd);
+  }
+  acceptor.onPoll(all);
+}
+
+// A process that knows this one names it at once: a connection that has begun
+// to say something, and goes no further, keeps no place.
+TEST(AcceptorTest, StrangersThatHaveSaidAByteLeaveAtOnceForOthers) {
+  auto self = makeIdentity();
+  self.instance = randomBytes(kInstanceBytes);
+  Acceptor acceptor(
+      {self, "=lo", "set by a test"},
+      [](const Greeting& /*greeting*/) { return Bytes(32); });
+  const auto most = HandshakeLimits::ofProcess().unproven;
+  std::vector<ControlSocket> strangers;
+  for (size_t i = 0; i < 4 * most; ++i) {
+    strangers.push_back(ControlSocket::connectTo(acceptor.socketName()));
+    ASSERT_EQ(::send(strangers.back().fd(), "x", 1, MSG_NOSIGNAL), 1);
+  }
+  for (size_t i = 0; i < strangers.size(); i += 64) { // as many in one look
+    lookAtListeners(acceptor);
+  }
+  const auto gone = std::count_if(
+      strangers.begin(), strangers.end(), [](const ControlSocket& one) {
+        return one.ended();
+      });
+  EXPECT_EQ(static_cast<size_t>(gone), 3 * most);
+}
+
+} // namespace
+} // namespace dlslime::testing

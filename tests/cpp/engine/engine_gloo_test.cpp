@@ -1,0 +1,139 @@
+// Engines that were told to take Gloo, and what goes wrong with it.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/at_end.h"
+#include "base/random.h"
+#include "fakes/cluster.h"
+#include "fakes/log_capture.h"
+#include "fakes/memory_carriers.h"
+#include "fakes/peers/initiator.h"
+
+namespace dlslime::testing {
+namespace {
+
+using Carriers = std::shared_ptr<MemoryCarriers>;
+
+Cluster::Options by(const Carriers& carriers) {
+  return [=](GroupOptions& options) {
+    options.carrierSource = carriers;
+    options.route = RoutePolicy::kGloo;
+    options.timeout = milliseconds(20000);
+  };
+}
+
+class EngineGloo : public ::testing::Test {
+ protected:
+  ~EngineGloo() override {
+    carriers->release();
+  }
+  LogCapture log;
+  Carriers carriers = std::make_shared<MemoryCarriers>();
+};
+
+TEST_F(EngineGloo, WithoutAnySourceOfCarriersTheReasonIsGiven) {
+  Cluster world(2, Config{}, by(nullptr));
+  const auto send = world[0].send(1, 1, pattern(8));
+  ASSERT_TRUE(world[0].wait(send));
+  EXPECT_FALSE(send->status().ok());
+  EXPECT_NE(send->status().message().find("Gloo"), std::string::npos)
+      << send->status().message();
+}
+
+TEST_F(EngineGloo, BrokenCarrierEndsEverythingWithItsText) {
+  CarrierFaults faults;
+  faults.breakAfterSends = 40;
+  carriers = std::make_shared<MemoryCarriers>(faults);
+  Cluster world(2, Config{}, by(carriers));
+  std::vector<std::pair<int, BufferPtr>> all;
+  for (int i = 0; i < 20; ++i) {
+    all.emplace_back(0, world[0].send(1, 1, pattern(300000)));
+    all.emplace_back(1, world[1].receive(0, 1, 300000));
+  }
+  int failed = 0;
+  for (const auto& [rank, operation] : all) {
+    ASSERT_TRUE(world[rank].wait(operation)) << operation->describe();
+    failed += !operation->status().ok();
+  }
+  EXPECT_GT(failed, 0);
+}
+
+// Long before the group's time-out: the end that failed closes its socket.
+TEST_F(EngineGloo, CarrierThatCantBeMadeFailsBothEndsSoon) {
+  for (const int failing : {0, 1}) {
+    CarrierFaults faults;
+    faults.failingMake = failing;
+    const auto bad = std::make_shared<MemoryCarriers>(faults);
+    Cluster world(2, Config{}, [&](GroupOptions& options) {
+      options.carrierSource = bad;
+      options.route = RoutePolicy::kGloo;
+    });
+    const auto send = world[0].send(1, 1, pattern(300000));
+    const auto receive = world[1].receive(0, 1, 300000);
+    EXPECT_TRUE(world[0].wait(send)) << "end " << failing << " has failed";
+    EXPECT_TRUE(world[1].wait(receive)) << "end " << failing << " has failed";
+    bad->release();
+  }
+}
+
+TEST_F(EngineGloo, EngineEndsThoughThePeerNeverMakesItsCarrier) {
+  CarrierFaults faults;
+  faults.hangingMake = 1;
+  carriers = std::make_shared<MemoryCarriers>(faults);
+  const auto start = Clock::now();
+  {
+    Cluster world(2, Config{}, by(carriers));
+    const auto send = world[0].send(1, 1, pattern(300000));
+    const auto receive = world[1].receive(0, 1, 300000);
+    EXPECT_TRUE(eventually([&] { return carriers->making() == 2; }));
+  }
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
+}
+
+// Wait for the second socket, as what sets Gloo up does.
+class WaitingCarriers final : public gloo::CarrierSource {
+ public:
+  std::unique_ptr<gloo::Carrier> make(
+      const std::string& /*nonce*/,
+      int /*end*/,
+      const OpenSideSocket& side) override {
+    ++begun;
+    const AtEnd over([this] { ++ended; });
+    side(deadlineAfter(milliseconds(60000)));
+    throw Error(ErrorCode::kTransportFailed, "nobody should come");
+  }
+  std::atomic<int> begun{0}, ended{0};
+};
+
+// A member may come again and again: each time a thread would wait for it.
+TEST_F(EngineGloo, HandshakesThatComeToNothingLeaveNoThreads) {
+  constexpr int kTimes = 30;
+  const auto waiting = std::make_shared<WaitingCarriers>();
+  Cluster world(2, Config{}, [&](GroupOptions& options) {
+    options.carrierSource = waiting;
+    options.route = RoutePolicy::kGloo;
+  });
+  const auto record =
+      decodeAddress(*world.rendezvous("first")->tryGet(addressKey(0)));
+  const auto self = randomBytes(kInstanceBytes);
+  std::vector<Initiator> all;
+  for (int i = 0; i < kTimes; ++i) {
+    auto& peer =
+        all.emplace_back(ControlSocket::connectTo(record.socketName), record);
+    peer.greeting.self = peer.hello.self.instance = self;
+    peer.greeting.policy = RoutePolicy::kGloo;
+    peer.hello.route = "gloo";
+    peer.hello.nonce = std::to_string(i);
+    const auto welcome = peer.ask();
+    ASSERT_TRUE(welcome) << i;
+    ASSERT_EQ(welcome->verdict, Verdict::kAccepted) << welcome->text;
+  }
+  EXPECT_TRUE(eventually([&] {
+    return waiting->begun == kTimes && waiting->ended == kTimes - 1;
+  })) << waiting->ended
+      << " of " << waiting->begun << " have ended";
+}
+
+} // namespace
+} // namespace dlslime::testing

@@ -1,0 +1,192 @@
+// Which processes may come to a hub or to an endpoint, and what the others are
+// told.
+#include <gtest/gtest.h>
+
+#include "engine/hub.h"
+#include "fakes/log_capture.h"
+#include "fakes/world.h"
+
+namespace dlslime::testing {
+namespace {
+
+constexpr uint32_t kTag = 5;
+constexpr int kMostWaiting = 1024; // guests of one process
+constexpr int kMostOfOne = 4096; // with those that have been accepted
+
+std::unique_ptr<Endpoint> endpointOf(
+    const std::shared_ptr<Engine>& engine,
+    const char* name = "visitor") {
+  Endpoint::Options options;
+  options.name = name;
+  return std::make_unique<Endpoint>(engine, options);
+}
+
+class EngineGuests : public ::testing::Test {
+ protected:
+  static std::shared_ptr<Engine> engine() {
+    return std::make_shared<Engine>(Config{});
+  }
+  static BufferPtr send(Engine& from, Endpoint& endpoint, unsigned seed) {
+    const auto sent = makeSend(endpoint.peer(), kTag, pattern(100, seed));
+    from.send(*endpoint.group(), sent);
+    return sent;
+  }
+  static Status tell(Engine& from, Endpoint& endpoint, unsigned seed) {
+    const auto sent = send(from, endpoint, seed);
+    return from.wait(*sent, deadlineAfter(milliseconds(10000)))
+        ? sent->status()
+        : Status(ErrorCode::kTimeout, "it was neither taken nor refused");
+  }
+  static void expectText(
+      const Status& status,
+      const std::string& with,
+      const std::string& without) {
+    EXPECT_EQ(status.code(), ErrorCode::kPeerFailed);
+    EXPECT_NE(status.message().find(with), std::string::npos)
+        << status.message();
+    EXPECT_EQ(status.message().find(without), std::string::npos)
+        << status.message();
+  }
+
+  LogCapture log;
+  std::shared_ptr<Engine> here = engine(), other = engine();
+};
+
+TEST_F(EngineGuests, WhoIsOneTooManyIsToldSoAndMayComeLater) {
+  Hub hub(here, {});
+  const auto come = [&] {
+    auto endpoint = endpointOf(other);
+    endpoint->connect(hub.address());
+    return endpoint;
+  };
+  std::vector<std::unique_ptr<Endpoint>> all;
+  std::vector<BufferPtr> sent;
+  for (int i = 0; i < kMostWaiting; ++i) {
+    all.push_back(come());
+    sent.push_back(send(*other, *all.back(), 1));
+  }
+  for (const auto& one : sent) {
+    ASSERT_TRUE(other->wait(*one, deadlineAfter(milliseconds(60000))));
+    ASSERT_TRUE(one->status().ok()) << one->status().message();
+  }
+  const auto tooMany = come();
+  expectText(tell(*other, *tooMany, 1), "1024", "has been closed");
+  const auto guests = hub.accept();
+  EXPECT_EQ(guests.size(), size_t(kMostWaiting));
+  const auto later = come();
+  EXPECT_TRUE(tell(*other, *later, 1).ok());
+  for (const auto& guest : guests) {
+    here->leave(*guest);
+  }
+}
+
+TEST_F(EngineGuests, AcceptedGuestsOfOneProcessAreBoundedToo) {
+  Hub hub(here, {});
+  std::vector<std::unique_ptr<Endpoint>> all;
+  std::vector<std::shared_ptr<Group>> guests;
+  while (guests.size() < kMostOfOne) {
+    std::vector<BufferPtr> sent;
+    for (int i = 0; i < kMostWaiting; ++i) {
+      all.push_back(endpointOf(other));
+      all.back()->connect(hub.address());
+      sent.push_back(send(*other, *all.back(), 1));
+    }
+    for (const auto& one : sent) {
+      ASSERT_TRUE(other->wait(*one, deadlineAfter(milliseconds(60000))));
+      ASSERT_TRUE(one->status().ok()) << one->status().message();
+    }
+    std::ranges::move(hub.accept(), std::back_inserter(guests));
+  }
+  const auto tooMany = endpointOf(other);
+  tooMany->connect(hub.address());
+  expectText(tell(*other, *tooMany, 1), "4096 endpoints", "has been closed");
+  all.pop_back(); // it leaves
+  const auto again = [&] {
+    const auto later = endpointOf(other);
+    later->connect(hub.address());
+    return tell(*other, *later, 1).ok();
+  };
+  EXPECT_TRUE(eventually(again));
+  for (const auto& guest : guests) {
+    here->leave(*guest);
+  }
+}
+
+TEST_F(EngineGuests, WhoComesToAClosedHubIsToldThatItIsClosed) {
+  Hub hub(here, {});
+  const auto keeper = endpointOf(here); // its process goes on
+  const auto late = endpointOf(other);
+  late->connect(hub.address());
+  hub.leave();
+  expectText(tell(*other, *late, 1), "has been closed", "4096");
+}
+
+// The address of an endpoint that has its peer leads nowhere, and to nobody
+// else's messages: whichever of the two ranks the third one takes itself for.
+TEST_F(EngineGuests, WhoComesToAnEndpointThatHasItsPeerIsToldSo) {
+  for (const bool sameProcess : {true, false}) {
+    const auto third = sameProcess ? other : engine();
+    for (int round = 0; round < 12 && !HasFailure(); ++round) {
+      const auto one = endpointOf(here, "one"), peer = endpointOf(other);
+      one->connect(peer->address());
+      peer->connect(one->address());
+      ASSERT_TRUE(tell(*other, *peer, 1).ok());
+      const auto stray = endpointOf(third, "stray");
+      stray->connect(one->address());
+      const auto told = tell(*third, *stray, 9);
+      EXPECT_FALSE(told.ok()) << "it was taken for the peer";
+      EXPECT_EQ(told.message().find("has been closed"), std::string::npos)
+          << told.message();
+      ASSERT_TRUE(tell(*other, *peer, 2).ok()); // the pair goes on
+      for (const unsigned seed : {1U, 2U}) {
+        const auto received = makeReceive(one->peer(), kTag, 100);
+        here->receive(*one->group(), received);
+        ASSERT_TRUE(here->wait(*received, deadlineAfter(milliseconds(10000))));
+        EXPECT_TRUE(sameBytes(received->buffer(), pattern(100, seed)))
+            << "a message of another's";
+      }
+    }
+  }
+}
+
+// An endpoint's peer is the one that connect() named, even if another process
+// is quicker.
+TEST_F(EngineGuests, WhoComesBeforeThePeerIsNotTakenForIt) {
+  for (const bool sameProcess : {true, false}) {
+    const auto third = sameProcess ? other : engine();
+    for (int round = 0; round < 12 && !HasFailure(); ++round) {
+      const auto one = endpointOf(here, "one"), peer = endpointOf(other);
+      one->connect(peer->address());
+      const auto stray = endpointOf(third, "stray");
+      stray->connect(one->address());
+      EXPECT_FALSE(tell(*third, *stray, 9).ok()) << "it was taken for the peer";
+      peer->connect(one->address());
+      ASSERT_TRUE(tell(*other, *peer, 1).ok());
+      const auto received = makeReceive(one->peer(), kTag, 100);
+      here->receive(*one->group(), received);
+      ASSERT_TRUE(here->wait(*received, deadlineAfter(milliseconds(10000))));
+      EXPECT_TRUE(sameBytes(received->buffer(), pattern(100, 1)));
+    }
+  }
+}
+
+// One that has come first, and is another one than what connect() is told.
+TEST_F(EngineGuests, EndpointThatAnotherOneHasTakenSaysSo) {
+  bool refused = false;
+  for (int round = 0; round < 64 && !refused; ++round) {
+    const auto one = endpointOf(here, "one"), peer = endpointOf(other);
+    const auto stray = endpointOf(other, "stray");
+    stray->connect(one->address());
+    ASSERT_TRUE(tell(*other, *stray, 9).ok());
+    try { // whichever of the two ranks the stray has taken itself for
+      one->connect(peer->address());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status().code(), ErrorCode::kInvalidArgument);
+      refused = true;
+    }
+  }
+  EXPECT_TRUE(refused) << "the stray is taken for the peer";
+}
+
+} // namespace
+} // namespace dlslime::testing

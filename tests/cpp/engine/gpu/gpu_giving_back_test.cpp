@@ -1,0 +1,98 @@
+// What two processes share of their GPUs' memory and map of each other's, given
+// back: on the fake driver.
+#include <thread>
+
+#include "fakes/gpu/gpu_process.h"
+
+namespace dlslime::testing {
+namespace {
+
+// Sends back what comes, and lets go of what it has mapped when the other end
+// says that it has suspended itself. Its arguments: a folder, and the number of
+// turns.
+const ChildRole kSuspended("gpu suspended", [](const auto& arguments) {
+  FakeGpu fake;
+  GpuSide gpu(fake, 1);
+  auto node = joinAs(arguments.at(0), 1);
+  const auto memory = mappedMemory(gpu);
+  for (int turn = 0; turn < std::stoi(arguments.at(1)); ++turn) {
+    if (!echo(node, gpu, memory)) {
+      return 2;
+    }
+    if (!eventually([&] { return fake.live("imports") == 0; })) {
+      return 3;
+    }
+    if (!endsWell(*node.send(0, kTurn, Bytes(1)))) {
+      return 4;
+    }
+  }
+  node.engine->leave(*node.group);
+  return 0;
+});
+
+TEST_F(GpuProcess, WhatIsFreedIsGivenBackWithoutAnotherMessage) {
+  ChildProcess child("gpu echo", {folder.path(), "2"});
+  ASSERT_TRUE(turn(1)); // the child waits for the next one, and has freed
+  EXPECT_TRUE(eventually([&] { return fake.live("imports") == 0; }));
+  ASSERT_TRUE(turn(2));
+  EXPECT_EQ(child.join(), 0);
+}
+
+// Which can't be mapped while what was there before still is.
+TEST_F(GpuProcess, AnotherAllocationAtTheSameAddressIsNotTakenForTheFirst) {
+  ChildProcess child("gpu echo", {folder.path(), "10"});
+  for (unsigned i = 0; i < 10; ++i) {
+    ASSERT_TRUE(turn(i)) << i;
+    // At once, unless the child's new one happens to lie elsewhere.
+    EXPECT_TRUE(eventually([&] { return fake.live("imports") <= 1; })) << i;
+  }
+  EXPECT_EQ(child.join(), 0);
+  EXPECT_EQ(log.count("pinned memory"), 0U) << log.all();
+}
+
+// To unmap waits for all streams, and one of them waits for us.
+TEST_F(GpuProcess, NothingIsUnmappedWhileAStreamIsHeldBack) {
+  constexpr milliseconds kLonger{1500}; // than it takes to be looked for
+  ChildProcess child("gpu echo", {folder.path(), "3"});
+  const auto held = gpu.receive(node, 1, kTurn, target);
+  ASSERT_TRUE(node.engine->holdStream(gpu.place(), *held));
+  GpuSide other(fake, 0); // a stream that is not
+  const auto turnOfOther = [&] {
+    const auto back = other.receive(node, 1, kBack, target);
+    const auto there = other.send(node, 1, kThere, source);
+    return endsWell(*there) && endsWell(*back);
+  };
+  ASSERT_TRUE(turnOfOther());
+  std::this_thread::sleep_for(kLonger); // the child has freed what is mapped
+  EXPECT_EQ(fake.live("imports"), 1);
+  ASSERT_TRUE(turnOfOther()) << "the engine is alive";
+  EXPECT_EQ(fake.live("imports"), 1) << "the second can't be mapped yet";
+  node.engine->cancel(
+      *node.group, held, Status(ErrorCode::kTimeout, "long enough"));
+  EXPECT_TRUE(eventually([&] { return gpu.idle(); }));
+  EXPECT_TRUE(eventually([&] { return fake.live("imports") == 0; }));
+  ASSERT_TRUE(turn(2));
+  EXPECT_EQ(child.join(), 0);
+}
+
+// This end suspends itself: it unmaps the child's, and the child its.
+TEST_F(GpuProcess, TrimGivesBackWhatBothEndsHaveMapped) {
+  constexpr int kTurns = 3;
+  source = mappedMemory(gpu);
+  target = mappedMemory(gpu);
+  ChildProcess child("gpu suspended", {folder.path(), std::to_string(kTurns)});
+  for (unsigned i = 0; i < kTurns; ++i) {
+    ASSERT_TRUE(turn(i)) << i;
+    EXPECT_EQ(fake.live("imports"), kPieces);
+    node.engine->trim(*node.group);
+    EXPECT_EQ(fake.live("imports"), 0);
+    ASSERT_TRUE(endsWell(*node.receive(1, kTurn, 1)));
+  }
+  const auto report = node.engine->report(*node.group).at(0);
+  EXPECT_EQ(report.counters.cudaIpcMessages, kTurns);
+  EXPECT_EQ(child.join(), 0);
+  EXPECT_EQ(log.count("pinned memory"), 0U) << log.all();
+}
+
+} // namespace
+} // namespace dlslime::testing

@@ -1,0 +1,202 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+#include "engine/bootstrap/wire_records.h"
+#include "engine/peer/membership.h"
+#include "transports/loopback/loopback_connection.h"
+
+namespace dlslime::testing {
+
+// One process's half of the protocol, driven by hand: groups, and a channel
+// to one peer over whatever connection a test gives it. No threads, no lock.
+class Endpoint {
+ public:
+  explicit Endpoint(Outbound::Limits limits = {16 * 1024, 1024 * 1024})
+      : limits_(limits) {}
+
+  std::shared_ptr<PeerChannel> connect(
+      std::unique_ptr<Connection> connection,
+      const Bytes& peerInstance = {}) {
+    PeerIdentity peer;
+    peer.pid = 4242;
+    peer.host = "elsewhere";
+    peer.instance = peerInstance;
+    auto made = std::make_shared<PeerChannel>(
+        membership, completions, regions, limits_, peer);
+    made->connected(std::move(connection), {});
+    channels.push_back(made);
+    return made;
+  }
+  std::shared_ptr<Group>
+  join(int rank, int size, uint64_t epoch = 1, const char* name = "group") {
+    GroupOptions options;
+    options.name = name;
+    options.rank = rank;
+    options.size = size;
+    return membership.add(epoch, std::move(options));
+  }
+  // Asks the peer behind `channel` to be `rank` of the group.
+  void reach(
+      Group& group,
+      int rank,
+      const std::shared_ptr<PeerChannel>& channel,
+      uint32_t remoteGroup) {
+    std::vector<int> ignored;
+    group.touch(rank);
+    group.takeUnresolved(ignored);
+    membership.sendJoin(group, rank, channel, remoteGroup);
+  }
+  void send(Group& group, const OperationPtr& operation) {
+    group.post(operation);
+    settle();
+  }
+  void receive(Group& group, const OperationPtr& operation) {
+    group.post(operation);
+    settle();
+  }
+  // The same decisions as Engine::cancel().
+  void cancel(Group& group, const OperationPtr& operation, const Status& why) {
+    if (!operation->done() && !group.cancelHere(operation, why) &&
+        operation->half != nullptr) {
+      if (operation->stage == Operation::Stage::kPulling) {
+        static_cast<Inbound*>(operation->half)->cancel(operation, why);
+      } else if (operation->stage == Operation::Stage::kTransferring) {
+        static_cast<Transfers*>(operation->half)
+            ->cancel(std::static_pointer_cast<Transfer>(operation), why);
+      } else {
+        static_cast<Outbound*>(operation->half)->cancel(operation, why);
+      }
+    }
+    settle();
+  }
+  bool poll() {
+    bool any = false;
+    for (const auto& channel : channels) {
+      any |= channel->poll();
+      CopyJob job;
+      while (channel->claimCopy(job)) {
+        job.error = job.run(job);
+        channel->finishCopy(job);
+        any = true;
+      }
+      if (channel->takeSevered()) { // and destroyed
+        channel->quieted();
+      }
+    }
+    answerJoins();
+    settle();
+    return any;
+  }
+  // What an engine's wire-up thread does, which registers the memory.
+  void answerJoins() {
+    for (const auto& [channel, join, unprepared] : membership.takeWaiting()) {
+      for (const auto& operation : unprepared.operations) {
+        operation->preparedBy = unprepared.registrar;
+      }
+      membership.onMembership(channel, join);
+    }
+  }
+  // What an engine does after unlocking.
+  void settle() {
+    completions.take().tell();
+  }
+
+  PeerIdentity self{randomBytes(kInstanceBytes), "", "here", 0, 4243, 0};
+  RegionTable regions{self, [] {}};
+  Completions completions;
+  Membership membership{completions, [] {}};
+  std::vector<std::shared_ptr<PeerChannel>> channels;
+
+ private:
+  const Outbound::Limits limits_;
+};
+
+// Two endpoints joined by a wire that may misbehave, in one group of two.
+class Pair {
+ public:
+  explicit Pair(
+      loopback::Faults faults = {},
+      Outbound::Limits limits = {16 * 1024, 1024 * 1024})
+      : ends_{Endpoint(limits), Endpoint(limits)} {
+    for (int i = 0; i < 2; ++i) {
+      end(i).connect(
+          std::make_unique<loopback::LoopbackConnection>(
+              wire, i, 1 - i, faults),
+          end(1 - i).self.instance);
+      groups_[i] = end(i).join(i, 2);
+    }
+    for (int i = 0; i < 2; ++i) {
+      end(i).reach(group(i), 1 - i, end(i).channels[0], groups_[1 - i]->id());
+    }
+  }
+
+  Endpoint& end(int i) {
+    return ends_[i];
+  }
+  Group& group(int i) {
+    return *groups_[i];
+  }
+  PeerChannel& channel(int i) {
+    return *ends_[i].channels[0];
+  }
+  void send(int from, const OperationPtr& operation) {
+    end(from).send(group(from), operation);
+  }
+  void receive(int at, const OperationPtr& operation) {
+    end(at).receive(group(at), operation);
+  }
+  void cancel(int at, const OperationPtr& operation) {
+    end(at).cancel(
+        group(at), operation, Status(ErrorCode::kTimeout, "taken back"));
+  }
+  // Polls both ends until nothing has happened for a while: messages may be
+  // delayed by some polls.
+  void settle(int quietPolls = 40, int most = 200000) {
+    for (int quiet = 0; quiet < quietPolls && most > 0; --most) {
+      const bool first = end(0).poll();
+      const bool second = end(1).poll();
+      quiet = first || second ? 0 : quiet + 1;
+    }
+  }
+
+  // Ends the connection at one end; the other notices when it polls.
+  void sever(int i) {
+    channel(i).sever(Status(ErrorCode::kTransportFailed, "on purpose"));
+    end(i).settle();
+  }
+  // Another connection for both ends, as an engine would bring it about.
+  void replace(const loopback::Faults& faults) {
+    for (int i = 0; i < 2; ++i) {
+      sever(i);
+      while (!channel(i).awaitsConnection()) {
+        ASSERT_TRUE(channel(i).alive()) << channel(i).failure().message();
+        end(i).poll();
+      }
+    }
+    wire = std::make_shared<loopback::Wire>();
+    const uint64_t seen[] = {channel(0).lastSeen(), channel(1).lastSeen()};
+    for (int i = 0; i < 2; ++i) {
+      channel(i).resumed(
+          std::make_unique<loopback::LoopbackConnection>(
+              wire, i, 1 - i, faults),
+          {},
+          channel(i).generation() + 1,
+          seen[1 - i],
+          i == 0);
+      end(i).settle();
+    }
+  }
+
+  std::shared_ptr<loopback::Wire> wire = std::make_shared<loopback::Wire>();
+
+ private:
+  Endpoint ends_[2];
+  std::shared_ptr<Group> groups_[2];
+};
+
+} // namespace dlslime::testing

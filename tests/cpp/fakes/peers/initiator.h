@@ -1,0 +1,127 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <optional>
+#include <vector>
+
+#include "base/random.h"
+#include "engine/bootstrap/control_socket.h"
+#include "engine/bootstrap/session_key.h"
+#include "fakes/world.h"
+
+namespace dlslime::testing {
+
+// The end of a handshake that connects, by hand: for those that lie.
+class Initiator {
+ public:
+  using End = SessionKey::End;
+
+  Initiator(ControlSocket connected, const AddressRecord& target)
+      : socket(std::move(connected)), secret(target.token) {
+    greeting.target = target.identity.instance;
+    greeting.self = randomBytes(kInstanceBytes);
+    greeting.nonce = randomBytes(kNonceBytes);
+    hello.self = makeIdentity();
+    hello.self.instance = greeting.self;
+    hello.socketName = "dlslime-of-the-initiator";
+    hello.nonce = "0123456789abcdef";
+    hello.group = target.group;
+    hello.route = "shm";
+  }
+
+  std::optional<Bytes> nextFrame() {
+    for (int i = 0; i < 100; ++i) {
+      pollfd entry{socket.fd(), POLLIN, 0};
+      if (::poll(&entry, 1, 5000) != 1) {
+        return std::nullopt;
+      }
+      if (auto frame = socket.receiveFrame()) {
+        return frame;
+      }
+    }
+    return std::nullopt;
+  }
+  // Sends the greeting. Nothing: there was no answer.
+  std::optional<Challenge> greet() {
+    socket.sendFrame(encode(greeting));
+    const auto frame = nextFrame();
+    return frame ? std::optional(decodeChallenge(*frame)) : std::nullopt;
+  }
+  // The same, and takes the challenge up.
+  ::testing::AssertionResult meet() {
+    const auto challenge = greet();
+    if (!challenge || challenge->verdict != Verdict::kAccepted) {
+      return ::testing::AssertionFailure()
+          << "no challenge" << (challenge ? ": " + challenge->text : "");
+    }
+    key.emplace(secret, greeting, challenge->nonce);
+    if (!key->provenBy(challenge->proof)) {
+      return ::testing::AssertionFailure() << "it proves nothing";
+    }
+    return ::testing::AssertionSuccess();
+  }
+  void sendHello(const std::vector<UniqueFd>& fds = {}) {
+    hello.descriptors = static_cast<uint8_t>(fds.size());
+    socket.sendFrame(key->seal(End::kInitiator, 0, encode(hello)));
+    if (!fds.empty()) {
+      socket.sendDescriptors(fds);
+    }
+  }
+  std::optional<Welcome> welcome() {
+    const auto frame = nextFrame();
+    if (!frame) {
+      return std::nullopt;
+    }
+    auto answer = decodeWelcome(key->open(End::kAcceptor, 0, *frame));
+    if (answer.descriptors > 0) {
+      pollfd entry{socket.fd(), POLLIN, 0};
+      ::poll(&entry, 1, 5000);
+      received = socket.receiveDescriptors(answer.descriptors)
+                     .value_or(std::vector<UniqueFd>());
+    }
+    return answer;
+  }
+  // All of it; the answer to the hello.
+  std::optional<Welcome> ask(const std::vector<UniqueFd>& fds = {}) {
+    if (!meet()) {
+      return std::nullopt;
+    }
+    sendHello(fds);
+    return welcome();
+  }
+  void confirm(const Confirm& confirm) {
+    socket.sendFrame(key->seal(End::kInitiator, 1, encode(confirm)));
+  }
+
+  ControlSocket socket;
+  Bytes secret;
+  Greeting greeting;
+  Hello hello;
+  std::optional<SessionKey> key;
+  std::vector<UniqueFd> received; // with the welcome
+};
+
+// The end that accepts: proves that it knows the secret, and answers the hello
+// so.
+inline ::testing::AssertionResult
+answerBy(ControlSocket& socket, ByteSpan secret, const Welcome& welcome) {
+  std::optional<Bytes> frame;
+  const auto came = [&] { return (frame = socket.receiveFrame()).has_value(); };
+  if (!eventually(came)) {
+    return ::testing::AssertionFailure() << "no greeting";
+  }
+  const auto nonce = randomBytes(kNonceBytes);
+  const SessionKey key(secret, decodeGreeting(*frame), nonce);
+  socket.sendFrame(
+      encode(Challenge{Verdict::kAccepted, "", nonce, key.acceptorProof()}));
+  if (!eventually(came)) {
+    return ::testing::AssertionFailure() << "no hello";
+  }
+  key.open(SessionKey::End::kInitiator, 0, *frame);
+  socket.sendFrame(key.seal(SessionKey::End::kAcceptor, 0, encode(welcome)));
+  return ::testing::AssertionSuccess();
+}
+
+} // namespace dlslime::testing

@@ -1,0 +1,70 @@
+// Which process a connection by shared memory is with, and what it may do.
+#include "transports/shm/shm_transport.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "transports/shm/cma.h"
+
+namespace dlslime::shm {
+namespace {
+
+PeerIdentity identity() {
+  PeerIdentity made;
+  made.bootId = "boot";
+  made.uid = 7;
+  return made;
+}
+
+TEST(ShmTransport, CopiesGoByThePidOfTheKernelWhateverThePeerClaims) {
+  ShmTransport left{Config{}}, right{Config{}};
+  Transport::Context context;
+  context.nonce = "n";
+  context.peer.pid = static_cast<uint32_t>(getppid()); // as it says
+  context.peerPid = static_cast<uint32_t>(getpid());
+  Offer answer;
+  const auto accepted = right.accept(context, left.offer(context), answer);
+  const auto made = left.finish(context, std::move(answer));
+  EXPECT_EQ(accepted->peerPid(), context.peerPid);
+  EXPECT_EQ(made->peerPid(), context.peerPid);
+}
+
+// Where it is in no namespace of ours, or was never told of.
+TEST(ShmTransport, ProcessThatTheKernelDoesNotNameIsStreamedTo) {
+  ShmTransport left{Config{}}, right{Config{}};
+  Transport::Context context;
+  context.nonce = "n";
+  context.peer.pid = static_cast<uint32_t>(getpid());
+  Offer answer;
+  const auto accepted = right.accept(context, left.offer(context), answer);
+  EXPECT_EQ(accepted->peerPid(), 0U);
+  EXPECT_EQ(accepted->copyName(), "staged");
+}
+
+TEST(ShmTransport, OtherUsersAreNotReached) {
+  const ShmTransport transport{Config{}};
+  EXPECT_TRUE(transport.reaches(identity(), identity()).ok());
+  auto other = identity();
+  other.uid = 8;
+  const auto status = transport.reaches(identity(), other);
+  EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
+  EXPECT_NE(status.message().find("another user (uid 8"), std::string::npos)
+      << status.message();
+}
+
+TEST(AccessProblem, IsWhatTheKernelSays) {
+  EXPECT_EQ(accessProblem(static_cast<uint32_t>(getpid())), 0);
+  EXPECT_EQ(accessProblem(0), ESRCH);
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(accessProblem(static_cast<uint32_t>(child)), ESRCH);
+}
+
+} // namespace
+} // namespace dlslime::shm

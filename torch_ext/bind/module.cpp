@@ -1,0 +1,25 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include "torch_ext/c10d/backend.h"
+#include "torch_ext/support/python_end.h"
+
+// One function for each class that Python sees.
+namespace dlslime {
+void bindOptions(pybind11::module& module);
+void bindBackend(pybind11::module& module);
+void bindRegions(pybind11::module& module);
+void bindOneSided(pybind11::module& module);
+} // namespace dlslime
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  module.attr("torch_version") = DLSLIME_TORCH_VERSION;
+  dlslime::bindOptions(module);
+  dlslime::bindBackend(module);
+  dlslime::bindRegions(module);
+  dlslime::bindOneSided(module);
+  module.def(
+      "begin_python_end",
+      &dlslime::beginPythonEnd,
+      pybind11::call_guard<pybind11::gil_scoped_release>(),
+      "Let what is under way finish for a moment: the interpreter ends.");
+}

@@ -1,0 +1,114 @@
+#include "torch_ext/support/callback_thread.h"
+
+#include <exception>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "torch_ext/support/python_end.h"
+
+namespace dlslime {
+
+namespace {
+
+// A future is fulfilled in microseconds, but for what hangs on it.
+constexpr milliseconds kPatience{200};
+// All of which may be held up by callbacks that wait for later ones.
+constexpr int kMostThreads = 16;
+
+void call(const std::function<void()>& callback) {
+  try {
+    callback();
+  } catch (const std::exception& error) {
+    logError(
+        std::string("a callback of a dlslime future has failed: ") +
+        error.what());
+  }
+}
+
+} // namespace
+
+CallbackThread& CallbackThread::instance() {
+  static auto* const one = new CallbackThread(1); // runs until the end
+  return *one;
+}
+
+CallbackThread& CallbackThread::concurrent() {
+  static auto* const several = new CallbackThread(kMostThreads);
+  return *several;
+}
+
+uint64_t CallbackThread::post(std::function<void()> callback) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  waiting_.push_back(std::move(callback));
+  const auto free = static_cast<size_t>(threads_ - running_);
+  if (free < waiting_.size() && threads_ < mostThreads_) {
+    startThread();
+  }
+  changed_.notify_all();
+  return ++posted_;
+}
+
+// With mutex_ held. One that can't be had is tried again with the next
+// callback, and by those that wait for theirs.
+void CallbackThread::startThread() {
+  try {
+    std::thread([this] { run(); }).detach();
+    ++threads_;
+  } catch (const std::system_error& error) {
+    if (threads_ == 0 && !std::exchange(shortageSaid_, true)) {
+      logError(
+          std::string("the callbacks of futures wait, since no thread can be "
+                      "started for them (ulimit -u, a container's limit of "
+                      "processes): ") +
+          error.what());
+    }
+  }
+}
+
+bool CallbackThread::awaitTurn(uint64_t ticket) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (begun_ < ticket) {
+    if (threads_ == 0) {
+      startThread();
+    }
+    if (running_ == threads_ && Clock::now() - since_ > kPatience) {
+      return false;
+    }
+    changed_.wait_for(lock, kPatience);
+  }
+  return true;
+}
+
+void CallbackThread::drain(milliseconds most) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(
+      lock, most, [this] { return waiting_.empty() && running_ == 0; });
+}
+
+void CallbackThread::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return !waiting_.empty(); });
+    auto callback = std::move(waiting_.front());
+    waiting_.pop_front();
+    ++running_;
+    since_ = Clock::now();
+    ++begun_;
+    changed_.notify_all();
+    lock.unlock();
+    if (const PythonScope scope; scope) {
+      call(callback);
+      callback = nullptr; // what it holds may need the GIL, or this lock
+    } else {
+      new std::function<void()>(std::move(callback));
+    }
+    lock.lock();
+    --running_;
+    changed_.notify_all();
+  }
+}
+
+} // namespace dlslime

@@ -1,0 +1,128 @@
+#include "torch_ext/support/python_end.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/fork_guard.h"
+#include "engine/engine.h"
+#include "torch_ext/support/callback_thread.h"
+#include "torch_ext/support/waiting.h"
+
+namespace dlslime {
+
+namespace {
+
+// For callbacks of users, and for threads that are about to take the GIL.
+constexpr milliseconds kPatience{1000};
+constexpr milliseconds kMostPatience{10000}; // for those on their way out of it
+// For threads that have found that Python does not end yet, and go back there.
+constexpr milliseconds kOnTheWay{5};
+
+std::atomic<bool> ends{false};
+std::atomic<int> inside{0}; // threads in a PythonScope
+thread_local int depth = 0; // of this thread's
+
+// Both in one order for all threads: one that is not seen inside sees the end.
+bool enter() {
+  inside.fetch_add(1, std::memory_order_seq_cst);
+  if (!ends.load(std::memory_order_seq_cst)) {
+    return true;
+  }
+  inside.fetch_sub(1, std::memory_order_seq_cst);
+  return false;
+}
+
+// Whether this thread, which is not the main one, has it. When Python has begun
+// to end, no such thread has, and the question is answered with yes.
+bool mayHaveGil() {
+#if PY_VERSION_HEX >= 0x030D0000
+  const bool finalizing = Py_IsFinalizing() != 0;
+#else
+  const bool finalizing = _Py_IsFinalizing() != 0;
+#endif
+  return Py_IsInitialized() != 0 && !finalizing && PyGILState_Check() != 0;
+}
+
+[[noreturn]] void stayHere() {
+  for (;;) {
+    pause();
+  }
+}
+
+std::terminate_handler usualTerminate = nullptr;
+
+// Python before 3.14 ends a daemon thread that asks for the GIL too late by
+// pthread_exit(); where that passes a destructor, as of anybody's scope without
+// the GIL, C++ ends the process. The thread stays instead, as since 3.14.
+[[noreturn]] void stayIfThreadIsEnded() {
+  if (!onMainThread() && std::current_exception() == nullptr) {
+    stayHere();
+  }
+  if (usualTerminate != nullptr) {
+    usualTerminate();
+  }
+  std::abort();
+}
+
+} // namespace
+
+PythonScope::PythonScope() : counted_(enter()) {
+  depth += counted_ ? 1 : 0;
+  ours_ = !counted_ && (onMainThread() || mayHaveGil());
+}
+
+PythonScope::~PythonScope() {
+  if (counted_) {
+    --depth;
+    inside.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+OutsidePython::OutsidePython() : depth_(depth) {
+  inside.fetch_sub(depth_, std::memory_order_seq_cst);
+}
+
+OutsidePython::~OutsidePython() {
+  inside.fetch_add(depth_, std::memory_order_seq_cst);
+  if (depth_ > 0 && ends.load(std::memory_order_seq_cst)) {
+    inside.fetch_sub(depth_, std::memory_order_seq_cst);
+    stayHere();
+  }
+}
+
+bool pythonEnds() {
+  return ends.load(std::memory_order_relaxed);
+}
+
+void beginPythonEnd() {
+  if (inForkedChild()) {
+    return;
+  }
+  usualTerminate = std::set_terminate(stayIfThreadIsEnded);
+  if (const auto engine = Engine::existing()) {
+    engine->lingerAll();
+  }
+  CallbackThread::instance().drain(kPatience);
+  CallbackThread::concurrent().drain(kPatience);
+  ends.store(true, std::memory_order_seq_cst);
+  const auto deadline = deadlineAfter(kMostPatience);
+  while (inside.load(std::memory_order_seq_cst) != 0 &&
+         Clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  std::this_thread::sleep_for(kOnTheWay);
+}
+
+StaysWhenPythonEnds::~StaysWhenPythonEnds() {
+  if (pythonEnds() && !onMainThread() && !mayHaveGil()) {
+    inside.fetch_sub(depth, std::memory_order_seq_cst);
+    stayHere();
+  }
+}
+
+} // namespace dlslime
