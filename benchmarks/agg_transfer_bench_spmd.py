@@ -22,6 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from measuring.report import size_name
 from pages import children, engines, options, output, plots
 from pages.base import MissingError, Settings
 from pages.children import Outcome
@@ -29,7 +30,6 @@ from pages.meeting import StoreMeeting, of_torchrun
 from pages.options import BAD_INPUT, WRONG_BYTES, UsageError, message_bytes
 from pages.pairs import Memory, Pair, Row, Work, summed
 from pages.sampling import Plan
-from report import size_name
 
 HEADERS = [
     "Transfer Engine",

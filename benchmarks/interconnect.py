@@ -17,13 +17,13 @@ import socket
 import sys
 from typing import Any
 
+from measuring.report import size_name
 from pages import engines, options, output, plots
 from pages.base import MissingError, Settings, nics
 from pages.meeting import StoreMeeting, of_torchrun
 from pages.options import BAD_INPUT, WRONG_BYTES, HostError, UsageError, message_bytes
 from pages.pairs import Memory, Pair, Row, Work, summed
 from pages.sampling import Plan
-from report import size_name
 
 NOTHING = float("nan")
 

@@ -19,10 +19,9 @@ from statistics import median
 from typing import Any
 
 import limit
-import parts
-import report
-from harness import JobError, Neighbours, PayloadError, run_job, two_cores
-from report import Figure, at_least, at_most, size_name, summary
+from measuring import parts, report
+from measuring.harness import JobError, Neighbours, PayloadError, run_job, two_cores
+from measuring.report import Figure, at_least, at_most, size_name, summary
 
 SIZES = [8, 64, 512, 1 << 10, 4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10]
 SIZES += [1 << 20, 4 << 20, 16 << 20, 64 << 20, 128 << 20]

@@ -19,8 +19,8 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-import report
-from report import Figure
+from measuring import report
+from measuring.report import Figure
 
 SIZE = 32 << 20
 NICS = {"first": "rxe0", "second": "rxe1", "both": "rxe"}

@@ -9,7 +9,7 @@ or on one machine, in the lab:
         --nproc-per-node 1 --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 29500 \
         benchmarks/rdma.py --json $LAB_OUT/rdma.json'
 
-Rounds alternate between the programs. Where benchmarks/latency.cpp was built, and the folder of
+Rounds alternate between the programs. Where benchmarks/cpp/latency.cpp was built, and the folder of
 --json is one that both hosts can write (as in the lab), the engine alone is measured, too. The exit
 status is 0 whatever the times are, 1 if wrong data arrived.
 """
@@ -30,8 +30,8 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-import report
-from report import Figure, at_least, at_most, size_name, summary
+from measuring import report
+from measuring.report import Figure, at_least, at_most, size_name, summary
 
 SOURCE = Path(__file__).parent / "limit" / "rdma_limit.c"
 SMALL = 8
@@ -75,7 +75,7 @@ class Limit:
 
 
 class EngineAlone:
-    """The engine without Python, as benchmarks/latency.cpp."""
+    """The engine without Python, as benchmarks/cpp/latency.cpp."""
 
     PROGRAM = Path(__file__).parents[1] / "build" / "cpp-plain" / "dlslime_latency"
 

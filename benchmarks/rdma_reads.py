@@ -11,9 +11,9 @@ or on one machine, in the lab, whose nodes have a /tmp of their own (DIR must be
         benchmarks/rdma_reads.py --wheel DIR --json $LAB_OUT/reads.json'
 
 Rank 1 reads from rank 0, whose process sleeps meanwhile. Rounds take turns; in those of the others
-the wheel's processes are stopped (see wheel.py). Where processors are few it is so slow that it
-reads for only a second or two in a round. What has been read is checked after each round. The exit
-status is 0 whatever the times are, 1 if wrong data arrived.
+the wheel's processes are stopped (see measuring/wheel.py). Where processors are few it is so slow
+that it reads for only a second or two in a round. What has been read is checked after each round.
+The exit status is 0 whatever the times are, 1 if wrong data arrived.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ import torch
 import torch.distributed as dist
 
 import dlslime_backend as dlslime
-import report
+from measuring import report
+from measuring.report import Figure, at_least, size_name, summary
+from measuring.wheel import Pieces, Wheel, contents
 from rdma import Limit, retries
-from report import Figure, at_least, size_name, summary
-from wheel import Pieces, Wheel, contents
 
 MEMORY = 16 << 20
 PIECE = 64 << 10

@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any
 
 import transfer_bench
-from harness import JobError
+from measuring.harness import JobError
 from pages import engines, options, output, plots
 from pages.base import NICS, nics
 from pages.meeting import SocketMeeting, connect, listen

@@ -24,13 +24,13 @@ import sys
 import torch
 import torch.distributed as dist
 
-from harness import PayloadError, interleave
+from measuring.harness import PayloadError, interleave
+from measuring.report import size_name
 from pages import options, output, plots
 from pages.meeting import StoreMeeting, of_torchrun
 from pages.options import BAD_INPUT, WRONG_BYTES, UsageError
 from pages.pairs import Memory, Row, iteration, summed
 from pages.sampling import Plan, Samples, measure, thinned
-from report import size_name
 
 BACKENDS = ["dlslime", "gloo", "nccl", "ucc", "mpi"]
 HEADERS = [

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import limit
-import report
-from harness import JobError, Neighbours
-from report import Figure, at_most, summary
+from measuring import report
+from measuring.harness import JobError, Neighbours
+from measuring.report import Figure, at_most, summary
 from startup_ranks import STEPS, Sample
 
 RANKS = [2, 8, 16, 32]

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import dlslime_backend._backend  # noqa: F401 - or init would import it
 from dlslime_backend._load import extension
-from harness import OPERATION_TIMEOUT, JobError, PayloadError, gather
+from measuring.harness import OPERATION_TIMEOUT, JobError, PayloadError, gather
 
 clock = time.monotonic  # one clock for all processes of a host
 

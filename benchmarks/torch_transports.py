@@ -21,14 +21,14 @@ from typing import Any
 
 import torch
 
+from measuring.report import size_name
+from measuring.transfer_libraries import Exchange, Piece
 from pages import engines, options, output, plots
 from pages.base import MissingError, Start, Wait
 from pages.meeting import StoreMeeting, of_torchrun
 from pages.options import BAD_INPUT, WRONG_BYTES, UsageError
 from pages.pairs import Memory, Pair, Row, Work, summed
 from pages.sampling import Plan
-from report import size_name
-from transfer_libraries import Exchange, Piece
 
 SIZES = [8 << n for n in range(0, 24, 3)] + [32 << 20, 128 << 20]
 HEADERS = [

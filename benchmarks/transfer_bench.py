@@ -22,14 +22,14 @@ import os
 import sys
 from typing import Any
 
-from harness import JobError
+from measuring.harness import JobError
+from measuring.report import size_name
 from pages import engines, options, output, plots
 from pages.base import MissingError, Settings, nics
 from pages.meeting import SocketMeeting, connect, listen
 from pages.options import BAD_INPUT, EXPONENTS, WRONG_BYTES, UsageError, message_bytes
 from pages.pairs import PAGE, Memory, Pair, Row, Work, summed
 from pages.sampling import Plan
-from report import size_name
 
 HEADERS = [
     "Message Size (bytes)",

@@ -27,11 +27,11 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-import report
+from measuring import report
+from measuring.report import Figure, at_most, size_name, summary
 from pages.meeting import StoreMeeting, of_torchrun
 from pages.options import UsageError
 from rdma import Limit
-from report import Figure, at_most, size_name, summary
 
 PROGRAM = Path(__file__).parents[1] / "build" / "cpp-plain" / "dlslime_transfer_bench"
 BATCH = 160

@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-import report
-from report import Figure, at_least, at_most, summary
-from transfer_libraries import LIBRARIES, PAGE, Go, Piece
+from measuring import report
+from measuring.report import Figure, at_least, at_most, summary
+from measuring.transfer_libraries import LIBRARIES, PAGE, Go, Piece
 
 PAGES = 2048
 LARGE = 128 << 20

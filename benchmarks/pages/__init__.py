@@ -3,5 +3,5 @@
 `options` reads command lines, `meeting` brings ranks together, `engines` has an adapter for each
 transfer engine, `pairs` moves and checks the bytes of two ranks, `sampling` takes the times,
 `output` and `plots` show them. The programs lie one folder above, and so does what they share with
-the other benchmarks (harness.py, report.py, transfer_libraries.py).
+the other benchmarks (measuring).
 """

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-import transfer_libraries
+from measuring import transfer_libraries
+from measuring.transfer_libraries import Exchange, Piece
 from pages import rivals
 from pages.base import MissingError, Settings, Start, Wait, all_of
-from transfer_libraries import Exchange, Piece
 
 
 class OtherEndError(MissingError):

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from harness import JobError, Rank
+from measuring.harness import JobError, Rank
 from pages.options import UsageError
 
 PATIENCE = timedelta(days=1)  # a large size may take hours, and torchrun ends what has failed

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import report
+from measuring import report
 from pages.pairs import Row
 
 EVERY = 10.0  # seconds between two lines of progress, where there is no terminal

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from harness import Payload, PayloadError
+from measuring.harness import Payload, PayloadError
+from measuring.transfer_libraries import Piece
 from pages.base import Start
 from pages.meeting import Meeting
 from pages.sampling import (
@@ -23,7 +24,6 @@ from pages.sampling import (
     percentile,
     thinned,
 )
-from transfer_libraries import Piece
 
 PAGE = 4096
 STEP = 7  # between the contents of two places

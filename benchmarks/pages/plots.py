@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from report import size_name
+from measuring.report import size_name
 
 Curve = list[tuple[int, float, float]]  # bytes, 10^6 bytes per second, milliseconds
 

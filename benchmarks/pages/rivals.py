@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from measuring.transfer_libraries import Exchange, Piece
 from pages.base import MissingError, Settings, Start, Wait, all_of, nic_of, nics
 from pages.meeting import own_address
-from transfer_libraries import Exchange, Piece
 
 UPSTREAM = "0.1.23"  # the version of PyPI's dlslime
 

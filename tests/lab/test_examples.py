@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-
 import nodes
 from harness import ROUTE, await_key, run_world, tell
 

@@ -11,12 +11,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 import nodes
 import test_lmdeploy
@@ -26,7 +23,7 @@ import test_sglang
 import test_vllm_connector
 import vllm_files
 from harness import run_world
-from test_programs_examples import EXAMPLES
+from paths import EXAMPLES, PROGRAMS
 
 WITHOUT_RDMA = {"DLSLIME_RDMA": "off", "DLSLIME_FALLBACK": "warn", "DLSLIME_LOG": "warn"}
 SECONDS = 240
@@ -145,7 +142,7 @@ def _benchmarks(place: Place) -> list[Program]:
 @pytest.mark.parametrize("programs", [_examples, _other_examples, _benchmarks])
 def test_programs_of_the_original(programs: Any, env: dict[str, str]) -> None:
     hosts, ports = _addresses(), [nodes.free_port() for _ in range(6)]
-    runner = str(test_original_programs.FOLDER / "in_turn.py")
+    runner = str(PROGRAMS / "original" / "in_turn.py")
     asked = [programs(Place(end, hosts, ports)) for end in range(2)]
     env = {**env, **test_original_programs.ENVIRONMENT}
     here, there = ([runner, json.dumps(listed)] for listed in asked)

@@ -11,15 +11,11 @@ from __future__ import annotations
 import collections
 import ctypes
 import dataclasses
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 import dlslime_backend
 import faults

@@ -6,14 +6,10 @@ Run by tests/lab/run_tests.
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 import dlslime_backend as dlslime
 from faults import heal, netem, nic_counter

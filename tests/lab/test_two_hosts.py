@@ -17,8 +17,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-
 import dlslime_backend
 from faults import heal, netem, nic_counters, packets_received
 from harness import (

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import pool
+from paths import FOLDERS
+
+sys.path.extend(folder for folder in FOLDERS if folder not in sys.path)
+
+import pool  # noqa: E402
 
 # What takes longest: pytest-xdist begins with it, so that it isn't left over for one process.
 _LONGEST = ("test_cuda.py", "test_gpu_check.py", "test_torch_suite.py")

@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 import worker
+from paths import FOLDERS, ROOT
 
 COUNT = int(os.environ.get("DLSLIME_TEST_NODES", "1"))
 PATIENCE = worker.PATIENCE
@@ -250,5 +251,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "lab")]
+    sys.path[:0] = [*FOLDERS, str(ROOT / "tests" / "lab")]
     sys.exit(main())

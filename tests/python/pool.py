@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 import nodes
 import worker
+from paths import FOLDERS
 
 # Environments whose workers are kept at the same time; the one unused for longest goes first.
 _MAX_ENVIRONMENTS = 4
@@ -208,7 +209,7 @@ def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "pytest", "worker"])
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*FOLDERS, before]))
     forkserver.ensure_running()
     if before is None:
         del os.environ["PYTHONPATH"]

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "build" / "wheels"
+from paths import ROOT
+
+FOLDER = ROOT / "build" / "wheels"
 
 
 def made(name: str, make: Callable[[Path], None]) -> Path:

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "cuda/cuda_api.h" // declarations alone: the values and forms of cuda.h
+#include "cuda/driver/cuda_api.h" // declarations alone: the values and forms of cuda.h
 
 namespace committed {
 

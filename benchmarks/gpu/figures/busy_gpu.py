@@ -28,7 +28,7 @@ import gpus
 from gpu.driver import api, rows, sharing
 from gpu.driver.api import Batch, Driver, DriverError
 from gpu.runner.findings import Findings
-from harness import Rank, run_job
+from measuring.harness import Rank, run_job
 
 SPIN_S = 10.0
 PATIENCE_S = 2.0  # for the messages, while the kernel spins

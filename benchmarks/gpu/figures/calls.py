@@ -141,7 +141,7 @@ def main() -> None:
     if sys.argv[1:2] == ["compile"]:
         compile_to(Path(sys.argv[2]))
         return
-    from harness import run_job
+    from measuring.harness import run_job
 
     if "DLSLIME_CUDA_LIBRARY" in os.environ:
         os.environ[REAL_LIBRARY] = os.environ["DLSLIME_CUDA_LIBRARY"]

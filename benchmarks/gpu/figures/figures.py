@@ -29,8 +29,8 @@ import gpus
 from gpu.figures import fit, traffic
 from gpu.figures.traffic import MIB, PAGE, REAL, SCALE
 from gpu.runner.findings import Findings
-from harness import Rank, run_job
-from report import size_name, summary
+from measuring.harness import Rank, run_job
+from measuring.report import size_name, summary
 
 LINK = 450e9  # bytes per second of an NVLink of an H100 in one direction
 ROUNDS = 5

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cuda/driver.h"
+#include "cuda/driver/driver.h"
 
 using dlslime::cuda::Driver;
 using dlslime::cuda::Result;

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import dlslime_backend
 import gpus
-from harness import PayloadError, Rank
+from measuring.harness import PayloadError, Rank
 
 MIB = 1 << 20
 PAGE = 16 << 10

@@ -45,7 +45,7 @@ def about_torch() -> dict[str, Any]:
     """The torch, and what the report of every benchmark says of a machine."""
     import torch
 
-    from report import environment
+    from measuring.report import environment
 
     return {**environment(), "torch_cuda": torch.version.cuda}
 

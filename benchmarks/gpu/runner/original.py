@@ -20,7 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpu.runner.launch import free_port
 
-FOLDER = Path(__file__).resolve().parents[3] / "tests" / "python" / "programs" / "original"
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tests/python/programs/original"))
+
+from catalogue import FOLDERS, path_of
+
 AT_A_TIME = 4
 SECONDS = 60.0
 EXAMPLES = [
@@ -45,9 +48,9 @@ RUN = (
 
 def start(program: str, output: IO[str], *arguments: str, **more: str) -> subprocess.Popen[str]:
     """Start one process of a program."""
-    path = os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
-        [sys.executable, "-c", RUN, str(FOLDER / f"{program}.py"), "--device", "cuda", *arguments],
+        [sys.executable, "-c", RUN, path_of(program), "--device", "cuda", *arguments],
         stdout=output,
         stderr=subprocess.STDOUT,
         env={**os.environ, "DLSLIME_PROVIDE": "dlslime,slime", "PYTHONPATH": path, **more},

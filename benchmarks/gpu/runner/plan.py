@@ -12,7 +12,7 @@ from gpu.runner.steps import Step
 
 HERE = Path(__file__).resolve().parents[1]
 ROOT = HERE.parents[1]
-PROGRAMS = ROOT / "tests" / "python" / "programs"
+PROGRAMS = ROOT / "tests" / "python" / "programs" / "cuda"
 ON_DRIVER = ("GPU",)  # what a step needs that asks the driver alone
 ON_TORCH = ("GPU", "torch's GPU")
 OURS = (*ON_TORCH, "import")
@@ -56,7 +56,7 @@ def preparation(built: Path, *, make: bool, fake: bool) -> Iterator[Step]:
         yield Step("compile the counter of calls", counter, 60)
     imports = [sys.executable, "-P", "-c", "import dlslime_backend._C as c; print(c.__file__)"]
     yield Step("import", imports, 60)
-    yield Step("linkage", [sys.executable, "tests/python/test_linkage.py"], 60, ("import",))
+    yield Step("linkage", [sys.executable, "tests/python/project/test_linkage.py"], 60, ("import",))
 
 
 def questions(built: Path) -> Iterator[Step]:

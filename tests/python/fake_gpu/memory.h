@@ -3,7 +3,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Stream.h>
 
-#include "cuda/cuda_api.h"
+#include "cuda/driver/cuda_api.h"
 
 namespace fake_gpu {
 

@@ -10,16 +10,16 @@ import json
 import os
 import runpy
 import sys
-from pathlib import Path
 
 import dlslime  # noqa: F401  before torch, as the programs want it
+from catalogue import FOLDERS, path_of
 
-FOLDER = Path(__file__).parent
+sys.path[1:1] = FOLDERS[1:]
 
 
 def main() -> None:
     for program, environment, arguments in json.loads(sys.argv[1]):
-        path = str(FOLDER / f"{program}.py")
+        path = path_of(program)
         print(f"{program}: begins", flush=True)
         os.environ.update(environment)
         sys.argv = [path, *arguments]
