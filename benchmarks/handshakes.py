@@ -32,7 +32,7 @@ import dlslime_backend
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "python"))
 
-from handshakes import Address, Initiator, blob, connect_to, receive_frame  # noqa: E402
+from raw_handshake import Address, Initiator, blob, connect_to, receive_frame  # noqa: E402
 
 RING_BYTES = 1 << 20
 SEAL_SHRINK, ADD_SEALS = 2, 1033

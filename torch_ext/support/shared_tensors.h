@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/memory/shared_memory.h"
+#include "interface/memory.h"
 
 namespace dlslime {
 

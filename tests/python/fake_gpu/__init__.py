@@ -32,7 +32,7 @@ def driver() -> Path:
     library = _BUILD / "libcuda.so.1"
     folder = _ROOT / "tests" / "cpp" / "fake_cuda"
     sources = sorted(folder.glob("*.cpp"))
-    headers = [*folder.glob("*.h"), _ROOT / "csrc" / "cuda" / "cuda_api.h"]
+    headers = [*folder.glob("*.h"), _ROOT / "csrc" / "cuda" / "driver" / "cuda_api.h"]
     newest = max(path.stat().st_mtime for path in [*sources, *headers])
     if not library.exists() or library.stat().st_mtime < newest:
         _BUILD.mkdir(parents=True, exist_ok=True)

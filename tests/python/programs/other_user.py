@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from handshakes import Address, Initiator, blob, connect_to
+from raw_handshake import Address, Initiator, blob, connect_to
 
 NOBODY = 65534
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from handshakes import VERSION, Address, Initiator, blob
 from harness import dlslime_only, run_world, sync
 from polling import eventually
+from raw_handshake import VERSION, Address, Initiator, blob
 from test_groups import exchange
 
 pytestmark = dlslime_only

@@ -12,7 +12,10 @@ import pytest
 
 import dlslime_backend
 from dlslime_backend._load import extension
-from handshakes import (
+from harness import dlslime_only, init_group, run_world, sync
+from paths import PROGRAMS
+from patterns import blank, expect_pattern, pattern
+from raw_handshake import (
     ACCEPTED,
     REFUSED,
     STRANGER,
@@ -22,9 +25,6 @@ from handshakes import (
     connect_to,
     receive_frame,
 )
-from harness import dlslime_only, init_group, run_world, sync
-from paths import PROGRAMS
-from patterns import blank, expect_pattern, pattern
 from test_endpoint import met
 from test_groups import exchange
 from test_one_sided import Side
