@@ -76,13 +76,13 @@ class StreamPlace final : public Accelerator::Mark {
 
 } // namespace
 
-class CudaAccelerator::StreamHold final : public Accelerator::Hold {
+class CudaAccelerator::StreamHold final : public Accelerator::StreamBlock {
  public:
   // Throws Error: the stream does not wait.
   StreamHold(
       StreamWords::Word word,
       Stream stream,
-      std::shared_ptr<HeldStreams> held)
+      std::shared_ptr<BlockedStreams> held)
       : word_(std::move(word)), held_(std::move(held)) {
     held_->add([&] { word_.holdBack(stream); });
   }
@@ -95,7 +95,7 @@ class CudaAccelerator::StreamHold final : public Accelerator::Hold {
 
  private:
   const StreamWords::Word word_;
-  const std::shared_ptr<HeldStreams> held_;
+  const std::shared_ptr<BlockedStreams> held_;
   std::atomic<bool> released_{false};
 };
 
@@ -173,7 +173,7 @@ std::unique_ptr<Accelerator::Mark> CudaAccelerator::mark(
   }
 }
 
-std::unique_ptr<Accelerator::Hold> CudaAccelerator::hold(
+std::unique_ptr<Accelerator::StreamBlock> CudaAccelerator::hold(
     const DeviceStream& stream) {
   auto& here = site(stream.device);
   if (!holds_ || !here.words.supported()) {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/config.h"
-#include "base/said_once.h"
+#include "base/log_once.h"
+#include "cuda/blocked_streams.h"
 #include "cuda/copy/copier.h"
 #include "cuda/copy/pinned_pool.h"
 #include "cuda/exports.h"
-#include "cuda/held_streams.h"
 #include "cuda/peer_memory.h"
 #include "interface/accelerator.h"
 
@@ -31,7 +31,7 @@ class CudaAccelerator final : public Accelerator {
   void meet(int device) override;
   std::unique_ptr<Mark> mark(const DeviceStream& stream, const Download& before)
       override;
-  std::unique_ptr<Hold> hold(const DeviceStream& stream) override;
+  std::unique_ptr<StreamBlock> hold(const DeviceStream& stream) override;
   std::shared_ptr<std::byte> pin(int device, size_t size) override;
   MemoryUse memoryUse() override;
   void trim() override;
@@ -89,9 +89,9 @@ class CudaAccelerator final : public Accelerator {
   Exports exports_;
   const std::shared_ptr<UnusedMappings> unused_ =
       std::make_shared<UnusedMappings>();
-  const std::shared_ptr<HeldStreams> heldStreams_ =
-      std::make_shared<HeldStreams>();
-  SaidOnce unshared_; // why
+  const std::shared_ptr<BlockedStreams> heldStreams_ =
+      std::make_shared<BlockedStreams>();
+  LogOnce unshared_; // why
   std::vector<Site*> busy_; // with copies under way; under the engine's lock
   std::mutex mutex_;
   // Guarded by mutex_:

@@ -9,10 +9,10 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "engine/bootstrap/bounded_store.h"
-#include "engine/progress/own_thread.h"
-#include "engine/progress/system_cost.h"
+#include "engine/progress/engine_thread.h"
+#include "engine/progress/syscall_cost.h"
+#include "engine/state/engine_lock.h"
 #include "engine/state/preparing.h"
-#include "engine/state/section.h"
 
 namespace dlslime {
 
@@ -102,7 +102,7 @@ Engine::Engine(const Config& config)
     : state_(config),
       progress_(
           *this,
-          state_.sleeper,
+          state_.epoll,
           config.spin.value_or(usualSpin()),
           Progress::kMostSpin,
           config.tick.value_or(backgroundTick())),
@@ -115,7 +115,7 @@ Engine::Engine(const Config& config)
   uint64_t token = kWakeTokens;
   for (const auto& transport : state_.transports.all()) {
     for (const int fd : transport->wakeFds()) {
-      state_.sleeper.add(fd, token);
+      state_.epoll.add(fd, token);
     }
     ++token;
   }
@@ -128,12 +128,12 @@ Engine::~Engine() {
   wireUp_.stop();
   progress_.stop();
   copier_.stop(kCopyPatience);
-  state_.enroller.stop();
-  state_.sweeper.stop();
+  state_.registrationThread.stop();
+  state_.gpuReclaimer.stop();
   endBy([this] { drainGpus(); });
   endBy([this] {
-    const Section section(state_);
-    for (const auto& group : state_.membership.all()) {
+    const EngineLock lock(state_);
+    for (const auto& group : state_.groupRegistry.all()) {
       group->addresses().close();
     }
     state_.retireFailed();
@@ -141,7 +141,7 @@ Engine::~Engine() {
   // Before what it may touch is given back.
   endBy([this] { state_.closer.finish(); });
   endBy([this] {
-    const Section section(state_);
+    const EngineLock lock(state_);
     state_.channels.failAll(
         Status(ErrorCode::kCancelled, "this process's engine has stopped"));
   });
@@ -167,15 +167,15 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
   record.joined = options.joined = nowSinceBoot();
   std::shared_ptr<Group> group;
   {
-    const Section section(state_);
-    group = state_.membership.add(epoch, std::move(options));
+    const EngineLock lock(state_);
+    group = state_.groupRegistry.add(epoch, std::move(options));
   }
   record.group = group->id();
   try {
     store.set(addressKey(rank), encode(record));
   } catch (const Error&) {
-    const Section section(state_);
-    state_.membership.remove(*group);
+    const EngineLock lock(state_);
+    state_.groupRegistry.remove(*group);
     throw;
   }
   group->addresses().readAhead();
@@ -204,20 +204,20 @@ void Engine::prepareMemory(Group& group, Operation& operation) {
 // Before anything is posted. The pair may be connected, or by another
 // connection, just when that is done.
 void Engine::enterPrepared(
-    Section& section,
+    EngineLock& lock,
     Group& group,
     Operation& operation) {
   while (lacksPreparing(operation, group.registrar(operation.peer()))) {
-    section.leave();
+    lock.leave();
     prepareMemory(group, operation);
-    section.enterAgain();
+    lock.enterAgain();
   }
 }
 
 void Engine::send(Group& group, const OperationPtr& operation) {
   prepare(group, *operation);
-  Section section(state_);
-  enterPrepared(section, group, *operation);
+  EngineLock lock(state_);
+  enterPrepared(lock, group, *operation);
   if (operation->prepared) {
     lookLocked(); // the receiver may have said where to write it
   }
@@ -227,13 +227,13 @@ void Engine::send(Group& group, const OperationPtr& operation) {
   if (!operation->done() || ++sends_ % kSendsPerLook == 0) {
     lookLocked();
   }
-  afterPost(section, group, *operation);
+  afterPost(lock, group, *operation);
 }
 
 void Engine::receive(Group& group, const OperationPtr& operation) {
   prepare(group, *operation);
-  Section section(state_);
-  enterPrepared(section, group, *operation);
+  EngineLock lock(state_);
+  enterPrepared(lock, group, *operation);
   group.post(operation);
   if (!operation->done()) {
     // While thousands of receives are posted nobody waits: take what has come
@@ -241,11 +241,11 @@ void Engine::receive(Group& group, const OperationPtr& operation) {
     // would be kept aside and copied twice.
     lookLocked(kMessagesPerReceive);
   }
-  afterPost(section, group, *operation);
+  afterPost(lock, group, *operation);
 }
 
 void Engine::afterPost(
-    Section& section,
+    EngineLock& lock,
     Group& group,
     const Operation& operation) {
   // A sleeping process learns of peers' doings by descriptors, but not of what
@@ -258,10 +258,10 @@ void Engine::afterPost(
   }
   std::vector<int> ranks;
   if (!group.takeUnresolved(ranks)) {
-    section.leave();
+    lock.leave();
   } else {
-    const auto shared = state_.membership.find(group.id());
-    section.leave();
+    const auto shared = state_.groupRegistry.find(group.id());
+    lock.leave();
     if (shared) {
       wireUp_.resolve(shared, ranks);
     }
@@ -287,17 +287,17 @@ bool Engine::lookLocked(int most) {
 }
 
 bool Engine::endsSoon() {
-  const Section section(state_, Section::IfUnwanted{});
-  return section && state_.channels.endsSoon();
+  const EngineLock lock(state_, EngineLock::IfUnwanted{});
+  return lock && state_.channels.endsSoon();
 }
 
 bool Engine::beginSleep() {
   for (const auto& transport : state_.transports.all()) {
     transport->beginSleep();
   }
-  Section section(state_);
+  EngineLock lock(state_);
   const bool any = lookLocked();
-  return !giveCopy(section) && !any;
+  return !giveCopy(lock) && !any;
 }
 
 void Engine::endSleep() {
@@ -312,7 +312,7 @@ void Engine::onReady(const std::vector<uint64_t>& tokens) {
       state_.transports.all()[token - kWakeTokens]->drainWakeFds();
       continue;
     }
-    const Section section(state_);
+    const EngineLock lock(state_);
     state_.channels.onSocket(token);
     state_.retireFailed();
   }

@@ -14,7 +14,7 @@
 
 namespace dlslime {
 
-class Section;
+class EngineLock;
 
 // The traffic and the way to one rank, for people.
 struct PeerReport {
@@ -81,7 +81,7 @@ class Engine final : public ProgressSource {
   bool wait(const Operation& operation, Deadline deadline);
   // Keeps a stream back until the operation has ended, well or badly, which
   // keeps what is returned as well. Null: it can't be; wait(). Throws Error.
-  std::shared_ptr<Accelerator::Hold> holdStream(
+  std::shared_ptr<Accelerator::StreamBlock> blockStream(
       const DeviceStream& stream,
       Operation& operation);
   // False: nobody gets to it, since a call to the GPU's driver does not return.
@@ -166,22 +166,22 @@ class Engine final : public ProgressSource {
   bool lookLocked(int most = kMessagesPerPoll);
   const PeerChannel* channelOf(const Operation& operation);
   void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
-  bool giveCopy(Section& section);
+  bool giveCopy(EngineLock& lock);
   std::optional<ClaimedCopy> finishCopy(const ClaimedCopy& made, bool more);
   void prepare(Group& group, Operation& operation);
   void prepareMemory(Group& group, Operation& operation);
-  void enterPrepared(Section& section, Group& group, Operation& operation);
+  void enterPrepared(EngineLock& lock, Group& group, Operation& operation);
   void meetStream(Operation& operation);
   bool lookAtGpus(Accelerator& gpus);
   void watchGpus(bool held);
   void drainGpus();
-  void enrollHere(Group& group, const Transfer& transfer);
+  void registerHere(Group& group, const Transfer& transfer);
   void recall(Region& region);
   void beginDeregister(Region& region);
   std::vector<std::string> borrowersOf(const Region& region);
   void requireGivenBack(Region& region);
   void recallAll();
-  void afterPost(Section& section, Group& group, const Operation& operation);
+  void afterPost(EngineLock& lock, Group& group, const Operation& operation);
   PeerReport reportOne(Group& group, int rank);
   void unshareIdleLocked(Accelerator& gpus);
   std::set<MemoryRegistrar*> visitLocked(

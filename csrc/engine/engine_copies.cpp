@@ -1,8 +1,8 @@
 // The engine's part that is about copies between this process's memory and that
 // of its peers: which thread makes which.
 #include "engine/engine.h"
-#include "engine/progress/own_thread.h"
-#include "engine/state/section.h"
+#include "engine/progress/engine_thread.h"
+#include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
@@ -14,8 +14,8 @@ constexpr int kCopiesPerStep = 4;
 // A peer can keep a copy from returning: a thread of the program makes those of
 // the pair that it waits for, and the Copier all others.
 bool Engine::step(const Operation* awaited) {
-  Section section(state_, Section::IfUnwanted{});
-  if (!section) {
+  EngineLock lock(state_, EngineLock::IfUnwanted{});
+  if (!lock) {
     return false;
   }
   const bool any = lookLocked();
@@ -23,27 +23,27 @@ bool Engine::step(const Operation* awaited) {
   CopyJob job;
   auto channel = own != nullptr ? state_.channels.claimCopy(job, own) : nullptr;
   if (channel) {
-    section.leave();
+    lock.leave();
     runCopies(job, std::move(channel));
     return true;
   }
-  return giveCopy(section) || any;
+  return giveCopy(lock) || any;
 }
 
 bool Engine::help() {
-  Section section(state_);
-  return giveCopy(section);
+  EngineLock lock(state_);
+  return giveCopy(lock);
 }
 
 // Under the lock.
 const PeerChannel* Engine::channelOf(const Operation& operation) {
-  const auto* const to = state_.membership.channelTo(operation);
+  const auto* const to = state_.groupRegistry.channelTo(operation);
   return to != nullptr ? to : state_.channels.serving(operation);
 }
 
 // True: there was a copy, and the Copier was free. Where it can have no thread
 // this one makes the copy, and the section has been left.
-bool Engine::giveCopy(Section& section) {
+bool Engine::giveCopy(EngineLock& lock) {
   if (copier_.busy() && !copier_.free()) {
     return false;
   }
@@ -55,7 +55,7 @@ bool Engine::giveCopy(Section& section) {
   copy.channel->noteGiven();
   if (!copier_.give(copy)) {
     copy.channel->noteBack();
-    section.leave();
+    lock.leave();
     runCopies(copy.job, std::move(copy.channel));
   }
   return true;
@@ -66,7 +66,7 @@ std::optional<ClaimedCopy> Engine::finishCopy(
     bool more) {
   std::optional<ClaimedCopy> next;
   {
-    const Section section(state_);
+    const EngineLock lock(state_);
     made.channel->noteBack();
     made.channel->finishCopy(made.job);
     if (more) {
@@ -88,7 +88,7 @@ void Engine::runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel) {
   const auto* const only = channel.get();
   for (int i = 0;; ++i) {
     job.error = job.run(job);
-    const Section section(state_);
+    const EngineLock lock(state_);
     channel->finishCopy(job);
     channel =
         i < kCopiesPerStep ? state_.channels.claimCopy(job, only) : nullptr;

@@ -2,7 +2,7 @@
 #include <thread>
 
 #include "engine/engine.h"
-#include "engine/state/section.h"
+#include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
@@ -24,10 +24,10 @@ void Engine::meetStream(Operation& operation) {
   gpu.staged = std::move(pinned);
 }
 
-std::shared_ptr<Accelerator::Hold> Engine::holdStream(
+std::shared_ptr<Accelerator::StreamBlock> Engine::blockStream(
     const DeviceStream& stream,
     Operation& operation) {
-  std::shared_ptr<Accelerator::Hold> hold =
+  std::shared_ptr<Accelerator::StreamBlock> hold =
       state_.needAccelerator().hold(stream);
   if (hold) {
     operation.letGoWhenDone(hold);
@@ -40,7 +40,7 @@ std::shared_ptr<Accelerator::Hold> Engine::holdStream(
 bool Engine::responds(milliseconds patience) {
   constexpr milliseconds kLook{1};
   const auto deadline = deadlineAfter(patience);
-  while (!Section(state_, std::try_to_lock)) {
+  while (!EngineLock(state_, std::try_to_lock)) {
     if (Clock::now() >= deadline) {
       return false;
     }
@@ -54,7 +54,7 @@ bool Engine::lookAtGpus(Accelerator& gpus) {
   bool any = gpus.copying() && gpus.poll();
   bool held = false;
   if (state_.watchesGpus.load(std::memory_order_relaxed)) {
-    for (const auto& [id, group] : state_.membership.groups()) {
+    for (const auto& [id, group] : state_.groupRegistry.groups()) {
       any |= group->holds() && group->postHeld();
       held |= group->holds();
     }
@@ -81,7 +81,7 @@ void Engine::watchGpus(bool held) {
 // Nobody else looks any more: what is being copied ends, and then its owners.
 void Engine::drainGpus() {
   while (state_.accelerator() != nullptr && state_.accelerator()->copying()) {
-    const Section section(state_);
+    const EngineLock lock(state_);
     state_.accelerator()->poll();
     std::this_thread::yield();
   }

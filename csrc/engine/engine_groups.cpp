@@ -4,7 +4,7 @@
 
 #include "base/fork_guard.h"
 #include "engine/engine.h"
-#include "engine/state/section.h"
+#include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
@@ -18,19 +18,19 @@ void Engine::cancelLocked(
     const OperationPtr& operation,
     const Status& why) {
   if (operation->done() || group.cancelHere(operation, why) ||
-      operation->half == nullptr) {
+      operation->holder == nullptr) {
     return;
   }
   if (operation->stage == Operation::Stage::kPulling) {
-    static_cast<Inbound*>(operation->half)->cancel(operation, why);
+    static_cast<Inbound*>(operation->holder)->cancel(operation, why);
   } else if (operation->stage == Operation::Stage::kTransferring) {
     const auto transfer = std::static_pointer_cast<Transfer>(operation);
-    static_cast<Transfers*>(operation->half)->cancel(transfer, why);
+    static_cast<RmaInitiator*>(operation->holder)->cancel(transfer, why);
     if (transfer->note != nullptr && transfer->note->follower == transfer) {
       cancelLocked(group, transfer->note, why);
     }
   } else {
-    static_cast<Outbound*>(operation->half)->cancel(operation, why);
+    static_cast<Outbound*>(operation->holder)->cancel(operation, why);
   }
 }
 
@@ -38,7 +38,7 @@ void Engine::cancel(
     Group& group,
     const OperationPtr& operation,
     const Status& why) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   cancelLocked(group, operation, why);
 }
 
@@ -46,13 +46,13 @@ void Engine::abandon(
     Group& group,
     const OperationPtr& operation,
     const Status& why) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   cancelLocked(group, operation, why);
   state_.completions.finishEarly(operation, why);
 }
 
 void Engine::abort(Group& group, const Status& why) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   group.close(why);
   for (const auto& operation : group.pending()) {
     cancelLocked(group, operation, why);
@@ -63,7 +63,7 @@ void Engine::abort(Group& group, const Status& why) {
 void Engine::linger(Group& group, TimePoint deadline) {
   std::vector<OperationPtr> pending;
   {
-    const Section section(state_);
+    const EngineLock lock(state_);
     pending = group.pending();
   }
   for (const auto& operation : pending) {
@@ -80,8 +80,8 @@ void Engine::lingerAll() {
   const auto deadline = deadlineAfter(state_.config.linger);
   std::vector<std::shared_ptr<Group>> groups;
   {
-    const Section section(state_);
-    groups = state_.membership.all();
+    const EngineLock lock(state_);
+    groups = state_.groupRegistry.all();
   }
   for (const auto& group : groups) {
     linger(*group, deadline);
@@ -94,7 +94,7 @@ void Engine::lingerAll() {
 }
 
 bool Engine::allSent() {
-  const Section section(state_);
+  const EngineLock lock(state_);
   const auto open = state_.channels.those(
       [](const PeerChannel& channel) { return channel.open(); });
   return std::all_of(open.begin(), open.end(), [](const auto& member) {
@@ -113,13 +113,13 @@ void Engine::leave(Group& group) {
       Status(
           ErrorCode::kCancelled,
           "this process has shut down its process group"));
-  const Section section(state_);
+  const EngineLock lock(state_);
   group.leaveHeldTo(state_.strays);
-  state_.membership.remove(group, aborted);
+  state_.groupRegistry.remove(group, aborted);
 }
 
 bool Engine::isClosed(Group& group) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   return group.closed();
 }
 
@@ -128,9 +128,9 @@ void Engine::keepGuest(const std::shared_ptr<Group>& guest) {
     return;
   }
   {
-    const Section section(state_);
+    const EngineLock lock(state_);
     if (guest->options().hub->keep(guest)) {
-      state_.membership.forgetIfGone(guest);
+      state_.groupRegistry.forgetIfGone(guest);
       return;
     }
   }
@@ -142,7 +142,7 @@ void Engine::pair(
     int rank,
     const AddressRecord& record,
     Group& spare) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   const auto& link = group.link(rank);
   if (link.channel != nullptr) {
     const auto& came = link.channel->peer();
@@ -157,7 +157,7 @@ void Engine::pair(
     }
   }
   group.expect(record.identity.instance, record.group);
-  state_.membership.setTaken(spare);
+  state_.groupRegistry.setTaken(spare);
 }
 
 PeerReport Engine::reportOne(Group& group, int rank) {
@@ -177,7 +177,7 @@ PeerReport Engine::reportOne(Group& group, int rank) {
 }
 
 std::vector<PeerReport> Engine::report(Group& group) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   std::vector<PeerReport> all;
   for (int rank = 0; rank < group.size(); ++rank) {
     if (group.link(rank).state != Group::LinkState::kUnresolved) {
@@ -203,10 +203,10 @@ PeerReport Engine::explain(
   std::vector<int> ranks;
   std::shared_ptr<Group> shared;
   {
-    const Section section(state_);
+    const EngineLock lock(state_);
     group.touch(rank);
     group.takeUnresolved(ranks);
-    shared = state_.membership.find(group.id());
+    shared = state_.groupRegistry.find(group.id());
   }
   if (shared && !ranks.empty()) {
     wireUp_.resolve(shared, ranks);
@@ -217,7 +217,7 @@ PeerReport Engine::explain(
       meanwhile();
     }
     {
-      const Section section(state_);
+      const EngineLock lock(state_);
       const auto& link = group.link(rank);
       if (group.closed()) {
         throw Error(group.closeReason());
@@ -241,7 +241,7 @@ PeerReport Engine::explain(
 }
 
 std::string Engine::describeLink(Group& group, const Operation& operation) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   const bool send = operation.kind() == Operation::Kind::kSend;
   if (operation.stage == Operation::Stage::kHeld) {
     return "it has not begun: the work before it in its stream is not done, or "
@@ -270,7 +270,7 @@ std::string Engine::describeLink(Group& group, const Operation& operation) {
 }
 
 std::string Engine::describePending(Group& group, size_t most) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   const auto pending = group.pending();
   std::string text;
   for (size_t i = 0; i < pending.size() && i < most; ++i) {
@@ -283,7 +283,7 @@ std::string Engine::describePending(Group& group, size_t most) {
 }
 
 std::string Engine::describeFailures(Group& group) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   std::string text;
   for (int rank = 0; rank < group.size(); ++rank) {
     const auto& link = group.link(rank);
@@ -296,7 +296,7 @@ std::string Engine::describeFailures(Group& group) {
 }
 
 bool Engine::hasAbortedPeer(Group& group) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   for (int rank = 0; rank < group.size(); ++rank) {
     if (group.link(rank).aborted) {
       return true;
@@ -306,7 +306,7 @@ bool Engine::hasAbortedPeer(Group& group) {
 }
 
 bool Engine::hasFailedPeer(Group& group) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   for (int rank = 0; rank < group.size(); ++rank) {
     if (group.link(rank).state == Group::LinkState::kFailed) {
       return true;
@@ -316,13 +316,13 @@ bool Engine::hasFailedPeer(Group& group) {
 }
 
 size_t Engine::connections() {
-  const Section section(state_);
+  const EngineLock lock(state_);
   return state_.channels.size();
 }
 
 size_t Engine::groups() {
-  const Section section(state_);
-  return state_.membership.size();
+  const EngineLock lock(state_);
+  return state_.groupRegistry.size();
 }
 
 } // namespace dlslime

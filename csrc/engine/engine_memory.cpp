@@ -1,6 +1,6 @@
 // The engine's part that is about what its connections hold.
 #include "engine/engine.h"
-#include "engine/state/section.h"
+#include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
@@ -24,7 +24,7 @@ std::set<MemoryRegistrar*> Engine::visitLocked(
 
 uint32_t Engine::peerPid(Group& group, int rank) {
   refuseInForkedChild();
-  const Section section(state_);
+  const EngineLock lock(state_);
   const auto& link = group.link(rank);
   if (link.state == Group::LinkState::kFailed) {
     throw Error(link.failure);
@@ -42,7 +42,7 @@ MemoryUse Engine::memoryUse(Group& group) {
   MemoryUse use;
   std::set<MemoryRegistrar*> registrars;
   {
-    const Section section(state_);
+    const EngineLock lock(state_);
     registrars = visitLocked(
         group, [&](PeerChannel& channel) { use += channel.memoryUse(); });
   }
@@ -70,7 +70,7 @@ void Engine::unshareIdleLocked(Accelerator& gpus) {
 void Engine::trim(Group& group) {
   std::set<MemoryRegistrar*> registrars;
   {
-    const Section section(state_);
+    const EngineLock lock(state_);
     const auto pending = group.pending();
     if (!pending.empty()) {
       throw Error(
@@ -91,7 +91,7 @@ void Engine::trim(Group& group) {
   if (auto* const gpus = state_.accelerator()) {
     gpus->trim();
   }
-  state_.sweeper.sweep();
+  state_.gpuReclaimer.sweep();
 }
 
 } // namespace dlslime

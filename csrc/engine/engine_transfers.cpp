@@ -2,10 +2,10 @@
 #include <thread>
 
 #include "base/fork_guard.h"
-#include "base/keep.h"
+#include "base/leak_on_purpose.h"
 #include "base/memory/shared_pages.h"
 #include "engine/engine.h"
-#include "engine/state/section.h"
+#include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
@@ -33,7 +33,7 @@ RegionPtr Engine::registerMemory(
   if (view.mayFault && !view.onDevice()) {
     pages = sharedPagesOf(view.data, view.size);
   }
-  const Section section(state_);
+  const EngineLock lock(state_);
   return state_.regions.add(
       view, std::move(name), std::move(keeper), std::move(pages));
 }
@@ -43,7 +43,7 @@ void Engine::recall(Region& region) {
   region.closing = true;
   for (const auto& member : state_.channels.those(
            [](const PeerChannel& channel) { return channel.alive(); })) {
-    member.channel->lender().recall(region);
+    member.channel->target().recall(region);
   }
 }
 
@@ -90,7 +90,7 @@ std::vector<std::string> Engine::borrowersOf(const Region& region) {
 // that have it.
 void Engine::requireGivenBack(Region& region) {
   const auto borrowers = borrowersOf(region);
-  if (borrowers.empty() && region.lent == 0 && region.enrolling == 0) {
+  if (borrowers.empty() && region.lent == 0 && region.registering == 0) {
     return;
   }
   region.closing = false;
@@ -119,12 +119,12 @@ void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
   for (;;) {
     step(nullptr);
     {
-      const Section section(state_);
+      const EngineLock lock(state_);
       if (region->gone) {
         return;
       }
       beginDeregister(*region);
-      if (region->lent == 0 && region->enrolling == 0) {
+      if (region->lent == 0 && region->registering == 0) {
         region->gone = true;
         state_.regions.remove(*region);
         remains = region->takeRemains();
@@ -146,7 +146,7 @@ void Engine::recallAll() {
   const auto deadline = deadlineAfter(kLastRecall);
   std::vector<RegionPtr> lent;
   {
-    const Section section(state_);
+    const EngineLock lock(state_);
     lent = state_.regions.lent();
     for (const auto& region : lent) {
       recall(*region);
@@ -156,29 +156,29 @@ void Engine::recallAll() {
     if (!step(nullptr)) {
       std::this_thread::sleep_for(kLastRecallPause);
     }
-    const Section section(state_);
+    const EngineLock lock(state_);
     std::erase_if(
         lent, [](const RegionPtr& region) { return region->lent == 0; });
   }
-  const Section section(state_);
+  const EngineLock lock(state_);
   for (const auto& region : lent) {
-    keepForEver(region->takeRemains().keeper);
+    leakOnPurpose(region->takeRemains().keeper);
   }
 }
 
 // On the caller's thread, before the lock is taken, as prepare().
-void Engine::enrollHere(Group& group, const Transfer& transfer) {
+void Engine::registerHere(Group& group, const Transfer& transfer) {
   auto* const registrar = group.registrar(transfer.peer());
   if (registrar == nullptr) {
     return; // nothing to do, or the route is not known yet
   }
   std::vector<RegionPtr> missing; // most often none
   {
-    const Section section(state_);
+    const EngineLock lock(state_);
     for (const auto& part : transfer.parts()) {
       if (!part.local->closing && !part.local->refusedBy(registrar) &&
-          part.local->enrolled(registrar) == nullptr) {
-        ++part.local->enrolling; // until no result of ours is left
+          part.local->registration(registrar) == nullptr) {
+        ++part.local->registering; // until no result of ours is left
         missing.push_back(part.local);
       }
     }
@@ -188,31 +188,31 @@ void Engine::enrollHere(Group& group, const Transfer& transfer) {
   }
   for (const auto& region : missing) {
     try {
-      const auto result = registrar->enroll(region->view());
-      const Section section(state_);
-      region->keepEnrolled(registrar, result);
+      const auto result = registrar->registerRegion(region->view());
+      const EngineLock lock(state_);
+      region->keepRegistration(registrar, result);
     } catch (const Error& error) {
       if (region->accelerator() != nullptr) { // once
-        state_.enroller.logRefused(*region, error);
-        const Section section(state_);
+        state_.registrationThread.logRefused(*region, error);
+        const EngineLock lock(state_);
         region->noteRefused(registrar);
       } // else it shows when the transfer is started
       break;
     }
   }
-  const Section section(state_);
+  const EngineLock lock(state_);
   for (const auto& region : missing) {
-    --region->enrolling;
+    --region->registering;
   }
 }
 
 void Engine::transfer(Group& group, const TransferPtr& transfer) {
-  enrollHere(group, *transfer);
+  registerHere(group, *transfer);
   if (transfer->onDevice) {
     meetStream(*transfer);
   }
   progress_.noteLook();
-  Section section(state_);
+  EngineLock lock(state_);
   group.post(transfer);
   CopyJob job;
   std::shared_ptr<PeerChannel> channel;
@@ -224,13 +224,13 @@ void Engine::transfer(Group& group, const TransferPtr& transfer) {
     }
   }
   if (!channel) {
-    afterPost(section, group, *transfer);
+    afterPost(lock, group, *transfer);
     return;
   }
-  section.leave();
+  lock.leave();
   for (bool more = true; more;) { // what is claimed must be done
     job.error = job.run(job);
-    const Section again(state_);
+    const EngineLock again(state_);
     channel->finishCopy(job);
     if (channel->poll()) {
       state_.retireFailed();

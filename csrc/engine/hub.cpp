@@ -6,11 +6,11 @@ namespace dlslime {
 
 Hub::Hub(std::shared_ptr<Engine> engine, const Endpoint::Options& options)
     : engine_(std::move(engine)),
-      guests_(std::make_shared<Guests>(
+      acceptQueue_(std::make_shared<AcceptQueue>(
           engine_->config().unexpectedLimitBytes / 2)) {
   const auto exchange = std::make_shared<MapRendezvous>();
   auto group = groupOptions(options, 0, exchange);
-  group.guests = guests_;
+  group.acceptQueue = acceptQueue_;
   group_ = engine_->join(std::move(group));
   // Its id is the lowest there is: it is rank 0 to everybody.
   const auto record = *exchange->tryGet(addressKey(0));
@@ -22,7 +22,7 @@ void Hub::leave() {
     return;
   }
   engine_->leave(*group_);
-  for (const auto& guest : guests_->close()) {
+  for (const auto& guest : acceptQueue_->close()) {
     engine_->leave(*guest);
   }
 }

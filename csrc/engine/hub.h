@@ -26,7 +26,7 @@ class Hub {
   // Those that have come since the last call. The groups are the caller's, to
   // leave or to keep().
   std::vector<std::shared_ptr<Group>> accept() {
-    return guests_->accept();
+    return acceptQueue_->accept();
   }
   // Nobody comes any more; only accepted guests stay. Idempotent.
   void leave();
@@ -37,7 +37,7 @@ class Hub {
 
  private:
   const std::shared_ptr<Engine> engine_;
-  const std::shared_ptr<Guests> guests_;
+  const std::shared_ptr<AcceptQueue> acceptQueue_;
   std::shared_ptr<Group> group_; // of all who have not come
   Bytes address_;
   std::atomic<bool> left_{false};

@@ -64,13 +64,13 @@ class Accelerator {
 
   // Keeps a stream back until release(), which comes at least once, and makes
   // no call to the driver. Any thread.
-  class Hold {
+  class StreamBlock {
    public:
-    virtual ~Hold() = default;
+    virtual ~StreamBlock() = default;
     virtual void release() = 0;
   };
   // Null: here a stream can't be made to wait for a processor. Throws Error.
-  virtual std::unique_ptr<Hold> hold(const DeviceStream& stream) = 0;
+  virtual std::unique_ptr<StreamBlock> hold(const DeviceStream& stream) = 0;
 
   // Memory that processors and that GPU can get at. Any thread. Throws Error.
   virtual std::shared_ptr<std::byte> pin(int device, size_t size) = 0;

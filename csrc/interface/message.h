@@ -18,40 +18,40 @@ enum class MessageType : uint8_t {
   kRefused, // group = the joiner's, source, tag = a RefusalReason, length:
             // nobody can join that group now
   kEager, // group, source, tag, length; the payload is the message
-  kAnnounce, // group, source, tag, length, id, address, key, offset = more keys
-  kRequest, // id, length = where to begin, offset = the pull's id: stream this
-            // announced message to me in kData frames
+  kRts, // group, source, tag, length, id, address, key, offset = more keys
+  kStreamRequest, // id, length = where to begin, offset = the pull's id: stream
+                  // this announced message to me in kData frames
   kData, // id, offset; the payload is a piece of the message
   kFinish, // id, status; offset = the receiver's capacity if truncated
   kRevoke, // id: forget this announced message, unless you have matched it
   kCredit, // length = eager bytes that have left the receiver's memory
   kTruncated, // group, tag, length, id = its sequence, offset = capacity: an
               // eager message was longer than the receive it met
-  kReady, // group, source, tag, length = capacity, id, address, key, slot;
-          // offset = the last sequence seen: write the next message there
+  kRtr, // group, source, tag, length = capacity, id, address, key, slot;
+        // offset = the last sequence seen: write the next message there
   kRetract, // group, tag, id: forget this offer
   kRetracted, // id: it is forgotten, and what was written came before this
-  kMoved, // as kAnnounce: after the connection was replaced, the announced
+  kMoved, // as kRts: after the connection was replaced, the announced
           // message is to be found there
   // One-sided transfers; "owner" is the end whose registered memory they are
   // about, and ids of memory are its own.
   kResolve, // group, source, id of memory, address = its secret
   kResolved, // id of memory, status, length, address, key, offset = more keys
-  kForget, // id of memory: the owner wants it back
-  kForgotten, // id of memory: nothing of ours touches it any more
-  kFetch, // group, source, id, offset = of memory, address = bytes fetched by
-          // the frames before; the payload: FramePieces
-  kChunk, // id; offset; the payload continues what was fetched
+  kRevokeKey, // id of memory: the owner wants it back
+  kKeyRevoked, // id of memory: nothing of ours touches it any more
+  kGetRequest, // group, source, id, offset = of memory, address = bytes fetched
+               // by the frames before; the payload: FramePieces
+  kGetData, // id; offset; the payload continues what was fetched
   kPut, // group, source, id, offset = of memory, length = pieces, slot = 1 in
         // the last one; the payload: FramePieces, and then their bytes
-  kSettled, // id, status, slot: what was put, or could not be fetched
+  kPutAck, // id, status, slot: what was put, or could not be fetched
   kShare, // id; the payload tells how to map an allocation of a GPU's memory
   kUnshare, // id: that allocation is not shared any more
   kReshare, // id: what kShare told of your allocation has had its time
-  kNothing, // takes the place of a message that has lost its meaning
+  kNop, // takes the place of a message that has lost its meaning
   kPushed, // made at the receiver of what was written into an offer; never sent
 };
-constexpr auto kLastMessageType = MessageType::kNothing; // that is sent
+constexpr auto kLastMessageType = MessageType::kNop; // that is sent
 
 // Why nobody can join a group; with what kRefused says in `length`.
 enum class RefusalReason : uint32_t {
@@ -72,7 +72,7 @@ enum class FinishStatus : uint8_t {
   kUnknownMemory, // never registered, not any more, or with another secret
   kOutOfRange,
   kForReading, // registered so, and not to be written
-  kUnreadable, // the memory read from can't be touched; kSettled: slot = a
+  kUnreadable, // the memory read from can't be touched; kPutAck: slot = a
                // Fault
   kUnwritable, // the same of the memory written to
 };
@@ -82,7 +82,7 @@ enum class FinishStatus : uint8_t {
 struct MessageHeader {
   MessageType type{};
   FinishStatus status{};
-  uint16_t slot = 0; // kReady, kAnnounce, kMoved: see RemoteBuffer
+  uint16_t slot = 0; // kRtr, kRts, kMoved: see RemoteBuffer
   uint32_t group = 0; // the RECEIVING process's id of the group
   uint64_t sequence = 0; // per direction of a pair, counts every message
   uint32_t source = 0; // rank of the sending process in the group
@@ -97,13 +97,13 @@ struct MessageHeader {
 static_assert(sizeof(MessageHeader) == 64);
 static_assert(std::is_trivially_copyable_v<MessageHeader>);
 
-// A piece as kFetch and kPut name it: both in bytes.
+// A piece as kGetRequest and kPut name it: both in bytes.
 struct FramePiece {
   uint64_t offset = 0; // in the owner's memory
   uint64_t size = 0;
 };
 
-// Where kAnnounce and kMoved say that the sender's memory is, and kResolved
+// Where kRts and kMoved say that the sender's memory is, and kResolved
 // the owner's.
 inline void setRemote(MessageHeader& header, const RemoteBuffer& memory) {
   static_assert(RemoteBuffer::kMostKeys == 3);

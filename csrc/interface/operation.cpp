@@ -21,7 +21,7 @@ void Operation::settle(Status status) {
   }
 }
 
-void Operation::letGoWhenDone(std::shared_ptr<Accelerator::Hold> hold) {
+void Operation::letGoWhenDone(std::shared_ptr<Accelerator::StreamBlock> hold) {
   {
     const std::lock_guard<std::mutex> guard(callbackMutex_);
     holds_.push_back(std::move(hold));
@@ -33,7 +33,7 @@ void Operation::letGoWhenDone(std::shared_ptr<Accelerator::Hold> hold) {
 }
 
 void Operation::letGo() {
-  std::vector<std::shared_ptr<Accelerator::Hold>> holds;
+  std::vector<std::shared_ptr<Accelerator::StreamBlock>> holds;
   {
     const std::lock_guard<std::mutex> guard(callbackMutex_);
     holds.swap(holds_);

@@ -40,7 +40,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
     kAnnounced, // send: the peer was told, and has not matched or not finished
     kPushing, // send: being written into the receiver's memory
     kPulling, // receive: the bytes are on their way
-    kTransferring, // read, write: the pair's Transfers have it
+    kTransferring, // read, write: the pair's RmaInitiator has it
     kDone,
   };
 
@@ -105,7 +105,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   void onDone(std::function<void()> callback);
   // Any thread. A stream waits until it is done, and no longer: the engine's
   // next call to the driver may wait for that stream, so it is before that.
-  void letGoWhenDone(std::shared_ptr<Accelerator::Hold> hold);
+  void letGoWhenDone(std::shared_ptr<Accelerator::StreamBlock> hold);
 
   // "recv from rank 1 tag 7 (4096 bytes)"
   virtual std::string describe() const;
@@ -125,9 +125,9 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Stage stage = Stage::kNew;
   // kAnnounced, kPushing, kPulling, kPosted if offered: the channel's number
   uint64_t transferId = 0;
-  void* half = nullptr; // kQueued, kAnnounced, kPushing: the Outbound that has
-                        // it; kPulling, kPosted if offered: the Inbound;
-                        // kTransferring: the Transfers
+  void* holder = nullptr; // kQueued, kAnnounced, kPushing: the Outbound that
+                          // has it; kPulling, kPosted if offered: the Inbound;
+                          // kTransferring: the RmaInitiator
   // For whoever registers the memory without the lock: if release() comes
   // meanwhile, letMemoryGo(), not under the lock either, does its work.
   // False: somebody does that already, who is to be left alone.
@@ -180,7 +180,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   bool settled_ = false; // guarded by callbackMutex_
   std::vector<std::function<void()>> callbacks_; // guarded by callbackMutex_
   // Guarded by callbackMutex_.
-  std::vector<std::shared_ptr<Accelerator::Hold>> holds_;
+  std::vector<std::shared_ptr<Accelerator::StreamBlock>> holds_;
   std::atomic<bool> held_{false}; // some were added
 };
 

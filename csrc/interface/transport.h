@@ -68,7 +68,7 @@ struct TransferWork {
   bool write = false; // to the peer
   std::span<const Piece> pieces; // the array stays until the end is told
   RemoteBuffer remote; // by the peer's reach()
-  const void* enrolled = nullptr; // of the local memory: MemoryRegistrar
+  const void* registration = nullptr; // of the local memory: MemoryRegistrar
 };
 
 // One piece of a large copy, or several small ones. It is claimed and given
@@ -99,7 +99,7 @@ class MemoryRegistrar {
   virtual std::shared_ptr<const void> prepare(MemoryView view) = 0;
   // For one-sided transfers: exactly this memory, which its owner keeps for as
   // long as somebody has the result. Throws Error.
-  virtual std::shared_ptr<const void> enroll(MemoryView view) = 0;
+  virtual std::shared_ptr<const void> registerRegion(MemoryView view) = 0;
   // Idle: users' memory that stays locked for its next use. Any thread, not
   // under the engine's lock.
   virtual MemoryUse memoryUse() {

@@ -6,7 +6,7 @@
 #include <system_error>
 #include <thread>
 
-#include "base/keep.h"
+#include "base/leak_on_purpose.h"
 #include "base/random.h"
 #include "torch_ext/c10d/work_future.h"
 #include "torch_ext/support/python_end.h"
@@ -209,7 +209,7 @@ void Collectives::adopt(c10::DeviceType device, const BackendPtr& backend) {
   }
   setup.backend = backend;
   if (leaks_) {
-    keepForEver(std::make_shared<BackendPtr>(backend));
+    leakOnPurpose(std::make_shared<BackendPtr>(backend));
   }
 }
 
@@ -273,7 +273,7 @@ void Collectives::setNames(
 void Collectives::leak() {
   const std::lock_guard<std::mutex> guard(mutex_);
   leaks_ = true;
-  keepForEver(
+  leakOnPurpose(
       std::make_shared<BackendPtr>(setups_[c10::DeviceType::CPU].backend));
 }
 

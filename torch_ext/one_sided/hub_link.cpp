@@ -39,15 +39,15 @@ HubLink::~HubLink() {
 std::vector<std::shared_ptr<GuestLink>> HubLink::accept() {
   refuseInForkedChild();
   hub_->engine()->poke(); // so that polling alone makes progress
-  std::vector<std::shared_ptr<GuestLink>> guests;
+  std::vector<std::shared_ptr<GuestLink>> acceptQueue;
   for (auto& group : hub_->accept()) {
     const auto shared = std::make_shared<GroupHandle>();
     shared->engine = hub_->engine();
     shared->group = std::move(group);
     shared->timeout.store(timeout_);
-    guests.push_back(std::make_shared<GuestLink>(shared));
+    acceptQueue.push_back(std::make_shared<GuestLink>(shared));
   }
-  return guests;
+  return acceptQueue;
 }
 
 } // namespace dlslime

@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "torch_ext/support/overdue.h"
 #include "torch_ext/support/python_end.h"
+#include "torch_ext/support/stream_watchdog.h"
 
 namespace dlslime {
 
@@ -106,8 +106,9 @@ void waitByStream(
     return;
   }
   refuseInForkedChild();
-  const auto hold = handle->engine->holdStream(stream, *operation);
-  if (!hold || !Overdue::instance().watch(handle, operation, hold, limit)) {
+  const auto hold = handle->engine->blockStream(stream, *operation);
+  if (!hold ||
+      !StreamWatchdog::instance().watch(handle, operation, hold, limit)) {
     waitOrTakeBack(*handle, operation, limit);
     return;
   }

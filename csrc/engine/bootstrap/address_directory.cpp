@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/fork_guard.h"
 #include "base/status.h"
-#include "engine/progress/own_thread.h"
+#include "engine/progress/engine_thread.h"
 
 namespace dlslime {
 

@@ -43,14 +43,14 @@ void Acceptor::addTo(std::vector<pollfd>& fds) const {
       fds.push_back({network_->fd(), POLLIN, 0});
     }
   }
-  for (const auto& guest : unproven_) {
-    fds.push_back({guest.socket.fd(), POLLIN, 0});
+  for (const auto& handshake : unproven_) {
+    fds.push_back({handshake.socket.fd(), POLLIN, 0});
   }
 }
 
 void Acceptor::onPoll(const std::set<int>& heard) {
-  std::erase_if(unproven_, [&](Unproven& guest) {
-    return heard.contains(guest.socket.fd()) && advance(guest);
+  std::erase_if(unproven_, [&](Unproven& handshake) {
+    return heard.contains(handshake.socket.fd()) && advance(handshake);
   });
   if (heard.contains(local_.fd())) {
     acceptFrom(local_);
@@ -70,8 +70,8 @@ TimePoint Acceptor::nextDeadline() const {
 }
 
 void Acceptor::expire(TimePoint looked) {
-  std::erase_if(unproven_, [looked](const Unproven& guest) {
-    return guest.since + HandshakeLimits::kProofTime <= looked;
+  std::erase_if(unproven_, [looked](const Unproven& handshake) {
+    return handshake.since + HandshakeLimits::kProofTime <= looked;
   });
   refusals_.tell(looked);
 }
@@ -81,8 +81,8 @@ void Acceptor::expire(TimePoint looked) {
 // that has had time to prove itself.
 Acceptor::Place Acceptor::replaceable(TimePoint now) const {
   const auto stranger = std::find_if(
-      unproven_.begin(), unproven_.end(), [](const Unproven& guest) {
-        return !guest.key;
+      unproven_.begin(), unproven_.end(), [](const Unproven& handshake) {
+        return !handshake.key;
       });
   if (stranger != unproven_.end()) {
     return stranger;
@@ -135,30 +135,31 @@ void Acceptor::refuseAll(Listener& listener) {
     if (!socket) {
       return;
     }
-    Unproven guest{std::move(*socket), {}};
-    tellExhausted(guest, noDescriptorText());
+    Unproven handshake{std::move(*socket), {}};
+    tellExhausted(handshake, noDescriptorText());
   }
 }
 
-void Acceptor::tellExhausted(Unproven& guest, const std::string& why) {
+void Acceptor::tellExhausted(Unproven& handshake, const std::string& why) {
   if (!std::exchange(exhaustedSaid_, true)) {
     logWarning("a peer can't connect: " + why);
   }
   const auto text = "the peer says: " + why;
   try {
-    if (guest.hello) {
+    if (handshake.hello) {
       const auto later = encode(Welcome{Verdict::kLater, text, {}});
-      guest.socket.sendFrame(
-          guest.key->seal(SessionKey::End::kAcceptor, 0, later));
+      handshake.socket.sendFrame(
+          handshake.key->seal(SessionKey::End::kAcceptor, 0, later));
       return;
     }
     // What is unread when a TCP socket is closed takes the answer with it.
-    guest.socket.receiveFrame(kMostGreetingBytes);
+    handshake.socket.receiveFrame(kMostGreetingBytes);
   } catch (const Error& error) { // which is not read for its content
     logDebug(error.what());
   }
   try {
-    guest.socket.sendFrame(encode(Challenge{Verdict::kLater, text, {}, {}}));
+    handshake.socket.sendFrame(
+        encode(Challenge{Verdict::kLater, text, {}, {}}));
   } catch (const Error& error) {
     logDebug(std::string("nobody waited to be told: ") + error.what());
   }
@@ -170,49 +171,49 @@ void Acceptor::sayRefused(
   refusals_.note(socket.peerSource(), socket.peerText(), cause);
 }
 
-bool Acceptor::advance(Unproven& guest) {
+bool Acceptor::advance(Unproven& handshake) {
   try {
-    return step(guest);
+    return step(handshake);
   } catch (const std::exception& error) {
     // Anything may connect: that is said, and nothing else happens. Peers that
     // have accepted our hello meanwhile leave without a word, before their
     // greeting on other hosts, or after it.
-    const bool greeted = guest.key && !guest.hello;
-    if ((guest.socket.silent() && !guest.socket.local()) ||
-        (greeted && guest.socket.ended())) {
+    const bool greeted = handshake.key && !handshake.hello;
+    if ((handshake.socket.silent() && !handshake.socket.local()) ||
+        (greeted && handshake.socket.ended())) {
       logDebug(std::string("a connection ended in silence: ") + error.what());
     } else if (statusOf(error).code() == ErrorCode::kExhausted) {
-      tellExhausted(guest, error.what());
+      tellExhausted(handshake, error.what());
     } else {
-      sayRefused(guest.socket, error.what());
+      sayRefused(handshake.socket, error.what());
     }
   }
   return true;
 }
 
-bool Acceptor::step(Unproven& guest) {
-  if (!guest.key) {
-    return onGreeting(guest);
+bool Acceptor::step(Unproven& handshake) {
+  if (!handshake.key) {
+    return onGreeting(handshake);
   }
-  if (!guest.hello) {
-    return onHello(guest);
+  if (!handshake.hello) {
+    return onHello(handshake);
   }
-  auto fds = guest.socket.receiveDescriptors(guest.hello->descriptors);
-  return fds && finish(guest, std::move(*fds));
+  auto fds = handshake.socket.receiveDescriptors(handshake.hello->descriptors);
+  return fds && finish(handshake, std::move(*fds));
 }
 
 // Proves to it that this is the process that it means, and asks for its proof.
-bool Acceptor::onGreeting(Unproven& guest) {
-  const auto frame = guest.socket.receiveFrame(kMostGreetingBytes);
+bool Acceptor::onGreeting(Unproven& handshake) {
+  const auto frame = handshake.socket.receiveFrame(kMostGreetingBytes);
   if (!frame) {
     return false;
   }
-  guest.greeting = decodeGreeting(*frame);
-  const auto& greeting = guest.greeting;
+  handshake.greeting = decodeGreeting(*frame);
+  const auto& greeting = handshake.greeting;
   Challenge challenge;
   if (greeting.target != self_.identity.instance) {
     challenge.text = "this is another process than the one that is meant";
-    sayRefused(guest.socket, "it means another process");
+    sayRefused(handshake.socket, "it means another process");
   } else if (greeting.self == self_.identity.instance) {
     throw Error(ErrorCode::kPeerFailed, "it claims to be this process itself");
   } else if (const auto secret = secretOf_(greeting); secret.empty()) {
@@ -220,42 +221,44 @@ bool Acceptor::onGreeting(Unproven& guest) {
   } else {
     challenge.verdict = Verdict::kAccepted;
     challenge.nonce = randomBytes(kNonceBytes);
-    guest.key.emplace(secret, greeting, challenge.nonce);
-    challenge.proof = guest.key->acceptorProof();
+    handshake.key.emplace(secret, greeting, challenge.nonce);
+    challenge.proof = handshake.key->acceptorProof();
   }
-  guest.socket.sendFrame(encode(challenge));
+  handshake.socket.sendFrame(encode(challenge));
   return challenge.verdict != Verdict::kAccepted;
 }
 
-bool Acceptor::onHello(Unproven& guest) {
-  const auto frame = guest.socket.receiveFrame();
+bool Acceptor::onHello(Unproven& handshake) {
+  const auto frame = handshake.socket.receiveFrame();
   if (!frame) {
     return false;
   }
   auto hello =
-      decodeHello(guest.key->open(SessionKey::End::kInitiator, 0, *frame));
-  const bool ofPair = guest.greeting.secret == SecretKind::kPair;
+      decodeHello(handshake.key->open(SessionKey::End::kInitiator, 0, *frame));
+  const bool ofPair = handshake.greeting.secret == SecretKind::kPair;
   const bool asksAsPair = hello.probe || hello.replaces != 0;
-  if (hello.self.instance != guest.greeting.self || (asksAsPair && !ofPair)) {
+  if (hello.self.instance != handshake.greeting.self ||
+      (asksAsPair && !ofPair)) {
     throw Error(
         ErrorCode::kPeerFailed,
         "its hello and its greeting do not agree on what it is");
   }
-  if (hello.descriptors > 0 && !guest.socket.local()) {
+  if (hello.descriptors > 0 && !handshake.socket.local()) {
     throw Error(
         ErrorCode::kPeerFailed,
         "it announces descriptors, which no network carries");
   }
-  guest.hello = std::move(hello);
-  return guest.hello->descriptors > 0 ? step(guest) : finish(guest, {});
+  handshake.hello = std::move(hello);
+  return handshake.hello->descriptors > 0 ? step(handshake)
+                                          : finish(handshake, {});
 }
 
-bool Acceptor::finish(Unproven& guest, std::vector<UniqueFd> fds) {
+bool Acceptor::finish(Unproven& handshake, std::vector<UniqueFd> fds) {
   proven_.push_back(
-      {std::move(guest.socket),
-       *guest.key,
-       std::move(guest.greeting),
-       std::move(*guest.hello),
+      {std::move(handshake.socket),
+       *handshake.key,
+       std::move(handshake.greeting),
+       std::move(*handshake.hello),
        std::move(fds)});
   return true;
 }

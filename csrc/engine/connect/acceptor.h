@@ -81,12 +81,12 @@ class Acceptor {
   bool accepting() const;
   void acceptFrom(Listener& listener);
   void refuseAll(Listener& listener);
-  void tellExhausted(Unproven& guest, const std::string& why);
-  bool advance(Unproven& guest); // true: finished with it
-  bool step(Unproven& guest);
-  bool onGreeting(Unproven& guest);
-  bool onHello(Unproven& guest);
-  bool finish(Unproven& guest, std::vector<UniqueFd> fds);
+  void tellExhausted(Unproven& handshake, const std::string& why);
+  bool advance(Unproven& handshake); // true: finished with it
+  bool step(Unproven& handshake);
+  bool onGreeting(Unproven& handshake);
+  bool onHello(Unproven& handshake);
+  bool finish(Unproven& handshake, std::vector<UniqueFd> fds);
 
   const Self self_;
   const SecretOf secretOf_;

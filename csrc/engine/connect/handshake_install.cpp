@@ -1,7 +1,7 @@
 #include "base/log.h"
 #include "engine/connect/handshakes.h"
+#include "engine/state/engine_lock.h"
 #include "engine/state/preparing.h"
-#include "engine/state/section.h"
 
 // The last steps of a handshake: the peer has answered, and a connection is
 // verified and put to use.
@@ -137,13 +137,13 @@ void Handshakes::install(Made made, ControlSocket socket) {
   news_ = true;
   acceptor_.noteRoom();
   failures_.erase(made.key);
-  Section section(state_);
+  EngineLock lock(state_);
   logInfo(
       "connected to pid " + std::to_string(peer.pid) + " on " + peer.host +
       " by " + std::string(made.connection->route()) + "/" +
       std::string(made.connection->copyName()));
   if (made.replaces != 0) {
-    installAgain(section, made, std::move(socket));
+    installAgain(lock, made, std::move(socket));
   } else {
     auto channel = state_.makeChannel(peer, made.unexpectedLimit);
     channel->connected(
@@ -156,7 +156,7 @@ void Handshakes::install(Made made, ControlSocket socket) {
   }
   state_.retireFailed(); // what was sent again at once may have failed
   // The peer may have sent, and rung, before there was a channel to look at.
-  state_.sleeper.kick();
+  state_.epoll.kick();
 }
 
 // Whether somebody waits for it, and all that was under way is prepared for it:
@@ -171,20 +171,20 @@ std::shared_ptr<PeerChannel> Handshakes::whoAwaits(
         "the connection that was to be replaced is given up");
   }
   unprepared =
-      state_.membership.unprepared(*channel, made.connection->registrar());
+      state_.groupRegistry.unprepared(*channel, made.connection->registrar());
   return channel;
 }
 
 void Handshakes::installAgain(
-    Section& section,
+    EngineLock& lock,
     Made& made,
     ControlSocket socket) {
   Unprepared unprepared;
   auto channel = whoAwaits(made, unprepared);
   while (!unprepared.operations.empty()) {
-    section.leave();
+    lock.leave();
     prepareAll(state_, unprepared);
-    section.enterAgain();
+    lock.enterAgain();
     channel = whoAwaits(made, unprepared);
   }
   state_.channels.replaceSocket(*channel, std::move(socket));

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "engine/state/section.h"
+#include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
@@ -24,7 +24,7 @@ Bytes Handshakes::secretOf(const Greeting& greeting) {
   if (greeting.secret == SecretKind::kToken) {
     return state_.token;
   }
-  const Section section(state_);
+  const EngineLock lock(state_);
   return state_.channels.pairSecretOf({greeting.self, greeting.policy});
 }
 
@@ -82,7 +82,7 @@ void Handshakes::start(const ChannelKey& key, Request request) {
 }
 
 void Handshakes::connectSelf(const Request& request) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   auto channel = state_.makeChannel(
       request.record.identity, state_.config.unexpectedLimitBytes);
   channel->connected(Transports::makeSelfConnection(), {});
@@ -93,9 +93,12 @@ void Handshakes::connectSelf(const Request& request) {
 bool Handshakes::busy(const ChannelKey& key) const {
   const auto own = attempts_.find(key);
   return (own != attempts_.end() && !own->second.request.than) ||
-      std::any_of(guests_.begin(), guests_.end(), [&](const Guest& guest) {
-           return !guest.made.probe && guest.made.key == key;
-         });
+      std::any_of(
+             incoming_.begin(),
+             incoming_.end(),
+             [&](const IncomingHandshake& handshake) {
+               return !handshake.made.probe && handshake.made.key == key;
+             });
 }
 
 Status Handshakes::failure(const ChannelKey& key) const {
@@ -266,8 +269,8 @@ void Handshakes::addTo(std::vector<pollfd>& fds) const {
       fds.push_back({attempt.socket->fd(), wanted, 0});
     }
   }
-  for (const auto& guest : guests_) {
-    fds.push_back({guest.incoming.socket.fd(), POLLIN, 0});
+  for (const auto& handshake : incoming_) {
+    fds.push_back({handshake.incoming.socket.fd(), POLLIN, 0});
   }
 }
 
@@ -290,8 +293,8 @@ void Handshakes::onPoll(const std::vector<pollfd>& fds) {
   for (const auto& key : answered) {
     onSocket(key);
   }
-  std::erase_if(guests_, [&](Guest& guest) {
-    return ready(guest.incoming.socket.fd()) && onConfirm(guest);
+  std::erase_if(incoming_, [&](IncomingHandshake& handshake) {
+    return ready(handshake.incoming.socket.fd()) && onConfirm(handshake);
   });
   acceptor_.onPoll(heard);
   for (auto& incoming : acceptor_.take()) {
@@ -306,8 +309,8 @@ TimePoint Handshakes::nextDeadline() const {
         next,
         attempt.connection ? deadlineAfter(kVerifyPause) : attempt.deadline);
   }
-  for (const auto& guest : guests_) {
-    next = std::min(next, guest.deadline);
+  for (const auto& handshake : incoming_) {
+    next = std::min(next, handshake.deadline);
   }
   return next;
 }
@@ -330,7 +333,9 @@ void Handshakes::expire(TimePoint looked) {
   for (const auto& key : late) {
     onLate(key);
   }
-  dropGuests([looked](const Guest& guest) { return guest.deadline <= looked; });
+  dropIncoming([looked](const IncomingHandshake& handshake) {
+    return handshake.deadline <= looked;
+  });
   acceptor_.expire(looked);
 }
 

@@ -15,7 +15,7 @@
 
 namespace dlslime {
 
-class Section;
+class EngineLock;
 
 // Brings up connections, from both sides. On the wire-up thread only; takes
 // the engine's lock to install what it has made.
@@ -137,7 +137,7 @@ class Handshakes {
     bool began = false; // this end has
   };
   // Answered: until it confirms.
-  struct Guest {
+  struct IncomingHandshake {
     Incoming incoming;
     Made made;
     TimePoint deadline;
@@ -176,7 +176,7 @@ class Handshakes {
   std::shared_ptr<PeerChannel> whoAwaits(
       const Made& made,
       Unprepared& unprepared);
-  void installAgain(Section& section, Made& made, ControlSocket socket);
+  void installAgain(EngineLock& lock, Made& made, ControlSocket socket);
 
   // handshake_dial.cpp
   void connect(Attempt& attempt);
@@ -187,17 +187,17 @@ class Handshakes {
   void sendGreeting(Attempt& attempt);
   void onProblem(const ChannelKey& key, const Status& why);
 
-  // handshake_guests.cpp
+  // handshake_answer.cpp
   void onIncoming(Incoming incoming);
   bool roomFor(const Incoming& incoming) const;
   void requireRoomToStay(const Incoming& incoming) const;
-  bool onConfirm(Guest& guest); // true: finished with it
+  bool onConfirm(IncomingHandshake& handshake); // true: finished with it
   std::optional<Made> answer(Incoming& incoming, Welcome& refusal);
   void bringSideSocket(Incoming& incoming);
   std::optional<Welcome> answerReplacing(
       const ChannelKey& key,
       const Hello& hello);
-  void dropGuests(const std::function<bool(const Guest&)>& which);
+  void dropIncoming(const std::function<bool(const IncomingHandshake&)>& which);
   void dropOthers(const ChannelKey& key);
   uint64_t lastSeen(const ChannelKey& key);
   std::shared_ptr<Group> groupOf(const ChannelKey& key, const Hello& hello);
@@ -205,7 +205,7 @@ class Handshakes {
       const Incoming& incoming,
       const Transport& transport);
   std::optional<Made>
-  connectGuest(Incoming& incoming, Transport& transport, Welcome& refusal);
+  connectIncoming(Incoming& incoming, Transport& transport, Welcome& refusal);
   void welcome(Incoming& incoming, const ChannelKey& key, Offer reply);
 
   EngineState& state_;
@@ -214,7 +214,7 @@ class Handshakes {
   Acceptor acceptor_;
   std::map<ChannelKey, Attempt> attempts_;
   std::map<ChannelKey, Failure> failures_;
-  std::vector<Guest> guests_;
+  std::vector<IncomingHandshake> incoming_;
   std::vector<Better> better_;
   bool news_ = false;
   TimePoint drainUntil_{}; // of all that onPoll() looks at

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/said_once.h"
+#include "base/log_once.h"
 
 namespace dlslime {
 
@@ -17,7 +17,7 @@ void RefusalLog::note(
     const std::string& cause,
     TimePoint now) {
   if (told_.size() < kMostLines &&
-      told_.emplace(source, SaidOnce::withoutNumbers(cause)).second) {
+      told_.emplace(source, LogOnce::withoutNumbers(cause)).second) {
     logWarning("a connection from " + text + " was refused: " + cause);
     return;
   }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/progress/own_thread.h"
+#include "engine/progress/engine_thread.h"
+#include "engine/state/engine_lock.h"
 #include "engine/state/preparing.h"
-#include "engine/state/section.h"
 
 namespace dlslime {
 
@@ -26,8 +26,8 @@ constexpr milliseconds kDeadRecordTime{60000};
 WireUp::WireUp(EngineState& state)
     : state_(state),
       handshakes_(state),
-      recovery_(state, handshakes_),
-      upgrades_(state, handshakes_) {}
+      failover_(state, handshakes_),
+      failback_(state, handshakes_) {}
 
 WireUp::~WireUp() {
   stop();
@@ -85,10 +85,10 @@ void WireUp::run() {
 void WireUp::round() {
   collectTasks();
   state_.closer.advance();
-  state_.enroller.standIn();
+  state_.registrationThread.standIn();
   answerJoins();
-  upgrades_.advance();
-  recovery_.advance();
+  failback_.advance();
+  failover_.advance();
   const auto now = Clock::now();
   std::erase_if(
       tasks_, [&](Task& task) { return task.next <= now && advance(task); });
@@ -102,21 +102,21 @@ void WireUp::round() {
 
 // Memory that was posted before its pair was connected has kept them waiting.
 void WireUp::answerJoins() {
-  std::vector<Membership::Waiting> joins;
+  std::vector<GroupRegistry::Waiting> joins;
   {
-    const Section section(state_);
-    joins = state_.membership.takeWaiting();
+    const EngineLock lock(state_);
+    joins = state_.groupRegistry.takeWaiting();
   }
   for (const auto& waiting : joins) {
     try {
       prepareAll(state_, waiting.unprepared);
-      const Section section(state_);
+      const EngineLock lock(state_);
       if (waiting.channel->alive()) {
-        state_.membership.onMembership(waiting.channel, waiting.join);
-        state_.sleeper.kick(); // what waited may not have gone out as a whole
+        state_.groupRegistry.onGroupMessage(waiting.channel, waiting.join);
+        state_.epoll.kick(); // what waited may not have gone out as a whole
       }
     } catch (const std::bad_alloc&) {
-      const Section section(state_);
+      const EngineLock lock(state_);
       waiting.channel->failForWantOfMemory();
     }
   }
@@ -133,8 +133,8 @@ void WireUp::sleep() {
   }
   auto until = std::min(
       {handshakes_.nextDeadline(),
-       recovery_.next(),
-       upgrades_.next(),
+       failover_.next(),
+       failback_.next(),
        state_.closer.next()});
   for (const auto& task : tasks_) {
     until = std::min(until, task.next);
@@ -161,11 +161,11 @@ void WireUp::onDevices() {
   for (const auto& transport : state_.transports.all()) {
     const auto news = transport->onDevices();
     if (news.up) {
-      upgrades_.onDeviceUp();
-      recovery_.onDeviceUp();
+      failback_.onDeviceUp();
+      failover_.onDeviceUp();
     }
     if (news.down) {
-      state_.sleeper.kick(); // so that somebody polls, and finds it
+      state_.epoll.kick(); // so that somebody polls, and finds it
     }
   }
 }
@@ -180,7 +180,7 @@ void WireUp::fail(
     Task& task,
     const std::shared_ptr<Group>& group,
     ErrorCode code) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   group->failLink(
       task.rank,
       Status(
@@ -211,7 +211,7 @@ bool WireUp::advance(Task& task) {
 
 bool WireUp::isOver(Task& task, const std::shared_ptr<Group>& group) {
   {
-    const Section section(state_);
+    const EngineLock lock(state_);
     auto& link = group->link(task.rank);
     if (group->closed() || link.state == Group::LinkState::kReady ||
         link.state == Group::LinkState::kFailed) {
@@ -252,7 +252,7 @@ bool WireUp::join(
     const ChannelKey& key,
     uint32_t remoteGroup) {
   for (;;) {
-    Section section(state_);
+    EngineLock lock(state_);
     const auto channel = state_.channels.find(key);
     if (!channel) {
       return false;
@@ -265,11 +265,11 @@ bool WireUp::join(
           group.addresses().refresh(task.rank);
         }
       }
-      state_.membership.sendJoin(group, task.rank, channel, remoteGroup);
-      state_.sleeper.kick(); // to oneself no descriptor tells of it
+      state_.groupRegistry.sendJoin(group, task.rank, channel, remoteGroup);
+      state_.epoll.kick(); // to oneself no descriptor tells of it
       return true;
     }
-    section.leave();
+    lock.leave();
     prepareAll(state_, unprepared);
   }
 }
@@ -277,7 +277,7 @@ bool WireUp::join(
 // A connection may break before anybody could ask by it: that counts as one
 // which broke before it was answered, else it would be made for ever.
 void WireUp::countBroken(Task& task, Group& group, const ChannelKey& key) {
-  const Section section(state_);
+  const EngineLock lock(state_);
   const auto failures = state_.channels.failures(key);
   const auto before =
       std::exchange(task.failed, {{key.instance, failures.count}});

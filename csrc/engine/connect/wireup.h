@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "engine/connect/failback.h"
+#include "engine/connect/failover.h"
 #include "engine/connect/handshakes.h"
-#include "engine/connect/recovery.h"
-#include "engine/connect/upgrades.h"
 #include "engine/state/engine_state.h"
 
 namespace dlslime {
@@ -90,8 +90,8 @@ class WireUp {
 
   EngineState& state_;
   Handshakes handshakes_;
-  Recovery recovery_;
-  Upgrades upgrades_;
+  Failover failover_;
+  Failback failback_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;

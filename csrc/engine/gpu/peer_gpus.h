@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "base/said_once.h"
+#include "base/log_once.h"
 #include "engine/gpu/staging.h"
 #include "interface/accelerator.h"
 #include "interface/message.h"
@@ -65,7 +65,7 @@ class PeerGpus {
   // How to map it, by the peer's id; empty: mapped_ has been told.
   std::map<uint64_t, Bytes> shared_;
   std::unique_ptr<Accelerator::PeerMemory> mapped_; // from the first use on
-  SaidOnce said_;
+  LogOnce said_;
   Uploads uploads_;
 };
 

@@ -101,12 +101,12 @@ std::vector<RegionPtr> RegionTable::lent() const {
   return found;
 }
 
-void RegionTable::enrollLater(
+void RegionTable::registerLater(
     const RegionPtr& region,
     MemoryRegistrar* registrar) {
   if (!known_.contains({region.get(), registrar})) {
     wanted_.push_back({region, registrar});
-    ++region->enrolling;
+    ++region->registering;
     known_.emplace(region.get(), registrar);
     wake_();
   }

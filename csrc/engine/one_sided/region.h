@@ -61,15 +61,15 @@ class Region {
   std::string describe() const;
 
   // What this registrar has made of it; null: nothing yet.
-  const void* enrolled(MemoryRegistrar* registrar) const {
-    const auto found = enrolled_.find(registrar);
-    return found == enrolled_.end() ? nullptr : found->second.get();
+  const void* registration(MemoryRegistrar* registrar) const {
+    const auto found = registrations_.find(registrar);
+    return found == registrations_.end() ? nullptr : found->second.get();
   }
-  void keepEnrolled(
+  void keepRegistration(
       MemoryRegistrar* registrar,
       const std::shared_ptr<const void>& result) {
     if (!closing) {
-      enrolled_.try_emplace(registrar, result);
+      registrations_.try_emplace(registrar, result);
     }
   }
 
@@ -85,17 +85,17 @@ class Region {
 
   // What nobody needs after its end; to be dropped outside of the lock.
   struct Remains {
-    std::map<MemoryRegistrar*, std::shared_ptr<const void>> enrolled;
+    std::map<MemoryRegistrar*, std::shared_ptr<const void>> registration;
     std::shared_ptr<void> keeper;
   };
   Remains takeRemains() {
-    return {std::exchange(enrolled_, {}), std::exchange(keeper_, nullptr)};
+    return {std::exchange(registrations_, {}), std::exchange(keeper_, nullptr)};
   }
 
   size_t uses = 0; // by transfers of ours that go on
   size_t lent = 0; // to so many peers, who may be transferring, and to copies
                    // between GPUs and pinned memory for them
-  size_t enrolling = 0; // by so many threads, who may touch the memory
+  size_t registering = 0; // by so many threads, who may touch the memory
   bool closing = false; // nobody gets it any more
   bool gone = false; // and nobody has it
 
@@ -103,7 +103,7 @@ class Region {
   const RegionHandle handle_;
   const MemoryView view_;
   std::shared_ptr<void> keeper_;
-  std::map<MemoryRegistrar*, std::shared_ptr<const void>> enrolled_;
+  std::map<MemoryRegistrar*, std::shared_ptr<const void>> registrations_;
   std::set<MemoryRegistrar*> refused_;
 };
 using RegionPtr = std::shared_ptr<Region>;
@@ -132,7 +132,7 @@ class RegionTable {
     RegionPtr region;
     MemoryRegistrar* registrar = nullptr;
   };
-  void enrollLater(const RegionPtr& region, MemoryRegistrar* registrar);
+  void registerLater(const RegionPtr& region, MemoryRegistrar* registrar);
   std::vector<Wanted> takeWanted() {
     known_.clear();
     return std::exchange(wanted_, {});

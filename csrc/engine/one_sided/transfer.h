@@ -49,7 +49,7 @@ class Transfer : public Operation {
   void hold(); // when it is posted: its regions are in use until over()
   void over() override;
   size_t open = 0; // parts that are not over
-  std::vector<uint64_t> activeIds; // of its parts, in Transfers
+  std::vector<uint64_t> activeIds; // of its parts, in RmaInitiator
   Status problem; // the first one
   bool bytesThere = false; // its note may be sent
 

@@ -39,7 +39,7 @@ void ChannelTable::add(
     std::optional<ControlSocket> socket) {
   const auto token = nextToken_++;
   if (socket) {
-    sleeper_.add(socket->fd(), token);
+    epoll_.add(socket->fd(), token);
     channel->useSocket(socket->fd());
   }
   auto origin = socket ? socket->peerOrigin() : "";
@@ -73,7 +73,7 @@ void ChannelTable::replaceSocket(
   auto& entry = entryOf(channel);
   dropSocket(entry);
   entry.token = nextToken_++;
-  sleeper_.add(socket.fd(), entry.token);
+  epoll_.add(socket.fd(), entry.token);
   entry.channel->useSocket(socket.fd());
   entry.socket.emplace(std::move(socket));
 }
@@ -132,7 +132,7 @@ const PeerChannel* ChannelTable::serving(const Operation& operation) const {
 
 void ChannelTable::dropSocket(Entry& entry) {
   if (entry.socket) {
-    sleeper_.remove(entry.socket->fd());
+    epoll_.remove(entry.socket->fd());
     entry.channel->useSocket(-1);
     entry.socket.reset();
   }

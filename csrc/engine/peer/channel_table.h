@@ -11,7 +11,7 @@
 #include "engine/bootstrap/control_socket.h"
 #include "engine/bootstrap/wire_records.h"
 #include "engine/peer/peer_channel.h"
-#include "engine/progress/sleeper.h"
+#include "engine/progress/epoll_waiter.h"
 
 namespace dlslime {
 
@@ -25,7 +25,7 @@ struct ChannelKey {
 // Every connection of this process. Under the engine's lock.
 class ChannelTable {
  public:
-  explicit ChannelTable(Sleeper& sleeper) : sleeper_(sleeper) {}
+  explicit ChannelTable(EpollWaiter& epoll) : epoll_(epoll) {}
 
   // The open channel with this key, or null.
   std::shared_ptr<PeerChannel> find(const ChannelKey& key) const;
@@ -106,7 +106,7 @@ class ChannelTable {
   void noteFailure(const Entry& entry);
   bool isOver(Entry& entry, std::vector<Retired>& retired);
 
-  Sleeper& sleeper_;
+  EpollWaiter& epoll_;
   std::vector<Entry> entries_;
   std::map<ChannelKey, Failures> failures_;
   uint64_t nextToken_ = 1;

@@ -81,7 +81,7 @@ void Group::sendNow(Link& peer, const OperationPtr& operation) {
     auto& counters = peer.counters;
     (transfer->write() ? counters.writtenBytes : counters.readBytes) +=
         transfer->totalBytes();
-    peer.channel->transfers().start(
+    peer.channel->initiator().start(
         transfer, {peer.remoteGroup, static_cast<uint32_t>(rank())});
     return;
   }
@@ -269,7 +269,7 @@ void Group::end(OperationQueue queue, const Status& why) {
 
 // Ends an operation that has met no message. Its memory may have been offered.
 void Group::finish(OperationPtr operation, const Status& why) {
-  if (auto* const in = static_cast<Inbound*>(operation->half)) {
+  if (auto* const in = static_cast<Inbound*>(operation->holder)) {
     in->retract(operation, why);
   } else {
     completions_.finish(std::move(operation), why);
@@ -361,7 +361,7 @@ std::vector<OperationPtr> Group::pending() {
     for (auto& op : channel->out().pending(id_)) {
       all.push_back(std::move(op));
     }
-    for (auto& op : channel->transfers().pending(id_)) {
+    for (auto& op : channel->initiator().pending(id_)) {
       all.push_back(std::move(op));
     }
     for (auto& op : channel->in().pending(id_)) {

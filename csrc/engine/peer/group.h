@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "engine/bootstrap/address_directory.h"
-#include "engine/gpu/held.h"
-#include "engine/peer/guests.h"
+#include "engine/gpu/stream_gate.h"
+#include "engine/peer/accept_queue.h"
 #include "engine/peer/unprepared.h"
 #include "engine/progress/completions.h"
 #include "engine/two_sided/receiving_group.h"
@@ -36,9 +36,9 @@ struct GroupOptions {
   bool oneLife = false;
   // Of a hub: each process that joins this group gets a group of its own, in
   // here,
-  std::shared_ptr<Guests> guests;
+  std::shared_ptr<AcceptQueue> acceptQueue;
   // which names the same.
-  std::shared_ptr<Guests> hub;
+  std::shared_ptr<AcceptQueue> hub;
   std::shared_ptr<void> carrierSource; // see interface/carrier.h
   int64_t joined = 0; // set by Engine::join(); as in the address record
 };
@@ -155,7 +155,7 @@ class Group final : public ReceivingGroup {
     return !held_.empty();
   }
   // After close(): for who cares for it when the group is gone.
-  void leaveHeldTo(Held& strays) {
+  void leaveHeldTo(StreamGate& strays) {
     strays.adoptEnded(held_);
   }
 
@@ -209,7 +209,7 @@ class Group final : public ReceivingGroup {
   const GroupOptions options_;
   Completions& completions_;
   AddressDirectory addresses_;
-  Held held_;
+  StreamGate held_;
   Matcher matcher_;
   std::vector<Link> links_;
   std::atomic<MemoryRegistrar*> registrar_{nullptr}; // of some link

@@ -76,7 +76,7 @@ void PeerChannel::connected(
   use(std::move(connection), std::move(rejected), began);
   out_.emplace(*connection_, completions_, limits_);
   in_.emplace(*connection_, *out_, gpus_, completions_, sequencer_, limits_);
-  transfers_.emplace(
+  initiator_.emplace(
       *connection_,
       *out_,
       gpus_,
@@ -84,7 +84,7 @@ void PeerChannel::connected(
       regions_,
       peer_,
       [this](const TransferPtr& transfer) { owner_.sendNote(*transfer); });
-  lender_.emplace(*connection_, *out_, gpus_, regions_);
+  target_.emplace(*connection_, *out_, gpus_, regions_);
   toItself_ = route_ == "self";
 }
 
@@ -102,8 +102,8 @@ void PeerChannel::resumed(
     fail(status);
     return;
   }
-  lender_->resume(*connection_);
-  transfers_->resume(*connection_);
+  target_->resume(*connection_);
+  initiator_->resume(*connection_);
   std::string reasons;
   for (const auto& entry : rejected_) {
     reasons += "; not by " + entry.route + ": " + entry.reason;
@@ -155,7 +155,7 @@ bool PeerChannel::replace(const Status& why, Connection::Replaceable least) {
   detachAt_ = deadlineAfter(device ? kDrainTime : kSlowDrainTime);
   out_->sever();
   in_->sever();
-  transfers_->sever();
+  initiator_->sever();
   connection_->sever();
   return true;
 }
@@ -185,15 +185,15 @@ void PeerChannel::detachIfDrained() {
   copyName_ = copyName();
   out_->keepUnconfirmed(connection_->unconfirmed());
   in_->detach();
-  transfers_->detach();
-  lender_->detach();
+  initiator_->detach();
+  target_->detach();
   severed_ = std::move(connection_);
 }
 
 void PeerChannel::quieted() {
   quiet_ = true;
   in_->quieted();
-  transfers_->quieted();
+  initiator_->quieted();
   if (state_ == State::kFailed) {
     if (!connection_) {
       out_->releasePushed();
@@ -206,7 +206,7 @@ bool PeerChannel::idle() const {
   if (!quiet_ || !connection_) {
     return quiet_;
   }
-  const bool ended = out_->idle() && in_->idle() && transfers_->idle();
+  const bool ended = out_->idle() && in_->idle() && initiator_->idle();
   return copies_ == 0 && (ended || Clock::now() >= giveUpAt_);
 }
 
@@ -255,8 +255,8 @@ bool PeerChannel::flush() {
   for (int i = 0; i < kHalves; ++i) {
     const int which = (first + i) % kHalves;
     const bool sent = which == 0 ? out_->flushStreams()
-        : which == 1             ? transfers_->flush()
-                                 : lender_->flush();
+        : which == 1             ? initiator_->flush()
+                                 : target_->flush();
     if (sent && !any) {
       firstToFlush_ = (which + 1) % kHalves;
     }
@@ -345,8 +345,8 @@ void PeerChannel::fail(const Status& why) {
   if (out_) {
     insist([&] { out_->fail(why); });
     insist([&] { in_->fail(why); });
-    insist([&] { transfers_->fail(why); });
-    lender_->fail();
+    insist([&] { initiator_->fail(why); });
+    target_->fail();
     gpus_.drop();
     if (copies_ == 0 && quiet_) {
       insist([&] { out_->releaseFailed(); });
@@ -385,8 +385,8 @@ std::unique_ptr<Connection> PeerChannel::takeConnection() {
   // The two halves stay: groups may still hold what came through them. Both
   // have failed, and do not touch the connection any more. Transfers of several
   // parts do when one part ends, so they are told.
-  if (transfers_) {
-    transfers_->detach();
+  if (initiator_) {
+    initiator_->detach();
   }
   return std::move(connection_);
 }

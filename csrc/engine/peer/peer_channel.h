@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/one_sided/lender.h"
-#include "engine/one_sided/transfers.h"
+#include "engine/one_sided/rma_initiator.h"
+#include "engine/one_sided/rma_target.h"
 #include "engine/two_sided/inbound.h"
 #include "engine/two_sided/outbound.h"
 #include "engine/two_sided/sequencer.h"
@@ -30,7 +30,7 @@ class ChannelOwner {
       const PeerChannel& channel,
       const MessageHeader& header) = 0;
   // kJoin, kJoined, kStale, kLeave, kRefused, kTruncated.
-  virtual void onMembership(
+  virtual void onGroupMessage(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& header) = 0;
   // The bytes of the transfer are there, and its note is to follow.
@@ -128,7 +128,7 @@ class PeerChannel final : public ConnectionEvents,
   }
   // The peer has been given this one, and has not given it back.
   bool lends(const Region& region) const {
-    return alive() && lender_ && lender_->lent(region.handle().id) != nullptr;
+    return alive() && target_ && target_->lent(region.handle().id) != nullptr;
   }
   bool claimCopy(CopyJob& job);
   void finishCopy(const CopyJob& job);
@@ -146,9 +146,9 @@ class PeerChannel final : public ConnectionEvents,
   bool copyOverdue() const;
   // One of its halves has this operation.
   bool serves(const Operation& operation) const {
-    const void* const half = operation.half;
+    const void* const half = operation.holder;
     return half != nullptr && out_ &&
-        (half == &*out_ || half == &*in_ || half == &*transfers_);
+        (half == &*out_ || half == &*in_ || half == &*initiator_);
   }
 
   State state() const {
@@ -229,14 +229,14 @@ class PeerChannel final : public ConnectionEvents,
   Inbound& in() {
     return *in_;
   }
-  Transfers& transfers() {
-    return *transfers_;
+  RmaInitiator& initiator() {
+    return *initiator_;
   }
-  Lender& lender() {
-    return *lender_;
+  RmaTarget& target() {
+    return *target_;
   }
   // Memory was enrolled with the registrar of this channel, or can't be.
-  void onEnrolled(const RegionPtr& region, const Status& status);
+  void onRegistered(const RegionPtr& region, const Status& status);
   // For close() outside of the lock, when nothing polls any more.
   std::unique_ptr<Connection> takeConnection();
 
@@ -309,8 +309,8 @@ class PeerChannel final : public ConnectionEvents,
   PeerGpus gpus_;
   std::optional<Outbound> out_;
   std::optional<Inbound> in_;
-  std::optional<Transfers> transfers_;
-  std::optional<Lender> lender_;
+  std::optional<RmaInitiator> initiator_;
+  std::optional<RmaTarget> target_;
   Sequencer sequencer_;
 };
 

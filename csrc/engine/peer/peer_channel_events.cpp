@@ -33,13 +33,13 @@ void PeerChannel::onLanded(
 }
 
 void PeerChannel::onTransferred(uint64_t id, const Status& status) {
-  transfers_->onTransferred(id, status);
+  initiator_->onTransferred(id, status);
 }
 
-void PeerChannel::onEnrolled(const RegionPtr& region, const Status& status) {
+void PeerChannel::onRegistered(const RegionPtr& region, const Status& status) {
   try {
-    transfers_->onEnrolled(*region, status);
-    lender_->onEnrolled(region, status);
+    initiator_->onRegistered(*region, status);
+    target_->onRegistered(region, status);
   } catch (const std::bad_alloc&) { // some may be half done
     failForWantOfMemory();
   }
@@ -65,11 +65,11 @@ Placement PeerChannel::placementOf(
     return {};
   }
   switch (header.type) {
-    case MessageType::kChunk:
-      return transfers_->placementOf(header);
+    case MessageType::kGetData:
+      return initiator_->placementOf(header);
     case MessageType::kPut:
       return owner_.groupOf(*this, header) != nullptr
-          ? lender_->placementOf(header, begin)
+          ? target_->placementOf(header, begin)
           : Placement{};
     default:
       return {};
@@ -80,12 +80,12 @@ void PeerChannel::onPlaced(const MessageHeader& header, Fault fault) {
   if (!alive() || sequencer_.check(header, {}) != Sequencer::Verdict::kNow) {
     return;
   }
-  if (header.type == MessageType::kChunk) {
-    transfers_->onPlacedChunk(header, fault);
+  if (header.type == MessageType::kGetData) {
+    initiator_->onPlacedChunk(header, fault);
   } else if (owner_.groupOf(*this, header) != nullptr) {
-    lender_->onPlacedPut(header, fault);
+    target_->onPlacedPut(header, fault);
   } else {
-    lender_->refuse(header);
+    target_->refuse(header);
   }
   limitAnswers();
   handleKept();
@@ -108,7 +108,7 @@ void PeerChannel::askForShare(uint64_t id) {
 void PeerChannel::addSharedInUse(std::set<uint64_t>& ids) {
   if (out_) {
     out_->addShownInUse(ids);
-    lender_->addShownInUse(ids);
+    target_->addShownInUse(ids);
   }
 }
 
@@ -169,10 +169,10 @@ void PeerChannel::handle(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kLeave:
     case MessageType::kRefused:
     case MessageType::kTruncated:
-      owner_.onMembership(shared_from_this(), header);
+      owner_.onGroupMessage(shared_from_this(), header);
       return;
     case MessageType::kEager:
-    case MessageType::kAnnounce:
+    case MessageType::kRts:
       if (const auto status = in_->admit(header, payload.size());
           !status.ok()) {
         fail(status);
@@ -184,18 +184,18 @@ void PeerChannel::handle(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kMoved:
     case MessageType::kPushed:
     case MessageType::kResolve:
-    case MessageType::kFetch:
+    case MessageType::kGetRequest:
     case MessageType::kPut:
       toGroup(header, payload);
       return;
     case MessageType::kResolved:
-    case MessageType::kForget:
-    case MessageType::kChunk:
-    case MessageType::kSettled:
+    case MessageType::kRevokeKey:
+    case MessageType::kGetData:
+    case MessageType::kPutAck:
       toTransfers(header, payload);
       return;
-    case MessageType::kForgotten:
-      lender_->onForgotten(header);
+    case MessageType::kKeyRevoked:
+      target_->onForgotten(header);
       return;
     case MessageType::kShare:
     case MessageType::kUnshare:
@@ -205,17 +205,17 @@ void PeerChannel::handle(const MessageHeader& header, ByteSpan payload) {
       in_->onData(header, payload);
       return;
     case MessageType::kReshare:
-    case MessageType::kRequest:
+    case MessageType::kStreamRequest:
     case MessageType::kFinish:
     case MessageType::kCredit:
-    case MessageType::kReady:
+    case MessageType::kRtr:
     case MessageType::kRetract:
       toOutbound(header);
       return;
     case MessageType::kRetracted:
       in_->onRetracted(header);
       return;
-    case MessageType::kNothing:
+    case MessageType::kNop:
       return;
   }
   refuse(header);
@@ -224,13 +224,13 @@ void PeerChannel::handle(const MessageHeader& header, ByteSpan payload) {
 void PeerChannel::toOutbound(const MessageHeader& header) {
   if (header.type == MessageType::kReshare) {
     out_->onReshare(header);
-  } else if (header.type == MessageType::kRequest) {
+  } else if (header.type == MessageType::kStreamRequest) {
     out_->onRequest(header);
   } else if (header.type == MessageType::kFinish) {
     out_->onFinish(header);
   } else if (header.type == MessageType::kCredit) {
     out_->onCredit(header);
-  } else if (header.type == MessageType::kReady) {
+  } else if (header.type == MessageType::kRtr) {
     out_->onReady(header);
   } else {
     out_->onRetract(header);
@@ -239,26 +239,27 @@ void PeerChannel::toOutbound(const MessageHeader& header) {
 
 void PeerChannel::toTransfers(const MessageHeader& header, ByteSpan payload) {
   if (header.type == MessageType::kResolved) {
-    transfers_->onResolved(header);
-  } else if (header.type == MessageType::kForget) {
-    transfers_->onForget(header);
-  } else if (header.type == MessageType::kChunk) {
-    transfers_->onChunk(header, payload);
+    initiator_->onResolved(header);
+  } else if (header.type == MessageType::kRevokeKey) {
+    initiator_->onForget(header);
+  } else if (header.type == MessageType::kGetData) {
+    initiator_->onChunk(header, payload);
   } else {
-    transfers_->onSettled(header);
+    initiator_->onSettled(header);
   }
 }
 
 void PeerChannel::toGroup(const MessageHeader& header, ByteSpan payload) {
   ReceivingGroup* const group = owner_.groupOf(*this, header);
   if (header.type == MessageType::kResolve ||
-      header.type == MessageType::kFetch || header.type == MessageType::kPut) {
+      header.type == MessageType::kGetRequest ||
+      header.type == MessageType::kPut) {
     toLender(group != nullptr, header, payload);
   } else if (group == nullptr) {
     in_->refuse(header);
   } else if (header.type == MessageType::kEager) {
     in_->onEager(*group, header, payload);
-  } else if (header.type == MessageType::kAnnounce) {
+  } else if (header.type == MessageType::kRts) {
     in_->onAnnounce(*group, header);
   } else if (header.type == MessageType::kRevoke) {
     in_->onRevoke(*group, header);
@@ -274,13 +275,13 @@ void PeerChannel::toLender(
     const MessageHeader& header,
     ByteSpan payload) {
   if (!known) {
-    lender_->refuse(header);
+    target_->refuse(header);
   } else if (header.type == MessageType::kResolve) {
-    lender_->onResolve(header);
-  } else if (header.type == MessageType::kFetch) {
-    lender_->onFetch(header, payload);
+    target_->onResolve(header);
+  } else if (header.type == MessageType::kGetRequest) {
+    target_->onFetch(header, payload);
   } else {
-    lender_->onPut(header, payload);
+    target_->onPut(header, payload);
   }
 }
 

@@ -58,7 +58,7 @@ class Completions {
       return;
     }
     operation->stage = Operation::Stage::kDone;
-    operation->half = nullptr;
+    operation->holder = nullptr;
     auto& ended = *operation;
     ended_.add(std::move(operation));
     endFollower(ended);

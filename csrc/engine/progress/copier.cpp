@@ -8,9 +8,9 @@
 #include <thread>
 #include <utility>
 
-#include "base/keep.h"
+#include "base/leak_on_purpose.h"
 #include "base/log.h"
-#include "engine/progress/own_thread.h"
+#include "engine/progress/engine_thread.h"
 
 namespace dlslime {
 
@@ -79,7 +79,7 @@ bool Copier::Shared::makeOne(
   worker.copying = false;
   if (closed) {
     // Its end would touch an engine that is gone.
-    keepForEver(std::make_shared<ClaimedCopy>(std::move(copy)));
+    leakOnPurpose(std::make_shared<ClaimedCopy>(std::move(copy)));
     return false;
   }
   worker.finishing = true;

@@ -7,8 +7,8 @@
 
 #include "base/at_end.h"
 #include "base/relax.h"
-#include "engine/progress/own_thread.h"
-#include "engine/progress/system_cost.h"
+#include "engine/progress/engine_thread.h"
+#include "engine/progress/syscall_cost.h"
 
 namespace dlslime {
 
@@ -32,12 +32,12 @@ void announce(std::atomic<bool>& flag) {
 
 Progress::Progress(
     ProgressSource& source,
-    Sleeper& sleeper,
+    EpollWaiter& epoll,
     microseconds spin,
     microseconds mostSpin,
     microseconds tick)
     : source_(source),
-      sleeper_(sleeper),
+      epoll_(epoll),
       spin_(spin),
       mostSpin_(std::max(spin, mostSpin)),
       tick_(tick),
@@ -57,7 +57,7 @@ void Progress::stop() {
     stopping_.store(true);
   }
   changed_.notify_all();
-  sleeper_.kick();
+  epoll_.kick();
   if (thread_.joinable()) {
     thread_.join();
   }
@@ -68,7 +68,7 @@ class Progress::Waiting {
   explicit Waiting(Progress& progress) : waiters_(progress.waiters_) {
     waiters_.fetch_add(1, std::memory_order_seq_cst);
     if (progress.serving_.load(std::memory_order_acquire)) {
-      progress.sleeper_.kick(); // we poll from here on
+      progress.epoll_.kick(); // we poll from here on
     }
   }
   ~Waiting() {
@@ -192,7 +192,7 @@ void Progress::sleepOnce(TimePoint deadline) {
   if (source_.mustLook()) {
     asleep_.store(false, std::memory_order_release);
     std::this_thread::sleep_for(kNap);
-    source_.onReady(sleeper_.wait(Clock::now()));
+    source_.onReady(epoll_.wait(Clock::now()));
     return;
   }
   const std::vector<uint64_t>* ready = nullptr;
@@ -202,7 +202,7 @@ void Progress::sleepOnce(TimePoint deadline) {
       source_.endSleep();
     });
     if (source_.beginSleep()) {
-      ready = &sleeper_.wait(std::min(deadline, source_.lookAgain()));
+      ready = &epoll_.wait(std::min(deadline, source_.lookAgain()));
     }
   }
   if (ready != nullptr) {
@@ -240,7 +240,7 @@ void Progress::notifyDone() {
   // itself as a follower, or says that it sleeps.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (waiterAsleep_.load(std::memory_order_relaxed)) {
-    sleeper_.kick();
+    epoll_.kick();
   }
   if (followers_.load(std::memory_order_relaxed) > 0) {
     {
@@ -292,7 +292,7 @@ void Progress::background() {
 // Among news without end, too: of every so many looks at one.
 void Progress::hearOfDeaths(int looks) {
   if (looks % kLooksPerClock == 0) {
-    source_.onReady(sleeper_.wait(Clock::now()));
+    source_.onReady(epoll_.wait(Clock::now()));
   }
 }
 

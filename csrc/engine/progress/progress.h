@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/progress/sleeper.h"
-#include "engine/progress/yield_pace.h"
+#include "engine/progress/epoll_waiter.h"
+#include "engine/progress/yield_backoff.h"
 #include "interface/operation.h"
 
 namespace dlslime {
@@ -63,7 +63,7 @@ class Progress {
   static constexpr milliseconds kMostSpin{1};
   Progress(
       ProgressSource& source,
-      Sleeper& sleeper,
+      EpollWaiter& epoll,
       microseconds spin,
       microseconds mostSpin = kMostSpin,
       microseconds tick = milliseconds(1));
@@ -76,7 +76,7 @@ class Progress {
   // The caller has given the engine work that no descriptor tells of.
   void wake() {
     if (asleep_.load(std::memory_order_acquire)) {
-      sleeper_.kick();
+      epoll_.kick();
     }
   }
   // One look for news, for a thread that asks again and again for one operation
@@ -107,12 +107,12 @@ class Progress {
   void hearOfDeaths(int looks);
 
   ProgressSource& source_;
-  Sleeper& sleeper_;
+  EpollWaiter& epoll_;
   const microseconds spin_;
   const microseconds mostSpin_; // for what ends soon
   const microseconds tick_;
   const microseconds servingSpin_;
-  YieldPace pace_;
+  YieldBackoff pace_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   class Waiting; // counts a thread among waiters_

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "engine/state/section.h"
+#include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
@@ -19,7 +19,7 @@ constexpr milliseconds kPause{1};
 
 void Closer::advance() {
   {
-    const Section section(state_);
+    const EngineLock lock(state_);
     auto& retired = state_.retired;
     closing_.reserve(closing_.size() + retired.size());
     for (auto& one : retired) {
@@ -50,7 +50,7 @@ void Closer::finish() {
 void Closer::finishAll() {
   for (;;) {
     closing_.reserve(closing_.size() + 1); // what is taken must not be lost
-    const Section section(state_);
+    const EngineLock lock(state_);
     auto failed = state_.channels.takeFailed();
     if (!failed) {
       break;
@@ -86,7 +86,7 @@ bool Closer::isOver(Closing& closing) {
   }
   socket.reset(); // now: the peer may be waiting for us as we did for it
   connection.reset();
-  const Section section(state_);
+  const EngineLock lock(state_);
   if (!closing.atEnd || !channel->copying()) {
     channel->quieted();
   }

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "engine/bootstrap/wire_records.h"
-#include "engine/state/section.h"
+#include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
@@ -23,9 +23,9 @@ EngineState::EngineState(const Config& settings)
       self(makeIdentity(config.hostId)),
       token(randomBytes(kTokenBytes)),
       transports(config),
-      regions(self, [this] { enroller.wake(); }),
+      regions(self, [this] { registrationThread.wake(); }),
       nudge(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  membership.leaveStraysTo(strays);
+  groupRegistry.leaveStraysTo(strays);
   setLogLevel(config.logLevel); // before anybody has something to say
   if (!nudge) {
     throwErrno("cannot create an eventfd", errno);
@@ -35,9 +35,9 @@ EngineState::EngineState(const Config& settings)
 Accelerator& EngineState::needAccelerator() {
   std::call_once(acceleratorMade_, [this] {
     ownAccelerator_ = makeAccelerator(config);
-    ownAccelerator_->onUnused([this] { sweeper.wake(); });
+    ownAccelerator_->onUnused([this] { gpuReclaimer.wake(); });
     accelerator_.store(ownAccelerator_.get(), std::memory_order_release);
-    sweeper.start();
+    gpuReclaimer.start();
   });
   return *ownAccelerator_;
 }
@@ -59,7 +59,7 @@ void EngineState::retireFailed() {
 std::shared_ptr<Group> EngineState::groupUsing(
     const PeerChannel& channel,
     int& rank) const {
-  for (const auto& group : membership.all()) {
+  for (const auto& group : groupRegistry.all()) {
     for (rank = 0; rank < group->size(); ++rank) {
       if (!group->closed() && group->link(rank).channel.get() == &channel) {
         return group;
@@ -73,7 +73,7 @@ std::shared_ptr<PeerChannel> EngineState::makeChannel(
     PeerIdentity peer,
     uint64_t unexpectedLimit) {
   return std::make_shared<PeerChannel>(
-      membership,
+      groupRegistry,
       completions,
       regions,
       Outbound::Limits{

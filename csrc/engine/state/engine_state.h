@@ -8,13 +8,13 @@
 #include "base/config.h"
 #include "engine/one_sided/region.h"
 #include "engine/peer/channel_table.h"
-#include "engine/peer/membership.h"
+#include "engine/peer/group_registry.h"
 #include "engine/progress/completions.h"
 #include "engine/progress/engine_mutex.h"
-#include "engine/progress/sleeper.h"
+#include "engine/progress/epoll_waiter.h"
 #include "engine/state/closer.h"
-#include "engine/state/enroller.h"
-#include "engine/state/sweeper.h"
+#include "engine/state/gpu_reclaimer.h"
+#include "engine/state/registration_thread.h"
 #include "interface/accelerator.h"
 #include "transports/transports.h"
 
@@ -33,11 +33,11 @@ struct EngineState {
   EngineMutex mutex;
   // Guarded by mutex:
   Completions completions;
-  Membership membership{completions, [this] { wakeWireUp(); }};
-  Held strays{completions}; // what groups that are gone left behind
+  GroupRegistry groupRegistry{completions, [this] { wakeWireUp(); }};
+  StreamGate strays{completions}; // what groups that are gone left behind
   Transports transports;
-  Sleeper sleeper; // its own methods are safe from any thread
-  ChannelTable channels{sleeper};
+  EpollWaiter epoll; // its own methods are safe from any thread
+  ChannelTable channels{epoll};
   RegionTable regions;
   // Connections that are over, for the closer: closing one may mean joining
   // threads.
@@ -47,8 +47,8 @@ struct EngineState {
   std::atomic<bool> watchesGpus{false};
 
   // Its own thread; not guarded.
-  Enroller enroller{*this};
-  Sweeper sweeper{*this}; // the same
+  RegistrationThread registrationThread{*this};
+  GpuReclaimer gpuReclaimer{*this}; // the same
   Closer closer{*this}; // of the wire-up thread
 
   // Lets waiting threads see what is done; set once by the engine, before any

@@ -3,7 +3,7 @@
 #include <exception>
 
 #include "base/log.h"
-#include "engine/state/section.h"
+#include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
@@ -17,7 +17,7 @@ struct Part {
 
 std::vector<Part> begin(EngineState& state, const Unprepared& unprepared) {
   std::vector<Part> parts;
-  const Section section(state);
+  const EngineLock lock(state);
   for (const auto& operation : unprepared.operations) {
     if (!operation->done() && operation->keepMemory()) {
       parts.push_back({operation, operation->view(), nullptr});
@@ -36,7 +36,7 @@ void prepareAll(EngineState& state, const Unprepared& unprepared) {
       logDebug(error.what()); // it shows when the memory is used
     }
     {
-      const Section section(state);
+      const EngineLock lock(state);
       operation->preparedBy = unprepared.registrar;
       std::swap(operation->prepared, prepared);
     }

@@ -105,7 +105,7 @@ void Inbound::sendFinish(uint64_t id, FinishStatus status, uint64_t capacity) {
 OperationPtr
 Inbound::takeReceive(ReceivingGroup& group, int source, uint32_t tag) {
   auto receive = group.matcher().takeReceive(source, tag);
-  if (receive != nullptr && receive->half != nullptr) {
+  if (receive != nullptr && receive->holder != nullptr) {
     ready_.miss(*receive);
   }
   return receive;
@@ -229,7 +229,7 @@ void Inbound::refuse(const MessageHeader& header) {
     if (auto landed = ready_.land(header.id); landed.receive) {
       completions_.finish(std::move(landed.receive), {});
     }
-  } else if (header.type == MessageType::kAnnounce) {
+  } else if (header.type == MessageType::kRts) {
     sendFinish(header.id, FinishStatus::kGroupGone);
   }
 }
@@ -305,7 +305,7 @@ void Inbound::startPull(
   const auto pullId = pulls_.insert(std::move(pull));
   receive->stage = Operation::Stage::kPulling;
   receive->transferId = pullId;
-  receive->half = this;
+  receive->holder = this;
   if (arrival.length == 0 || !pulls_.find(pullId)->waiting) {
     fetch(pullId, arrival.remote);
     countOnGpu(group, pullId);
@@ -332,7 +332,7 @@ void Inbound::fetch(uint64_t pullId, RemoteBuffer source) {
       !connection_->pull(pullId, pull.senderId, source, destination);
   if (pull.framed) {
     MessageHeader request;
-    request.type = MessageType::kRequest;
+    request.type = MessageType::kStreamRequest;
     request.id = pull.senderId;
     request.length = pull.arrived;
     request.offset = pullId;

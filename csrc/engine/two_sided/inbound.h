@@ -5,9 +5,9 @@
 #include "base/slab.h"
 #include "engine/gpu/peer_gpus.h"
 #include "engine/progress/completions.h"
+#include "engine/two_sided/advertised_receives.h"
 #include "engine/two_sided/matcher.h"
 #include "engine/two_sided/outbound.h"
-#include "engine/two_sided/ready_receives.h"
 #include "interface/transport.h"
 
 namespace dlslime {
@@ -131,7 +131,7 @@ class Inbound {
   PeerGpus& gpus_;
   Completions& completions_;
   Slab<Pull> pulls_;
-  ReadyReceives ready_;
+  AdvertisedReceives ready_;
   bool mayBePushed_ = false;
   bool severed_ = false;
   uint32_t generation_ = 0; // of the connection

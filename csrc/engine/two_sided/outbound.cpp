@@ -25,7 +25,7 @@ void Outbound::sendTensor(const OperationPtr& operation, Target target) {
   header.source = target.source;
   header.tag = operation->tag();
   header.length = length;
-  operation->half = this;
+  operation->holder = this;
   ++target.counters->sentMessages;
   target.counters->sentBytes += length;
   header.type = MessageType::kEager;
@@ -47,7 +47,7 @@ bool Outbound::announce(Queued& entry) {
     return false;
   }
   auto& header = entry.header;
-  header.type = MessageType::kAnnounce;
+  header.type = MessageType::kRts;
   header.id = exposures_.insert({entry.eager, header});
   const auto operation = std::move(entry.eager);
   ++entry.counters->rendezvousMessages;
@@ -106,7 +106,7 @@ Connection::Push Outbound::tryPush(Queued& entry) {
     result = connection_->push(id, target->memory, view, nextSequence_);
     if (result == Connection::Push::kPosted) {
       auto& announce = pushes_.find(id)->announce;
-      announce.type = MessageType::kAnnounce;
+      announce.type = MessageType::kRts;
       announce.sequence = nextSequence_;
       operation->stage = Operation::Stage::kPushing;
       operation->transferId = id;
@@ -172,9 +172,8 @@ bool Outbound::trySend(Queued& entry) {
     return true;
   }
   // Not there any more: a peer that answers what it has not been told.
-  const auto* const exposure = header.type == MessageType::kAnnounce
-      ? exposures_.find(header.id)
-      : nullptr;
+  const auto* const exposure =
+      header.type == MessageType::kRts ? exposures_.find(header.id) : nullptr;
   if (exposure != nullptr) {
     countSent(*exposure->operation);
   } else {

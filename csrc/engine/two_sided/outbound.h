@@ -8,7 +8,7 @@
 #include "engine/gpu/staging.h"
 #include "engine/progress/completions.h"
 #include "engine/two_sided/counters.h"
-#include "engine/two_sided/push_targets.h"
+#include "engine/two_sided/peer_advertisements.h"
 #include "interface/transport.h"
 
 namespace dlslime {
@@ -101,7 +101,7 @@ class Outbound {
   void onFinish(const MessageHeader& header);
   void onRequest(const MessageHeader& header);
   void onCredit(const MessageHeader& header);
-  // kReady, kRetract: where our next message of a tag may be written.
+  // kRtr, kRetract: where our next message of a tag may be written.
   void onReady(const MessageHeader& header);
   void onRetract(const MessageHeader& header);
   void onReshare(const MessageHeader& header);
@@ -201,7 +201,7 @@ class Outbound {
   std::deque<Stream> streams_;
   std::set<uint64_t> shown_; // allocations of GPUs that the peer knows of,
   Accelerator* gpus_ = nullptr; // and whose those are
-  PushTargets targets_;
+  PeerAdvertisements targets_;
   Slab<Pushing> pushes_;
   std::vector<Recent> recent_{kRecent}; // by sequence number, modulo
 };

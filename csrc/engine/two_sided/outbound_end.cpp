@@ -61,7 +61,7 @@ Status Outbound::unreadable(const Operation& operation, Fault fault) {
 // memory; the receiver is told when a receive of its meets it.
 void Outbound::announceFailed(Queued& entry, Fault fault) {
   auto& header = entry.header;
-  header.type = MessageType::kAnnounce;
+  header.type = MessageType::kRts;
   header.id = exposures_.insert({});
   const auto operation = std::move(entry.eager);
   setRemote(header, {0, {}, RemoteBuffer::kUnreachable});

@@ -57,7 +57,7 @@ void Outbound::endPushes(uint64_t peerLast) {
       continue;
     }
     if (!operation->cancelStatus.ok()) {
-      announce.type = MessageType::kNothing;
+      announce.type = MessageType::kNop;
       unconfirmed_.push_back({announce, {}});
       const auto why = operation->cancelStatus;
       completions_.finish(std::move(operation), why);
@@ -105,12 +105,11 @@ void Outbound::exposeAgain() {
 
 // Of a message that is still to be sent.
 void Outbound::renew(MessageHeader& header) {
-  if (header.type == MessageType::kReady ||
+  if (header.type == MessageType::kRtr ||
       header.type == MessageType::kResolved) { // which is asked for again
-    header.type = MessageType::kNothing;
+    header.type = MessageType::kNop;
   } else if (
-      header.type == MessageType::kAnnounce ||
-      header.type == MessageType::kMoved) {
+      header.type == MessageType::kRts || header.type == MessageType::kMoved) {
     if (auto* const exposure = exposures_.find(header.id)) {
       setRemote(header, remoteOf(exposure->announce));
       exposure->moved = false; // this tells it

@@ -84,25 +84,25 @@ RailMemory::Regions RailMemory::of(const EnrolledMemory& memory) const {
 }
 
 // One NIC that can't take it leaves the others.
-std::shared_ptr<const void> RailRegistrar::enroll(MemoryView view) {
-  auto enrolled = std::make_shared<EnrolledMemory>();
+std::shared_ptr<const void> RailRegistrar::registerRegion(MemoryView view) {
+  auto registration = std::make_shared<EnrolledMemory>();
   Status problem;
   for (const auto& nic : nics_) {
     try {
-      enrolled->regions[nic.get()] = view.onDevice()
+      registration->regions[nic.get()] = view.onDevice()
           ? nic->gpuMemory().make(view)
           : std::make_shared<MemoryRegion>(nic->domain(), view);
     } catch (const Error& error) {
       problem = error.status();
     }
   }
-  if (enrolled->regions.empty()) {
+  if (registration->regions.empty()) {
     throw Error(problem);
   }
   if (!problem.ok()) {
     logWarning(problem.message() + "; transfers go by other NICs");
   }
-  return enrolled;
+  return registration;
 }
 
 MemoryUse RailRegistrar::memoryUse() {

@@ -57,7 +57,7 @@ class RailRegistrar final : public MemoryRegistrar {
  public:
   explicit RailRegistrar(std::vector<NicPtr> nics) : nics_(std::move(nics)) {}
   std::shared_ptr<const void> prepare(MemoryView view) override;
-  std::shared_ptr<const void> enroll(MemoryView view) override;
+  std::shared_ptr<const void> registerRegion(MemoryView view) override;
   MemoryUse memoryUse() override;
   void trim() override;
   void dropFreed() override;

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/log.h"
-#include "base/said_once.h"
+#include "base/log_once.h"
 #include "base/status.h"
 
 namespace dlslime::rdma {
@@ -31,7 +31,7 @@ class RailProblems {
     if (!anyLeft) {
       throw Error(ErrorCode::kUnavailable, text_);
     }
-    static auto* const said = new SaidOnce; // for threads that outlast main()
+    static auto* const said = new LogOnce; // for threads that outlast main()
     if (said->isNew(text_)) {
       logWarning(text_ + "; RDMA goes by other queue pairs");
     }

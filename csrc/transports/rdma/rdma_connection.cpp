@@ -226,18 +226,18 @@ bool RdmaConnection::pull(
   return true;
 }
 
-RemoteBuffer RdmaConnection::reach(MemoryView view, const void* enrolled) {
-  if (enrolled == nullptr) {
+RemoteBuffer RdmaConnection::reach(MemoryView view, const void* registration) {
+  if (registration == nullptr) {
     return {}; // no key: it goes in messages
   }
   reached_ = true;
-  const auto& memory = *static_cast<const EnrolledMemory*>(enrolled);
+  const auto& memory = *static_cast<const EnrolledMemory*>(registration);
   return RailMemory::remote(regions_.of(memory), view);
 }
 
-bool RdmaConnection::direct(const RemoteBuffer& there, const void* enrolled)
+bool RdmaConnection::direct(const RemoteBuffer& there, const void* registration)
     const {
-  const auto* const memory = static_cast<const EnrolledMemory*>(enrolled);
+  const auto* const memory = static_cast<const EnrolledMemory*>(registration);
   return std::any_of(rails_.begin(), rails_.end(), [&](const auto& rail) {
     return there.keys[rail->peerNicNumber] != 0 &&
         (memory == nullptr || memory->regions.contains(rail->nic.get()));
@@ -245,7 +245,7 @@ bool RdmaConnection::direct(const RemoteBuffer& there, const void* enrolled)
 }
 
 void RdmaConnection::start(const TransferWork& work) {
-  const auto& memory = *static_cast<const EnrolledMemory*>(work.enrolled);
+  const auto& memory = *static_cast<const EnrolledMemory*>(work.registration);
   bulk_.startTransfer(work, regions_.of(memory));
   beginBatch();
   postBulk();

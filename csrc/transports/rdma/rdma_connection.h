@@ -77,8 +77,9 @@ class RdmaConnection final : public Connection {
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
-  bool direct(const RemoteBuffer& there, const void* enrolled) const override;
-  RemoteBuffer reach(MemoryView view, const void* enrolled) override;
+  bool direct(const RemoteBuffer& there, const void* registration)
+      const override;
+  RemoteBuffer reach(MemoryView view, const void* registration) override;
   void start(const TransferWork& work) override;
   void stop(uint64_t transferId) override;
   void beginBatch() override;

@@ -51,7 +51,7 @@ struct Stuck {
     joined.group = group->id();
     joined.source = 1;
     joined.id = 7;
-    process.membership.onMembership(channel, joined);
+    process.groupRegistry.onGroupMessage(channel, joined);
     local =
         process.regions.add({memory.data(), memory.size()}, "local", nullptr);
   }
@@ -75,7 +75,7 @@ struct Stuck {
     resolved.id = region;
     resolved.length = memory.size();
     resolved.address = 0x1000;
-    channel->transfers().onResolved(resolved);
+    channel->initiator().onResolved(resolved);
     process.settle();
   }
   void cancel(const OperationPtr& operation) {
@@ -249,12 +249,12 @@ std::function<void()> memoryGivenBack(size_t count) {
   stuck->connection->full = true;
   tell(MessageType::kResolve, read, read.id);
   for (size_t id = 0; id < count; ++id) {
-    tell(MessageType::kFetch, read, id);
+    tell(MessageType::kGetRequest, read, id);
   }
   return [tell, count, stuck, handle = other->handle(), other] {
     for (size_t i = 0; i < count; ++i) {
       tell(MessageType::kResolve, handle, handle.id);
-      tell(MessageType::kForgotten, handle, handle.id);
+      tell(MessageType::kKeyRevoked, handle, handle.id);
     }
     EXPECT_TRUE(stuck->channel->alive());
   };
@@ -270,7 +270,7 @@ std::function<void()> regionsToEnroll(size_t count) {
   }
   return [stuck, all] {
     for (const auto& region : all) {
-      stuck->process.regions.enrollLater(region, nullptr);
+      stuck->process.regions.registerLater(region, nullptr);
     }
     stuck->process.regions.takeWanted();
   };

@@ -71,11 +71,11 @@ TEST_F(EngineGuests, WhoIsOneTooManyIsToldSoAndMayComeLater) {
   }
   const auto tooMany = come();
   expectText(tell(*other, *tooMany, 1), "1024", "has been closed");
-  const auto guests = hub.accept();
-  EXPECT_EQ(guests.size(), size_t(kMostWaiting));
+  const auto acceptQueue = hub.accept();
+  EXPECT_EQ(acceptQueue.size(), size_t(kMostWaiting));
   const auto later = come();
   EXPECT_TRUE(tell(*other, *later, 1).ok());
-  for (const auto& guest : guests) {
+  for (const auto& guest : acceptQueue) {
     here->leave(*guest);
   }
 }
@@ -83,8 +83,8 @@ TEST_F(EngineGuests, WhoIsOneTooManyIsToldSoAndMayComeLater) {
 TEST_F(EngineGuests, AcceptedGuestsOfOneProcessAreBoundedToo) {
   Hub hub(here, {});
   std::vector<std::unique_ptr<Endpoint>> all;
-  std::vector<std::shared_ptr<Group>> guests;
-  while (guests.size() < kMostOfOne) {
+  std::vector<std::shared_ptr<Group>> acceptQueue;
+  while (acceptQueue.size() < kMostOfOne) {
     std::vector<BufferPtr> sent;
     for (int i = 0; i < kMostWaiting; ++i) {
       all.push_back(endpointOf(other));
@@ -95,7 +95,7 @@ TEST_F(EngineGuests, AcceptedGuestsOfOneProcessAreBoundedToo) {
       ASSERT_TRUE(other->wait(*one, deadlineAfter(milliseconds(60000))));
       ASSERT_TRUE(one->status().ok()) << one->status().message();
     }
-    std::ranges::move(hub.accept(), std::back_inserter(guests));
+    std::ranges::move(hub.accept(), std::back_inserter(acceptQueue));
   }
   const auto tooMany = endpointOf(other);
   tooMany->connect(hub.address());
@@ -107,7 +107,7 @@ TEST_F(EngineGuests, AcceptedGuestsOfOneProcessAreBoundedToo) {
     return tell(*other, *later, 1).ok();
   };
   EXPECT_TRUE(eventually(again));
-  for (const auto& guest : guests) {
+  for (const auto& guest : acceptQueue) {
     here->leave(*guest);
   }
 }

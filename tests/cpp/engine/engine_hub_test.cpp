@@ -16,14 +16,14 @@ class EngineHub : public ::testing::Test {
   }
   // Who comes to the hub next.
   std::shared_ptr<Group> guest() {
-    std::vector<std::shared_ptr<Group>> guests;
+    std::vector<std::shared_ptr<Group>> acceptQueue;
     EXPECT_TRUE(eventually([&] {
       here->poke();
-      guests = hub.accept();
-      return !guests.empty();
+      acceptQueue = hub.accept();
+      return !acceptQueue.empty();
     }));
-    EXPECT_EQ(guests.size(), 1U);
-    return guests.empty() ? nullptr : guests[0];
+    EXPECT_EQ(acceptQueue.size(), 1U);
+    return acceptQueue.empty() ? nullptr : acceptQueue[0];
   }
   std::unique_ptr<Endpoint> come(const std::shared_ptr<Engine>& from) {
     auto endpoint = std::make_unique<Endpoint>(from, Endpoint::Options{});

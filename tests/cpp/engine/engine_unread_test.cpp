@@ -50,7 +50,7 @@ class EngineUnread : public ::testing::Test {
     hub = std::make_unique<Hub>(here, dlslime::Endpoint::Options{});
   }
   ~EngineUnread() override {
-    for (const auto& guest : guests) {
+    for (const auto& guest : acceptQueue) {
       here->leave(*guest);
     }
   }
@@ -64,12 +64,12 @@ class EngineUnread : public ::testing::Test {
         [&] {
           here->poke();
           for (auto& guest : hub->accept()) {
-            guests.push_back(std::move(guest));
+            acceptQueue.push_back(std::move(guest));
           }
-          return guests.size() >= expected;
+          return acceptQueue.size() >= expected;
         },
         3);
-    return guests.size();
+    return acceptQueue.size();
   }
   ::testing::AssertionResult holds(Group& guest, size_t bytes, unsigned seed) {
     const auto received = makeReceive(1, kTag, bytes);
@@ -85,7 +85,7 @@ class EngineUnread : public ::testing::Test {
   LogCapture log;
   std::shared_ptr<Engine> here;
   std::unique_ptr<Hub> hub;
-  std::vector<std::shared_ptr<Group>> guests;
+  std::vector<std::shared_ptr<Group>> acceptQueue;
 };
 
 TEST_F(EngineUnread, OutlivesItsSenderWhenTheNextOneComes) {
@@ -98,8 +98,8 @@ TEST_F(EngineUnread, OutlivesItsSenderWhenTheNextOneComes) {
   Visitor second(std::make_shared<Engine>(Config{}), *hub);
   ASSERT_TRUE(second.tell(1000, 2).ok());
   ASSERT_EQ(takeAll(2), 2U) << "who has left is forgotten";
-  EXPECT_TRUE(holds(*guests[0], 1000, 1));
-  EXPECT_TRUE(holds(*guests[1], 1000, 2));
+  EXPECT_TRUE(holds(*acceptQueue[0], 1000, 1));
+  EXPECT_TRUE(holds(*acceptQueue[1], 1000, 2));
 }
 
 TEST_F(EngineUnread, IsInTheOrderInWhichTheSameOneCameAgain) {
@@ -112,8 +112,8 @@ TEST_F(EngineUnread, IsInTheOrderInWhichTheSameOneCameAgain) {
   }
   ASSERT_EQ(takeAll(5), 5U) << "who has left is forgotten";
   for (unsigned i = 0; i < 5; ++i) {
-    EXPECT_TRUE(holds(*guests[i], 100, i)) << i;
-    EXPECT_TRUE(holds(*guests[i], 100, i + 10)) << i;
+    EXPECT_TRUE(holds(*acceptQueue[i], 100, i)) << i;
+    EXPECT_TRUE(holds(*acceptQueue[i], 100, i + 10)) << i;
   }
 }
 
@@ -163,7 +163,7 @@ TEST_F(EngineUnread, IsBoundedInBytesAndTheNextOneIsTold) {
       << refused.message();
   ASSERT_EQ(takeAll(taken), taken);
   for (unsigned i = 0; i < taken; ++i) {
-    EXPECT_TRUE(holds(*guests[i], kEach, i)) << i;
+    EXPECT_TRUE(holds(*acceptQueue[i], kEach, i)) << i;
   }
   Visitor next(std::make_shared<Engine>(Config{}), *hub);
   EXPECT_TRUE(next.tell(kEach, 1).ok()) << "there is room again";

@@ -183,7 +183,7 @@ void Cycle::traffic() {
   for (int rank = 0; rank < 2; ++rank) {
     registerMemory(rank);
   }
-  transfers();
+  initiator();
   for (int rank = 0; rank < 2; ++rank) {
     deregister(rank);
   }
@@ -229,7 +229,7 @@ void Cycle::registerMemory(int rank) {
   });
 }
 
-void Cycle::transfers() {
+void Cycle::initiator() {
   if (sides_[0].region && sides_[1].region) {
     transfer(Operation::Kind::kRead, 0, 300000);
     transfer(Operation::Kind::kWrite, 400000, 300000);

@@ -79,7 +79,7 @@ class Cycle {
   void traffic();
   void message(int from, size_t size, uint32_t tag);
   void registerMemory(int rank);
-  void transfers();
+  void initiator();
   void transfer(Operation::Kind kind, int64_t at, int64_t size);
   void deregister(int rank);
   void end(int rank);

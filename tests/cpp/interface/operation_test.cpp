@@ -40,7 +40,7 @@ TEST(OperationTest, CallbackRunsOnceWhenItEnds) {
   EXPECT_EQ(calls, 1);
 }
 
-struct CountedHold final : Accelerator::Hold {
+struct CountedHold final : Accelerator::StreamBlock {
   void release() override {
     ++released;
   }

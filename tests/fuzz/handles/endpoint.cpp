@@ -3,7 +3,7 @@
 #include "engine/endpoint.h"
 
 #include "base/random.h"
-#include "engine/peer/membership.h"
+#include "engine/peer/group_registry.h"
 #include "fuzz.h"
 
 namespace dlslime {
@@ -12,7 +12,7 @@ namespace {
 // The engine of this process, as far as an endpoint asks it for anything.
 struct RecordingEngine {
   Completions completions;
-  Membership membership{completions, [] {}};
+  GroupRegistry groupRegistry{completions, [] {}};
   AddressRecord own;
   int paired = 0;
 };
@@ -33,10 +33,10 @@ RecordingEngine& recording() {
 // Instead of engine.cpp's.
 std::shared_ptr<Group> Engine::join(GroupOptions options) {
   options.rendezvous->set(addressKey(options.rank), encode(recording().own));
-  return recording().membership.add(1, std::move(options));
+  return recording().groupRegistry.add(1, std::move(options));
 }
 void Engine::leave(Group& group) {
-  recording().membership.remove(group);
+  recording().groupRegistry.remove(group);
 }
 void Engine::pair(
     Group& group,

@@ -81,7 +81,7 @@ class Victim {
     for (const auto* const wire : {badWire, goodWire}) {
       for (const auto& header : wire->sent) {
         known.push_back(header.id);
-        known.push_back(header.offset); // kRequest's pull
+        known.push_back(header.offset); // kStreamRequest's pull
       }
     }
     for (const auto& pull : badWire->pulls) {
@@ -141,8 +141,8 @@ class Victim {
     header.key = input.number<uint8_t>();
     return header;
   }
-  // Pieces of our memory, as kFetch and kPut have them, bytes of the input, and
-  // others behind them.
+  // Pieces of our memory, as kGetRequest and kPut have them, bytes of the
+  // input, and others behind them.
   Bytes somePayload() {
     ByteWriter payload;
     for (auto pieces = input.below(6); pieces > 0; --pieces) {
@@ -256,7 +256,7 @@ class Victim {
         endSomePush();
         break;
       case 7:
-        bad->lender().recall(*own[input.below(own.size())]);
+        bad->target().recall(*own[input.below(own.size())]);
         break;
       default:
         inject();

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/said_once.h"
+#include "base/log_once.h"
 #include "interface/accelerator.h"
 #include "transports/rdma/device/handles.h"
 
@@ -59,7 +59,7 @@ class GpuRegistrations {
   std::mutex mutex_;
   // Guarded by mutex_, and no region is freed while it is held:
   std::map<Extent, Entry> entries_;
-  SaidOnce said_;
+  LogOnce said_;
 };
 
 } // namespace dlslime::rdma

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/config.h"
-#include "base/said_once.h"
+#include "base/log_once.h"
 #include "transports/rdma/device/gid.h"
 #include "transports/rdma/device/gpu_registrations.h"
 #include "transports/rdma/device/handles.h"
@@ -93,7 +93,7 @@ class Nic {
   void setDistance(Distance distance) {
     distance_.store(distance, std::memory_order_relaxed);
   }
-  SaidOnce& said() { // what was logged of it; any thread
+  LogOnce& said() { // what was logged of it; any thread
     return said_;
   }
   uint64_t bitsPerSecond() const {
@@ -126,7 +126,7 @@ class Nic {
   uint64_t bitsPerSecond_ = 0;
   std::atomic<const char*> whyLost_{""};
   std::atomic<uint32_t> losses_{0};
-  SaidOnce said_;
+  LogOnce said_;
 };
 using NicPtr = std::shared_ptr<Nic>;
 

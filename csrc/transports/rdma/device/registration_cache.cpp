@@ -47,7 +47,7 @@ MemoryRegionPtr RegistrationCache::passing(MemoryView view) const {
   return nullptr;
 }
 
-RegistrationCache::Held RegistrationCache::hold(
+RegistrationCache::StreamGate RegistrationCache::hold(
     MemoryView range,
     MemoryRegionPtr region) {
   auto held = std::make_shared<const MemoryRegionPtr>(std::move(region));

@@ -53,10 +53,10 @@ class RegistrationCache final
   // A registration that ends with what it was made for. Connections may hold
   // the region longer than that, when its memory may be another's by then: so
   // it is found only while who holds `held` does.
-  using Held = std::shared_ptr<const MemoryRegionPtr>;
+  using StreamGate = std::shared_ptr<const MemoryRegionPtr>;
   struct Passing {
     MemoryView range;
-    Held::weak_type held;
+    StreamGate::weak_type held;
   };
   using Entries = std::list<Entry>; // least recently used first
   using Dropped = std::vector<MemoryRegionPtr>;
@@ -68,7 +68,7 @@ class RegistrationCache final
   MemoryRegionPtr make(MemoryView range);
   MemoryRegionPtr keep(MemoryView range, MemoryRegionPtr region);
   MemoryRegionPtr passing(MemoryView view) const;
-  Held hold(MemoryView range, MemoryRegionPtr region);
+  StreamGate hold(MemoryView range, MemoryRegionPtr region);
   Met meet(MemoryOwner& owner);
   void onEnd(MemoryView allocation);
   void shrink(Limits limits, Dropped& dropped);

@@ -139,7 +139,7 @@ TEST_P(EngineGpu, AStreamGoesOnWhenTheMessageIsThere) {
     const auto bytes = pattern(size);
     const auto target = other.memory(size), read = other.memory(size);
     const auto receive = other.receive(node(1), 0, 5, target);
-    ASSERT_TRUE(node(1).engine->holdStream(other.place(), *receive));
+    ASSERT_TRUE(node(1).engine->blockStream(other.place(), *receive));
     other.copy(read, target);
     std::this_thread::sleep_for(kMoment);
     EXPECT_FALSE(other.idle());
@@ -153,7 +153,7 @@ TEST_P(EngineGpu, AStreamGoesOnWhenTheMessageIsThere) {
 
 TEST_P(EngineGpu, AStreamIsLetGoWhenItsMessageFails) {
   const auto receive = other.receive(node(1), 0, 5, other.memory(100));
-  ASSERT_TRUE(node(1).engine->holdStream(other.place(), *receive));
+  ASSERT_TRUE(node(1).engine->blockStream(other.place(), *receive));
   node(0).send(1, 6, Bytes(1)); // they are connected: one is told of the end
   ASSERT_TRUE(endsWell(*node(1).receive(0, 6, 1)));
   EXPECT_FALSE(other.idle());

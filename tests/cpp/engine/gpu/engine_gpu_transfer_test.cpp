@@ -118,7 +118,7 @@ TEST_P(EngineGpuTransfer, AStreamWaitsForIt) {
   auto here = region(0, true, 1), there = region(1, true, 2);
   const auto result = one.memory(kSize);
   const auto read = here.read(1, there, {{0, 0, kSize}});
-  ASSERT_TRUE(node(0).engine->holdStream(one.place(), *read));
+  ASSERT_TRUE(node(0).engine->blockStream(one.place(), *read));
   one.copy(result, here.view());
   EXPECT_TRUE(eventually([&] { return one.idle(); }));
   EXPECT_TRUE(one.content(result) == there.first());

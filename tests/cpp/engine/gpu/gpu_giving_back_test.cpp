@@ -55,7 +55,7 @@ TEST_F(GpuProcess, NothingIsUnmappedWhileAStreamIsHeldBack) {
   constexpr milliseconds kLonger{1500}; // than it takes to be looked for
   ChildProcess child("gpu echo", {folder.path(), "3"});
   const auto held = gpu.receive(node, 1, kTurn, target);
-  ASSERT_TRUE(node.engine->holdStream(gpu.place(), *held));
+  ASSERT_TRUE(node.engine->blockStream(gpu.place(), *held));
   GpuSide other(fake, 0); // a stream that is not
   const auto turnOfOther = [&] {
     const auto back = other.receive(node, 1, kBack, target);

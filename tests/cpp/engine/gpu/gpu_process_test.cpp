@@ -146,7 +146,7 @@ TEST_F(GpuProcess, APeerThatIsKilledLeavesNothingMapped) {
   const auto report = node.engine->report(*node.group).at(0);
   EXPECT_EQ(report.counters.cudaIpcMessages, 1U); // so it was mapped
   const auto waiting = gpu.receive(node, 1, kTurn, target);
-  ASSERT_TRUE(node.engine->holdStream(gpu.place(), *waiting));
+  ASSERT_TRUE(node.engine->blockStream(gpu.place(), *waiting));
   child.signal(SIGKILL);
   ASSERT_TRUE(eventually([&] { return waiting->done(); }));
   EXPECT_EQ(waiting->status().code(), ErrorCode::kPeerFailed)

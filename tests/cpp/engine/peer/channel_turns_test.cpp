@@ -11,7 +11,7 @@ class ChannelTurns : public ScriptedChannel {
  protected:
   ChannelTurns() : send(GuardedOperation::send(1, 5, pattern(4 << 20))) {
     endpoint.send(*group, send);
-    auto request = message(MessageType::kRequest, 5);
+    auto request = message(MessageType::kStreamRequest, 5);
     request.id = connection->sent.back().id;
     deliver(request);
     const auto region =
@@ -19,7 +19,7 @@ class ChannelTurns : public ScriptedChannel {
     lend(region);
     const FramePiece piece{0, memory.size()};
     const auto bytes = std::as_bytes(std::span(&piece, 1));
-    auto fetch = message(MessageType::kFetch, 0);
+    auto fetch = message(MessageType::kGetRequest, 0);
     fetch.id = 9;
     fetch.offset = region->handle().id;
     connection->mostPerPoll = 1;
@@ -40,7 +40,7 @@ TEST_F(ChannelTurns, LargeMessageAndReadOfThePeerGoOutInTurn) {
     channel->poll();
   }
   EXPECT_GE(countSent(MessageType::kData), 9U);
-  EXPECT_GE(countSent(MessageType::kChunk), 9U);
+  EXPECT_GE(countSent(MessageType::kGetData), 9U);
 }
 
 TEST_F(ChannelTurns, SmallMessagesThatWaitForRoomLeaveTheRestToBoth) {
@@ -52,7 +52,7 @@ TEST_F(ChannelTurns, SmallMessagesThatWaitForRoomLeaveTheRestToBoth) {
   }
   EXPECT_EQ(countSent(MessageType::kEager), 20U);
   EXPECT_GE(countSent(MessageType::kData), 9U);
-  EXPECT_GE(countSent(MessageType::kChunk), 9U);
+  EXPECT_GE(countSent(MessageType::kGetData), 9U);
 }
 
 } // namespace

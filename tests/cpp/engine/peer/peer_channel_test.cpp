@@ -22,7 +22,7 @@ class PushingChannelTest : public ScriptedChannel {
   PushingChannelTest() : ScriptedChannel(true) {}
   // A send that is being written where the peer wants it.
   GuardedPtr pushed() {
-    auto ready = message(MessageType::kReady, 5);
+    auto ready = message(MessageType::kRtr, 5);
     ready.length = 1000;
     deliver(ready);
     auto send = GuardedOperation::send(1, 5, pattern(1000));
@@ -70,7 +70,7 @@ struct NoRegistrar final : MemoryRegistrar {
   std::shared_ptr<const void> prepare(MemoryView /*view*/) override {
     return nullptr;
   }
-  std::shared_ptr<const void> enroll(MemoryView /*view*/) override {
+  std::shared_ptr<const void> registerRegion(MemoryView /*view*/) override {
     return nullptr;
   }
 };
@@ -184,7 +184,7 @@ TEST_F(PushingChannelTest, PushThatWasLostBeforeTheFailureIsLetGoWithIt) {
 // messages before it took.
 TEST_F(PeerChannelTest, QueuedMessageIsAnnouncedOnlyIfItsTurnFindsNoCredit) {
   const size_t size = 16 * 1024;
-  while (countSent(MessageType::kAnnounce) == 0) {
+  while (countSent(MessageType::kRts) == 0) {
     endpoint.send(*group, GuardedOperation::send(1, 0, pattern(size)));
   }
   const uint64_t eager = countSent(MessageType::kEager);
@@ -201,7 +201,7 @@ TEST_F(PeerChannelTest, QueuedMessageIsAnnouncedOnlyIfItsTurnFindsNoCredit) {
   endpoint.poll();
   EXPECT_TRUE(queued->done());
   EXPECT_EQ(countSent(MessageType::kEager), eager + 1);
-  EXPECT_EQ(countSent(MessageType::kAnnounce), 2U);
+  EXPECT_EQ(countSent(MessageType::kRts), 2U);
 }
 
 TEST_F(PeerChannelTest, PostsAfterFailureEndAtOnce) {
@@ -344,8 +344,8 @@ TEST_F(PeerChannelTest, ConnectionStaysWhileACopyRunsOutsideOfTheLock) {
   CopyJob job;
   ASSERT_TRUE(channel->claimCopy(job));
   // Meanwhile another thread sees the peer's end, and drops what is idle.
-  Sleeper sleeper;
-  ChannelTable table(sleeper);
+  EpollWaiter epoll;
+  ChannelTable table(epoll);
   table.add({}, {}, channel, std::nullopt);
   channel->fail(kBroken);
   std::vector<ChannelTable::Retired> closed;
@@ -371,7 +371,7 @@ TEST_F(PeerChannelTest, EagerMessageOfAnUnknownGroupGivesItsCreditBack) {
 }
 
 TEST_F(PeerChannelTest, AnnouncedMessageOfAnUnknownGroupIsRefused) {
-  auto announce = message(MessageType::kAnnounce, 0);
+  auto announce = message(MessageType::kRts, 0);
   announce.group = 999;
   announce.id = 1234;
   deliver(announce);
@@ -381,7 +381,7 @@ TEST_F(PeerChannelTest, AnnouncedMessageOfAnUnknownGroupIsRefused) {
 }
 
 TEST_F(PeerChannelTest, AnnouncedMessagesOfAClosedGroupAreRefused) {
-  auto announce = message(MessageType::kAnnounce, 0);
+  auto announce = message(MessageType::kRts, 0);
   announce.id = 1;
   deliver(announce);
   group->close(Status(ErrorCode::kCancelled, "over"));

@@ -46,7 +46,7 @@ class PlacedMessages : public ScriptedChannel {
     ++sequence;
   }
   void expectAnswer(FinishStatus status) {
-    ASSERT_EQ(countSent(MessageType::kSettled), 1U);
+    ASSERT_EQ(countSent(MessageType::kPutAck), 1U);
     EXPECT_EQ(connection->sent.back().id, 5U);
     EXPECT_EQ(connection->sent.back().status, status);
   }
@@ -91,7 +91,7 @@ TEST_F(PlacedMessages, WritesThatFailAreBoundedAndNoneIsCalledGood) {
 
 TEST_F(PlacedMessages, WritesThatFailedAreForgottenWithTheirRegion) {
   part(5, Fault::kReadOnly);
-  auto forgotten = message(MessageType::kForgotten, 0);
+  auto forgotten = message(MessageType::kKeyRevoked, 0);
   forgotten.id = region->handle().id;
   deliver(forgotten);
   EXPECT_EQ(region->lent, 0U);

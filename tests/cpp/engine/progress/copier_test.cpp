@@ -12,7 +12,7 @@
 #include <mutex>
 #include <thread>
 
-#include "base/keep.h"
+#include "base/leak_on_purpose.h"
 #include "fakes/child_process.h"
 #include "fakes/peers/file_rendezvous.h"
 #include "fakes/peers/scripted_channel.h"
@@ -81,7 +81,7 @@ class CopierTest : public ::testing::Test {
   // Kept by the copies that do not come back.
   Gate& gate = *[] {
     auto made = std::make_shared<Gate>();
-    keepForEver(made);
+    leakOnPurpose(made);
     return made.get();
   }();
   std::mutex mutex;

@@ -46,7 +46,7 @@ class ProgressTest : public ::testing::Test {
   ~ProgressTest() override {
     progress.stop();
   }
-  // What a Section does on its way out.
+  // What an EngineLock does on its way out.
   void complete(Operation& operation) {
     operation.settle({});
     progress.notifyDone();
@@ -62,8 +62,8 @@ class ProgressTest : public ::testing::Test {
   }
 
   ScriptedSource source;
-  Sleeper sleeper;
-  Progress progress{source, sleeper, microseconds(0)};
+  EpollWaiter epoll;
+  Progress progress{source, epoll, microseconds(0)};
 };
 
 TEST_F(ProgressTest, WaitReturnsAtOnceForWhatIsDone) {
@@ -91,8 +91,8 @@ TEST_F(ProgressTest, WaitWithAPassedDeadlineStillLooksOnce) {
 TEST(ProgressNews, WithoutEndHoldsUpNoDeadline) {
   ScriptedSource source;
   source.news = true;
-  Sleeper sleeper;
-  Progress progress(source, sleeper, microseconds(0));
+  EpollWaiter epoll;
+  Progress progress(source, epoll, microseconds(0));
   const auto operation = makeSend(0, 0, {});
   EXPECT_FALSE(progress.wait(*operation, deadlineAfter(milliseconds(10))));
 }
@@ -100,9 +100,9 @@ TEST(ProgressNews, WithoutEndHoldsUpNoDeadline) {
 TEST(ProgressNews, WithoutEndHidesNoDeathAndHoldsUpNoStop) {
   ScriptedSource source;
   source.news = true;
-  Sleeper sleeper;
+  EpollWaiter epoll;
   Progress progress(
-      source, sleeper, microseconds(0), Progress::kMostSpin, kAnHour);
+      source, epoll, microseconds(0), Progress::kMostSpin, kAnHour);
   progress.start();
   progress.attend();
   EXPECT_TRUE(eventually([&] { return source.steps > 10000; }));
@@ -113,8 +113,8 @@ TEST(ProgressNews, WithoutEndHidesNoDeathAndHoldsUpNoStop) {
 // No thread but the caller's: nothing else sleeps.
 TEST(ProgressSpin, WaiterStaysAwakeForWhatEndsSoon) {
   ScriptedSource source;
-  Sleeper sleeper;
-  Progress progress(source, sleeper, microseconds(1), kAnHour);
+  EpollWaiter epoll;
+  Progress progress(source, epoll, microseconds(1), kAnHour);
   const auto operation = makeSend(0, 0, {});
   int asked = 0;
   source.onEndsSoon = [&] {
@@ -131,13 +131,13 @@ TEST(ProgressSpin, WaiterStaysAwakeForWhatEndsSoon) {
 
 TEST(ProgressSpin, WaiterSleepsWhenWhatShouldEndSoonDoesNot) {
   ScriptedSource source;
-  Sleeper sleeper;
-  Progress progress(source, sleeper, microseconds(1));
+  EpollWaiter epoll;
+  Progress progress(source, epoll, microseconds(1));
   const auto operation = makeSend(0, 0, {});
   source.onEndsSoon = [] { return true; };
   source.onBeginSleep = [&] {
     operation->settle({});
-    sleeper.kick();
+    epoll.kick();
   };
   EXPECT_TRUE(progress.wait(*operation, deadlineAfter(kAnHour)));
   EXPECT_EQ(source.sleeps, 1);
@@ -155,15 +155,15 @@ TEST_F(
   untilAsleep();
   complete(*operation);
   EXPECT_TRUE(soon(returned, 1)) << "it sleeps on, over a finished operation";
-  sleeper.kick();
+  epoll.kick();
   waiter.join();
 }
 
 // No thread but the caller's: nobody else wakes it.
 TEST(ProgressSpin, CompletionWhileFallingAsleepIsNotMissed) {
   ScriptedSource source;
-  Sleeper sleeper;
-  Progress progress(source, sleeper, microseconds(0));
+  EpollWaiter epoll;
+  Progress progress(source, epoll, microseconds(0));
   const auto operation = makeSend(0, 0, {});
   // Another thread comes first between the waiter's look and its sleep.
   source.onBeginSleep = [&] {
@@ -188,7 +188,7 @@ TEST_F(ProgressTest, AllOfEightWaitersWake) {
   untilAsleep();
   complete(*operation);
   EXPECT_TRUE(soon(returned, 8)) << returned << " of 8 have returned";
-  sleeper.kick();
+  epoll.kick();
   for (auto& waiter : waiters) {
     waiter.join();
   }
@@ -211,10 +211,10 @@ TEST_F(ProgressTest, FollowersTakeOverWhenTheSleepingWaiterTimesOut) {
   // The follower must be the one that sleeps on the descriptors by now, so a
   // kick makes it look, like news from a peer would.
   const int before = source.steps;
-  sleeper.kick();
+  epoll.kick();
   EXPECT_TRUE(eventually([&] { return source.steps > before; }));
   complete(*second);
-  sleeper.kick();
+  epoll.kick();
   EXPECT_TRUE(soon(returned, 1));
   follower.join();
 }
@@ -230,9 +230,9 @@ TEST_F(ProgressTest, BackgroundThreadSleepsWhenNobodyWaits) {
 // them for a whole tick.
 TEST(ProgressTicks, WhatIsToBeToldIsLookedForAtOnce) {
   ScriptedSource source;
-  Sleeper sleeper;
+  EpollWaiter epoll;
   Progress progress(
-      source, sleeper, microseconds(0), Progress::kMostSpin, kAnHour);
+      source, epoll, microseconds(0), Progress::kMostSpin, kAnHour);
   progress.start();
   for (int round = 1; round <= 3; ++round) {
     progress.noteLook();

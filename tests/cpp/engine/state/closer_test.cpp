@@ -4,8 +4,8 @@
 
 #include <thread>
 
+#include "engine/state/engine_lock.h"
 #include "engine/state/engine_state.h"
-#include "engine/state/section.h"
 #include "fakes/peers/scripted_connection.h"
 
 namespace dlslime::testing {
@@ -23,7 +23,7 @@ class CloserTest : public ::testing::Test {
       return onClose(atOnce);
     };
     const auto channel = state.makeChannel({}, 1 << 20);
-    const Section section(state);
+    const EngineLock lock(state);
     channel->connected(std::move(connection), {});
     channel->fail(Status(ErrorCode::kPeerFailed, "the peer is gone"));
     state.channels.add({Bytes(++channels)}, {}, channel, std::nullopt);

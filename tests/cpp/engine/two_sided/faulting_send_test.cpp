@@ -61,7 +61,7 @@ TEST_F(FaultingSend, MemoryThatCantBeReadIsLetGoAtOnce) {
   ASSERT_TRUE(message->done());
   EXPECT_NE(message->status().message().find("memory"), std::string::npos);
   EXPECT_EQ(message->releases, 1);
-  ASSERT_EQ(countSent(MessageType::kAnnounce), 1U);
+  ASSERT_EQ(countSent(MessageType::kRts), 1U);
   auto finish = this->message(MessageType::kFinish, 5);
   finish.id = connection->sent.back().id;
   finish.status = FinishStatus::kFailed;
@@ -85,10 +85,10 @@ TEST_F(FaultingSend, IsReadOnlyOnceItCanGoOut) {
 
 TEST_F(FaultingSend, PiecesAreReadOnlyOnceTheyCanGoOut) {
   const auto message = send(kMost);
-  ASSERT_EQ(countSent(MessageType::kAnnounce), 1U);
+  ASSERT_EQ(countSent(MessageType::kRts), 1U);
   connection->full = true;
   takeAway();
-  auto request = this->message(MessageType::kRequest, 5);
+  auto request = this->message(MessageType::kStreamRequest, 5);
   request.id = connection->sent.back().id;
   deliver(request);
   endpoint.poll();

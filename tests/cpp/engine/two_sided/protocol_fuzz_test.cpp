@@ -65,7 +65,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
         0, 1, ~0ULL, random(), (1ULL << 32), (1ULL << 32) | 1, (2ULL << 32)};
     for (const auto& header : badWire->sent) {
       known.push_back(header.id);
-      known.push_back(header.offset); // kRequest's pull
+      known.push_back(header.offset); // kStreamRequest's pull
     }
     for (const auto& pull : badWire->pulls) {
       known.push_back(pull.id);

@@ -66,7 +66,7 @@ TEST_F(ProtocolGroups, WhoLeavesBeforeItIsAMemberSaysSo) {
   reach(1, theirs->id());
   const auto receive = GuardedOperation::receive(0, 0, 100);
   theirs->post(receive);
-  pair.end(0).membership.remove(*mine); // its question is on its way
+  pair.end(0).groupRegistry.remove(*mine); // its question is on its way
   pair.settle();
   EXPECT_EQ(theirs->link(0).state, State::kFailed);
   ASSERT_TRUE(receive->done());

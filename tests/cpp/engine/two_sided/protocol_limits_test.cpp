@@ -69,7 +69,7 @@ TEST_F(ProtocolLimits, MessagesForAGroupThatIsGoneDoNotCountForEver) {
 
 TEST_F(ProtocolLimits, AnnouncementsBeyondTheLimitFailThePair) {
   const auto count = untilFailure([&](size_t i) {
-    auto announce = message(MessageType::kAnnounce, 1);
+    auto announce = message(MessageType::kRts, 1);
     announce.length = 1 << 20;
     announce.id = i + 1;
     deliver(announce);
@@ -81,7 +81,7 @@ TEST_F(ProtocolLimits, AnnouncementsBeyondTheLimitFailThePair) {
 
 TEST_F(ProtocolLimits, AnnouncementsThatHaveEndedDoNotCount) {
   for (uint64_t i = 1; i < 300000; ++i) {
-    auto announce = message(MessageType::kAnnounce, 1);
+    auto announce = message(MessageType::kRts, 1);
     announce.length = 1 << 20;
     announce.id = i;
     deliver(announce);
@@ -106,7 +106,7 @@ TEST_F(ProtocolLimits, BytesBehindAGapAreFew) {
 TEST_F(ProtocolLimits, MessagesBehindAGapAreFew) {
   ++sequence;
   const auto count =
-      untilFailure([&](size_t) { deliver(message(MessageType::kNothing, 1)); });
+      untilFailure([&](size_t) { deliver(message(MessageType::kNop, 1)); });
   EXPECT_LE(count, 65537U);
 }
 
@@ -141,7 +141,7 @@ TEST_F(ProtocolLimits, FetchesWithoutPiecesAreFew) {
   lend(region);
   connection->full = true;
   const auto count = untilFailure([&](size_t i) {
-    auto fetch = message(MessageType::kFetch, 0);
+    auto fetch = message(MessageType::kGetRequest, 0);
     fetch.id = i;
     fetch.offset = region->handle().id;
     deliver(fetch);
@@ -155,7 +155,7 @@ struct LongRegistrar final : MemoryRegistrar {
   std::shared_ptr<const void> prepare(MemoryView /*view*/) override {
     return std::make_shared<int>(1);
   }
-  std::shared_ptr<const void> enroll(MemoryView /*view*/) override {
+  std::shared_ptr<const void> registerRegion(MemoryView /*view*/) override {
     return nullptr;
   }
 };
@@ -175,7 +175,7 @@ TEST_F(ProtocolLimits, ProcessThatJoinsAgainAndAgainWaitsOnce) {
   for (int i = 0; i < 1000; ++i) {
     deliver(join);
   }
-  const auto waiting = endpoint.membership.takeWaiting();
+  const auto waiting = endpoint.groupRegistry.takeWaiting();
   ASSERT_EQ(waiting.size(), 1U);
   EXPECT_EQ(waiting[0].unprepared.operations.size(), 1U);
 }

@@ -35,13 +35,13 @@ class ProtocolMalformed : public ::testing::Test {
   uint64_t startStream(const GuardedPtr& receive, size_t length) {
     endpoint.receive(*group, receive);
     MessageHeader announce;
-    announce.type = MessageType::kAnnounce;
+    announce.type = MessageType::kRts;
     announce.group = group->id();
     announce.source = 1;
     announce.length = length;
     announce.id = 31;
     deliver(announce);
-    EXPECT_EQ(wire->sent.back().type, MessageType::kRequest);
+    EXPECT_EQ(wire->sent.back().type, MessageType::kStreamRequest);
     return wire->sent.back().offset;
   }
   static MessageHeader data(uint64_t id, uint64_t offset) {
@@ -89,7 +89,7 @@ TEST_F(ProtocolMalformed, PiecesForWhatIsPulledOrUnknownAreDropped) {
   const auto receive = GuardedOperation::receive(1, 0, 5000);
   endpoint.receive(*group, receive);
   MessageHeader announce;
-  announce.type = MessageType::kAnnounce;
+  announce.type = MessageType::kRts;
   announce.group = group->id();
   announce.source = 1;
   announce.length = 5000;
@@ -155,7 +155,7 @@ TEST_F(ProtocolMalformed, ThousandRequestsForOneMessageKeepOneStream) {
   const auto send = GuardedOperation::send(1, 0, pattern(5000));
   endpoint.send(*group, send);
   MessageHeader request;
-  request.type = MessageType::kRequest;
+  request.type = MessageType::kStreamRequest;
   request.id = wire->sent.back().id;
   wire->full = true;
   for (int i = 0; i < 1000; ++i) {

@@ -333,7 +333,7 @@ TEST_F(ProtocolRules, LeavingFailsThePeersOperationsAndKeepsWhatItSent) {
   send(pair, 100, 7);
   const auto waiting = receive(pair, 100, 8);
   pair.group(0).close(Status(ErrorCode::kCancelled, "over"));
-  pair.end(0).membership.remove(pair.group(0));
+  pair.end(0).groupRegistry.remove(pair.group(0));
   pair.settle();
   ASSERT_TRUE(waiting->done());
   EXPECT_EQ(waiting->status().code(), ErrorCode::kPeerFailed);
@@ -342,7 +342,7 @@ TEST_F(ProtocolRules, LeavingFailsThePeersOperationsAndKeepsWhatItSent) {
   EXPECT_EQ(kept->result(), pattern(100));
   const auto none = receive(pair, 100, 7);
   EXPECT_EQ(none->status().code(), ErrorCode::kPeerFailed);
-  EXPECT_EQ(pair.end(0).membership.size(), 0U);
+  EXPECT_EQ(pair.end(0).groupRegistry.size(), 0U);
 }
 
 TEST_F(ProtocolRules, AnySourceFailsOnlyWhenAllOthersAreGone) {
@@ -350,7 +350,7 @@ TEST_F(ProtocolRules, AnySourceFailsOnlyWhenAllOthersAreGone) {
   pair.settle();
   const auto any = receive(pair, 10, 0, kAny);
   EXPECT_FALSE(any->done());
-  pair.end(0).membership.remove(pair.group(0));
+  pair.end(0).groupRegistry.remove(pair.group(0));
   pair.settle();
   ASSERT_TRUE(any->done());
   EXPECT_EQ(any->status().code(), ErrorCode::kPeerFailed);

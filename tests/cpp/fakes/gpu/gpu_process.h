@@ -45,7 +45,7 @@ inline MemoryView mappedMemory(GpuSide& gpu) {
 // Sends back to rank 0 what comes into this memory, by the stream alone.
 inline bool echo(Node& node, GpuSide& gpu, const MemoryView& memory) {
   const auto receive = gpu.receive(node, 0, kThere, memory);
-  node.engine->holdStream(gpu.place(), *receive);
+  node.engine->blockStream(gpu.place(), *receive);
   const auto send = gpu.send(node, 0, kBack, memory);
   return endsWell(*receive) && endsWell(*send);
 }

@@ -7,7 +7,7 @@
 
 #include "base/random.h"
 #include "engine/bootstrap/wire_records.h"
-#include "engine/peer/membership.h"
+#include "engine/peer/group_registry.h"
 #include "transports/loopback/loopback_connection.h"
 
 namespace dlslime::testing {
@@ -27,7 +27,7 @@ class Endpoint {
     peer.host = "elsewhere";
     peer.instance = peerInstance;
     auto made = std::make_shared<PeerChannel>(
-        membership, completions, regions, limits_, peer);
+        groupRegistry, completions, regions, limits_, peer);
     made->connected(std::move(connection), {});
     channels.push_back(made);
     return made;
@@ -38,7 +38,7 @@ class Endpoint {
     options.name = name;
     options.rank = rank;
     options.size = size;
-    return membership.add(epoch, std::move(options));
+    return groupRegistry.add(epoch, std::move(options));
   }
   // Asks the peer behind `channel` to be `rank` of the group.
   void reach(
@@ -49,7 +49,7 @@ class Endpoint {
     std::vector<int> ignored;
     group.touch(rank);
     group.takeUnresolved(ignored);
-    membership.sendJoin(group, rank, channel, remoteGroup);
+    groupRegistry.sendJoin(group, rank, channel, remoteGroup);
   }
   void send(Group& group, const OperationPtr& operation) {
     group.post(operation);
@@ -62,14 +62,14 @@ class Endpoint {
   // The same decisions as Engine::cancel().
   void cancel(Group& group, const OperationPtr& operation, const Status& why) {
     if (!operation->done() && !group.cancelHere(operation, why) &&
-        operation->half != nullptr) {
+        operation->holder != nullptr) {
       if (operation->stage == Operation::Stage::kPulling) {
-        static_cast<Inbound*>(operation->half)->cancel(operation, why);
+        static_cast<Inbound*>(operation->holder)->cancel(operation, why);
       } else if (operation->stage == Operation::Stage::kTransferring) {
-        static_cast<Transfers*>(operation->half)
+        static_cast<RmaInitiator*>(operation->holder)
             ->cancel(std::static_pointer_cast<Transfer>(operation), why);
       } else {
-        static_cast<Outbound*>(operation->half)->cancel(operation, why);
+        static_cast<Outbound*>(operation->holder)->cancel(operation, why);
       }
     }
     settle();
@@ -94,11 +94,12 @@ class Endpoint {
   }
   // What an engine's wire-up thread does, which registers the memory.
   void answerJoins() {
-    for (const auto& [channel, join, unprepared] : membership.takeWaiting()) {
+    for (const auto& [channel, join, unprepared] :
+         groupRegistry.takeWaiting()) {
       for (const auto& operation : unprepared.operations) {
         operation->preparedBy = unprepared.registrar;
       }
-      membership.onMembership(channel, join);
+      groupRegistry.onGroupMessage(channel, join);
     }
   }
   // What an engine does after unlocking.
@@ -109,7 +110,7 @@ class Endpoint {
   PeerIdentity self{randomBytes(kInstanceBytes), "", "here", 0, 4243, 0};
   RegionTable regions{self, [] {}};
   Completions completions;
-  Membership membership{completions, [] {}};
+  GroupRegistry groupRegistry{completions, [] {}};
   std::vector<std::shared_ptr<PeerChannel>> channels;
 
  private:

@@ -58,7 +58,7 @@ class ScriptedChannel : public ::testing::Test {
     connection->pulling = true;
     auto receive = GuardedOperation::receive(source, 5, 100000);
     endpoint.receive(*group, receive);
-    auto announce = message(MessageType::kAnnounce, 5);
+    auto announce = message(MessageType::kRts, 5);
     announce.length = 100000;
     announce.id = 9;
     deliver(announce);

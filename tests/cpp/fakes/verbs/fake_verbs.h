@@ -189,11 +189,11 @@ class FakeFabric {
   };
   std::map<std::pair<std::string, int>, Posted> posted_;
   std::map<std::string, int> slow_;
-  struct Hold {
+  struct StreamBlock {
     size_t bytes;
     int passing;
   };
-  std::map<std::string, Hold> holding_;
+  std::map<std::string, StreamBlock> holding_;
   std::set<std::string> landingLate_;
   uint32_t nextNumber_ = 17;
   int failingPosts_ = 0, postError_ = 0, postTaken_ = 0;

@@ -69,7 +69,7 @@ TEST_F(RingTest, EmptyRingHasNothing) {
 
 TEST_F(RingTest, HeaderAndPayloadArriveAsSent) {
   MessageHeader header;
-  header.type = MessageType::kAnnounce;
+  header.type = MessageType::kRts;
   header.tag = 5;
   header.address = 0x123456789abcdef0;
   header.sequence = 9;

@@ -1,0 +1,51 @@
+#include "cuda/blocked_streams.h"
+
+#include <algorithm>
+
+namespace dlslime::cuda {
+
+namespace {
+constexpr milliseconds kPatience{1000};
+// A waiting stream is most often let go within the time of a message. It may
+// never be without what the paused thread does next, so this ends.
+constexpr milliseconds kPause{20};
+constexpr milliseconds kLook{1}; // drop() tells nobody
+} // namespace
+
+void BlockedStreams::add(const std::function<void()>& hold) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return !paused_; });
+  hold();
+  ++count_;
+}
+
+bool BlockedStreams::whenNone(const std::function<void()>& body) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!getQuiet(lock)) {
+    return false;
+  }
+  busySince_ = never();
+  body();
+  return true;
+}
+
+bool BlockedStreams::getQuiet(std::unique_lock<std::mutex>& lock) {
+  const auto now = Clock::now();
+  if (count_ == 0) {
+    return true;
+  }
+  busySince_ = std::min(busySince_, now);
+  if (paused_ || now - busySince_ < kPatience) {
+    return false;
+  }
+  paused_ = true;
+  while (count_ != 0 && Clock::now() < now + kPause) {
+    changed_.wait_for(lock, kLook);
+  }
+  paused_ = false;
+  busySince_ = Clock::now();
+  changed_.notify_all();
+  return count_ == 0;
+}
+
+} // namespace dlslime::cuda

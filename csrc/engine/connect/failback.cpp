@@ -1,0 +1,87 @@
+#include "engine/connect/failback.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "engine/state/engine_lock.h"
+
+namespace dlslime {
+
+namespace {
+// A path that is firewalled is not asked for ever at the same pace.
+constexpr int kLongestPauseParts = 16; // of DLSLIME_RETURN_MS
+} // namespace
+
+void Failback::advance() {
+  take();
+  const bool all = std::exchange(lookAtAll_, false);
+  if (state_.config.recovery.count() == 0 ||
+      state_.config.returning.count() == 0) {
+    return;
+  }
+  std::vector<ChannelTable::Member> members;
+  {
+    const EngineLock lock(state_);
+    members = state_.channels.those([all](const PeerChannel& channel) {
+      return channel.couldBeBetter() || (all && channel.replaceable());
+    });
+  }
+  const auto now = Clock::now();
+  const auto pause = state_.config.returning;
+  std::map<ChannelKey, Search> searches;
+  // What was found keeps its pace for a while: it may be lost again soon.
+  std::copy_if(
+      searches_.begin(),
+      searches_.end(),
+      std::inserter(searches, searches.end()),
+      [now](const auto& entry) { return now < entry.second.next; });
+  for (const auto& member : members) {
+    const auto known = searches_.find(member.key);
+    auto& search = searches[member.key];
+    search = known != searches_.end() ? known->second
+                                      : Search{all ? now : now + pause, pause};
+    if (now >= search.next) {
+      probe(member);
+      search.next = now + search.pause;
+      search.pause = std::min(search.pause * 2, pause * kLongestPauseParts);
+    }
+  }
+  searches_ = std::move(searches);
+}
+
+TimePoint Failback::next() const {
+  auto next = lookAtAll_ ? TimePoint{} : never();
+  for (const auto& [key, search] : searches_) {
+    next = std::min(next, search.next);
+  }
+  return next;
+}
+
+void Failback::probe(const ChannelTable::Member& member) {
+  if (handshakes_.busy(member.key)) {
+    return;
+  }
+  Handshakes::Request request;
+  request.key = member.key;
+  request.record = member.contact.record;
+  request.pairSecret = member.contact.pairSecret;
+  request.fallback = FallbackPolicy::kForbid;
+  {
+    const EngineLock lock(state_);
+    request.than = {member.channel->route(), member.channel->merit()};
+  }
+  handshakes_.begin(std::move(request));
+}
+
+// What has been tried, and works.
+void Failback::take() {
+  for (const auto& [key, what] : handshakes_.takeBetter()) {
+    const EngineLock lock(state_);
+    if (const auto channel = state_.channels.find(key)) {
+      channel->handOver(Status(
+          ErrorCode::kTransportFailed, "a better way is there: " + what));
+    }
+  }
+}
+
+} // namespace dlslime

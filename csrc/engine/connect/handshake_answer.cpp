@@ -1,0 +1,375 @@
+#include <algorithm>
+#include <thread>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "engine/connect/handshakes.h"
+#include "engine/state/engine_lock.h"
+
+// The side of a handshake that is connected to.
+
+namespace dlslime {
+
+namespace {
+constexpr microseconds kDrainPause{50};
+} // namespace
+
+// What is begun by one source leaves room for all others.
+bool Handshakes::roomFor(const Incoming& incoming) const {
+  const auto origin = incoming.socket.peerOrigin();
+  const auto ofOrigin = std::count_if(
+      incoming_.begin(),
+      incoming_.end(),
+      [&](const IncomingHandshake& handshake) {
+        return handshake.incoming.socket.peerOrigin() == origin;
+      });
+  return incoming_.size() < limits_.proven &&
+      static_cast<size_t>(ofOrigin) < limits_.provenOfOneSource;
+}
+
+// A member may say that it is any number of processes, and each connection
+// keeps memory and descriptors of ours.
+void Handshakes::requireRoomToStay(const Incoming& incoming) const {
+  const auto& socket = incoming.socket;
+  const auto origin = socket.peerOrigin();
+  const bool one = socket.local() && socket.credentials().pid != 0;
+  const auto most =
+      one ? limits_.connectionsOfOneProcess : limits_.connectionsOfOneHost;
+  const EngineLock lock(state_);
+  const auto open = state_.channels.countOf(origin);
+  if (open >= most) {
+    throw Error(
+        ErrorCode::kExhausted,
+        origin + " has " + std::to_string(open) +
+            " connections to this process, which are as many as it may have" +
+            (one ? "" : " (an eighth of ulimit -n)"));
+  }
+}
+
+void Handshakes::onIncoming(Incoming incoming) {
+  Welcome refusal;
+  try {
+    if (incoming.hello.route == kSideRoute) {
+      bringSideSocket(incoming);
+      return;
+    }
+    if (!roomFor(incoming)) {
+      throw Error(
+          ErrorCode::kExhausted,
+          "too many handshakes have begun that are not finished");
+    }
+    auto made = answer(incoming, refusal);
+    if (made) {
+      incoming_.push_back(
+          {std::move(incoming),
+           std::move(*made),
+           deadlineAfter(kHandshakeTime)});
+      return;
+    }
+  } catch (const std::exception& error) {
+    const auto status = statusOf(error);
+    if (status.code() != ErrorCode::kExhausted) {
+      acceptor_.sayRefused(incoming.socket, status.message());
+      return;
+    }
+    refusal = {Verdict::kLater, "the peer says: " + status.message(), {}};
+  }
+  try {
+    incoming.answer(encode(refusal));
+  } catch (const Error& error) {
+    // It has given up already, most often because we have connected to it.
+    logDebug(std::string("an answer was not wanted: ") + error.what());
+  }
+}
+
+// The answer was taken: either the connection works, or it comes to nothing.
+bool Handshakes::onConfirm(IncomingHandshake& handshake) {
+  auto& [incoming, made, deadline] = handshake;
+  const auto key = made.key;
+  try {
+    const auto frame = incoming.socket.receiveFrame();
+    if (!frame) {
+      return false;
+    }
+    const auto confirm = decodeConfirm(
+        incoming.key.open(SessionKey::End::kInitiator, 1, *frame));
+    if (confirm.nonce != incoming.hello.nonce) {
+      throw Error(ErrorCode::kPeerFailed, "it confirms another connection");
+    }
+    if (made.probe) {
+      throw Error(ErrorCode::kPeerFailed, "it confirms a mere question");
+    }
+    if (!confirm.problem.empty()) {
+      throw Error(ErrorCode::kPeerFailed, "the peer says: " + confirm.problem);
+    }
+    made.connection->confirm(confirm.blob);
+    install(std::move(made), std::move(incoming.socket));
+  } catch (const std::exception& error) {
+    if (made.probe) {
+      logDebug(error.what());
+    } else {
+      logInfo(
+          "a connection with pid " + std::to_string(made.peer.identity.pid) +
+          " came to nothing: " + error.what());
+      noteFailure(key, {Status(ErrorCode::kPeerFailed, error.what()), false});
+    }
+    sideSockets_->forget(incoming.hello.nonce);
+  }
+  return true;
+}
+
+// Nothing: `refusal` says why.
+std::optional<Handshakes::Made> Handshakes::answer(
+    Incoming& incoming,
+    Welcome& refusal) {
+  const auto& hello = incoming.hello;
+  const ChannelKey key{incoming.greeting.self, incoming.greeting.policy};
+  if (!hello.probe) {
+    if (ownAttemptGoesOn(key)) {
+      refusal = {Verdict::kCrossed, "", {}};
+      return std::nullopt;
+    }
+    if (auto already = answerReplacing(key, hello)) {
+      refusal = std::move(*already);
+      return std::nullopt;
+    }
+    if (hello.replaces == 0) {
+      requireRoomToStay(incoming);
+    }
+  }
+  auto* const transport = state_.transports.find(hello.route);
+  if (transport == nullptr) {
+    refusal = {
+        Verdict::kRefused,
+        "the peer says: " + state_.transports.whyNot(hello.route),
+        {}};
+    return std::nullopt;
+  }
+  const auto reachable = transport->reaches(state_.self, hello.self);
+  if (!reachable.ok()) {
+    refusal = {Verdict::kRefused, "the peer says: " + reachable.message(), {}};
+    return std::nullopt;
+  }
+  return connectIncoming(incoming, *transport, refusal);
+}
+
+// Of a connection that this end has accepted.
+void Handshakes::bringSideSocket(Incoming& incoming) {
+  if (!sideSockets_->bring(incoming.hello.nonce, incoming.socket.release())) {
+    throw Error(ErrorCode::kPeerFailed, "its second socket is not expected");
+  }
+}
+
+// Both ends connect at the same time: the one with the smaller instance number
+// goes on, so exactly one connection comes of it. But only once it has got
+// through: this peer's has.
+bool Handshakes::ownAttemptGoesOn(const ChannelKey& key) const {
+  const auto own = attempts_.find(key);
+  return own != attempts_.end() && !own->second.request.than &&
+      own->second.socket && !own->second.connecting &&
+      state_.self.instance < key.instance;
+}
+
+// What there is of a connection already decides; nothing: a new one is made.
+std::optional<Welcome> Handshakes::answerReplacing(
+    const ChannelKey& key,
+    const Hello& hello) {
+  std::shared_ptr<PeerChannel> channel;
+  // It has been asked for before: then the peer waits, and not this thread.
+  bool again = false;
+  {
+    const EngineLock lock(state_);
+    channel = state_.channels.find(key);
+    if (hello.replaces == 0) {
+      return channel ? std::optional(Welcome{Verdict::kCrossed, "", {}, 0})
+                     : std::nullopt;
+    }
+    const Status why(
+        ErrorCode::kTransportFailed, "the other end needs another one");
+    if (channel && hello.replaces < channel->generation()) {
+      return Welcome{Verdict::kCrossed, "", {}, 0}; // it is replaced already
+    }
+    if (!channel) {
+      return Welcome{
+          Verdict::kStranger,
+          "the connection that is to be replaced is given up",
+          {},
+          0};
+    }
+    again = !channel->open();
+    if (!again && !channel->handOver(why)) {
+      return Welcome{Verdict::kRefused, "it can't be replaced now", {}, 0};
+    }
+  }
+  // What came by the old one counts, and takes microseconds to see; or longer
+  // by Gloo, or from a peer that withholds its end: then the peer asks again.
+  const auto end = again ? Clock::now() : drainUntil_;
+  for (;;) {
+    {
+      const EngineLock lock(state_);
+      channel->poll();
+      state_.retireFailed();
+    }
+    state_.closer.advance();
+    {
+      const EngineLock lock(state_);
+      if (!channel->alive()) {
+        return Welcome{Verdict::kStranger, channel->failure().message(), {}, 0};
+      }
+      if (channel->awaitsConnection()) {
+        state_.channels.dropSocket(*channel);
+        return std::nullopt;
+      }
+    }
+    if (Clock::now() >= end) {
+      break;
+    }
+    std::this_thread::sleep_for(kDrainPause);
+  }
+  return Welcome{
+      Verdict::kRefused, "what came by the old one is not all read", {}, 0};
+}
+
+// The group that needs the connection; or null, which says little: the peer may
+// have read our record of an earlier life. A connection that takes the place of
+// another is for any group that has used that.
+std::shared_ptr<Group> Handshakes::groupOf(
+    const ChannelKey& key,
+    const Hello& hello) {
+  const EngineLock lock(state_);
+  if (auto group = state_.groupRegistry.find(hello.group)) {
+    return group;
+  }
+  const auto replaced =
+      hello.replaces == 0 ? nullptr : state_.channels.find(key);
+  int rank = 0;
+  return replaced ? state_.groupUsing(*replaced, rank) : nullptr;
+}
+
+Transport::Context Handshakes::contextOf(
+    const Incoming& incoming,
+    const Transport& transport) {
+  const auto& hello = incoming.hello;
+  Transport::Context context;
+  context.nonce = hello.nonce;
+  context.peer = hello.self;
+  if (incoming.socket.local()) {
+    context.peerPid = incoming.socket.credentials().pid;
+  }
+  if (needsSideSocket(transport)) {
+    sideSockets_->expect(hello.nonce);
+  }
+  context.sideSocket = [all = sideSockets_,
+                        nonce = hello.nonce](TimePoint deadline) {
+    return all->take(nonce, deadline);
+  };
+  return context;
+}
+
+std::optional<Handshakes::Made> Handshakes::connectIncoming(
+    Incoming& incoming,
+    Transport& transport,
+    Welcome& refusal) {
+  const auto& hello = incoming.hello;
+  const ChannelKey key{incoming.greeting.self, incoming.greeting.policy};
+  const bool last = isFallback(transport, key.policy);
+  const auto group = groupOf(key, hello);
+  if (!group && (last || needsCarrier(transport))) {
+    refusal = {Verdict::kNotJoined, kNotJoinedText, {}};
+    return std::nullopt;
+  }
+  auto context = contextOf(incoming, transport);
+  if (group) {
+    context.carrierSource = group->options().carrierSource;
+  }
+  std::vector<RejectedRoute> rejected;
+  rejected.reserve(hello.rejected.size());
+  for (const auto& [route, reason] : hello.rejected) {
+    rejected.push_back({route, reason});
+  }
+  Offer reply;
+  std::unique_ptr<Connection> connection;
+  try {
+    if (last) {
+      requireFallbackAllowed(group->options().fallback, rejected);
+    }
+    connection =
+        transport.accept(context, {hello.blob, std::move(incoming.fds)}, reply);
+    if (last) { // the end that began tells the user
+      tellFallback(
+          FallbackPolicy::kAllow,
+          "pid " + std::to_string(context.peer.pid),
+          rejected);
+    }
+  } catch (const std::exception& error) {
+    if (statusOf(error).code() == ErrorCode::kExhausted) {
+      throw; // it comes again
+    }
+    refusal = {
+        Verdict::kRefused, std::string("the peer says: ") + error.what(), {}};
+    return std::nullopt;
+  }
+  if (!hello.probe) {
+    dropOthers(key);
+  }
+  welcome(incoming, key, std::move(reply));
+  // Each by itself: nothing may throw while the whole is half made.
+  Made made;
+  made.key = key;
+  made.peer.identity = hello.self;
+  made.peer.socketName = hello.socketName;
+  made.peer.addresses = hello.addresses;
+  made.pairSecret = incoming.key.pairSecret();
+  made.unexpectedLimit = hello.unexpectedLimit;
+  made.connection = std::move(connection);
+  made.rejected = std::move(rejected);
+  made.replaces = hello.replaces;
+  made.peerLast = hello.lastSeen;
+  made.probe = hello.probe;
+  return made;
+}
+
+void Handshakes::welcome(
+    Incoming& incoming,
+    const ChannelKey& key,
+    Offer reply) {
+  const Welcome welcome{
+      Verdict::kAccepted,
+      "",
+      std::move(reply.blob),
+      lastSeen(key),
+      static_cast<uint8_t>(reply.fds.size()),
+      state_.config.unexpectedLimitBytes};
+  incoming.answer(encode(welcome));
+  if (!reply.fds.empty()) {
+    incoming.socket.sendDescriptors(reply.fds);
+  }
+}
+
+// Nothing comes of these, and nothing may go on waiting for them.
+void Handshakes::dropIncoming(
+    const std::function<bool(const IncomingHandshake&)>& which) {
+  std::erase_if(incoming_, [&](const IncomingHandshake& handshake) {
+    const bool dropped = which(handshake);
+    if (dropped) {
+      sideSockets_->forget(handshake.incoming.hello.nonce);
+    }
+    return dropped;
+  });
+}
+
+// Our own attempt, and an earlier one of the same peer.
+void Handshakes::dropOthers(const ChannelKey& key) {
+  drop(key);
+  dropIncoming([&](const IncomingHandshake& other) {
+    return !other.made.probe && other.made.key == key;
+  });
+}
+
+uint64_t Handshakes::lastSeen(const ChannelKey& key) {
+  const EngineLock lock(state_);
+  const auto channel = state_.channels.find(key);
+  return channel ? channel->lastSeen() : 0;
+}
+
+} // namespace dlslime

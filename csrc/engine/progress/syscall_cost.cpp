@@ -1,0 +1,88 @@
+#include "engine/progress/syscall_cost.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace dlslime {
+
+namespace {
+
+constexpr int kTries = 8;
+constexpr nanoseconds kMostCost{100'000};
+// A look at all connections, when nothing has come.
+constexpr nanoseconds kPoll{100};
+constexpr nanoseconds kDear{2000};
+// On a core of their own yields return at once; where ranks share a core they
+// are what lets the peer run.
+constexpr int kPollsOnSeveralCpus = 16;
+// Sleeping, being woken and looking again is about 20 system calls; a few
+// times that bounds the regret of having slept, or not.
+constexpr int kCostsPerSpin = 100;
+constexpr microseconds kLeastSpin{50};
+// Waking up to look, and going back to sleep, takes about 10 of them (measured
+// under a user-mode kernel: 250 us of 24): so a fiftieth of the time, half of
+// what a ping-pong of 64 KiB could be measured to lose by it.
+constexpr int kCostsPerTick = 500;
+constexpr microseconds kLeastTick{1000}, kMostTick{25000};
+
+nanoseconds measure() {
+  auto least = nanoseconds::max();
+  for (int i = 0; i < kTries; ++i) {
+    // Not a yield: that would measure how long the neighbours run.
+    const auto start = Clock::now();
+    syscall(SYS_getppid);
+    least = std::min(
+        least, std::chrono::duration_cast<nanoseconds>(Clock::now() - start));
+  }
+  return std::min(least, kMostCost);
+}
+
+bool oneCpu() {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof(allowed), &allowed) == 0 &&
+      CPU_COUNT(&allowed) == 1;
+}
+
+} // namespace
+
+nanoseconds syscallCost() {
+  static const auto cost = measure();
+  return cost;
+}
+
+int64_t timesDisplaced() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return int64_t{usage.ru_nvcsw} + usage.ru_nivcsw;
+}
+
+int pollsPerYield() {
+  const auto cost = syscallCost();
+  return cost < kDear ? 1 : static_cast<int>(cost / kPoll);
+}
+
+int pollsBeforeYield() {
+  return std::max(oneCpu() ? 1 : kPollsOnSeveralCpus, pollsPerYield());
+}
+
+microseconds usualSpin() {
+  const auto spin =
+      std::chrono::duration_cast<microseconds>(kCostsPerSpin * syscallCost());
+  return std::max(spin, kLeastSpin);
+}
+
+microseconds servingSpin() {
+  return usualSpin() * 2 / 5;
+}
+
+microseconds backgroundTick() {
+  const auto tick =
+      std::chrono::duration_cast<microseconds>(kCostsPerTick * syscallCost());
+  return std::clamp(tick, kLeastTick, kMostTick);
+}
+
+} // namespace dlslime

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <mutex>
+
+#include "engine/state/engine_state.h"
+
+namespace dlslime {
+
+// One locked stretch of engine work. What it finished is released, and its
+// waiters told, after unlocking: freeing a tensor may need the GIL, whose
+// holder may be waiting for this lock. Every thread that changes the state
+// does so under an EngineLock.
+class EngineLock {
+ public:
+  explicit EngineLock(EngineState& state) : state_(state), lock_(state.mutex) {}
+  EngineLock(EngineState& state, std::try_to_lock_t attempt)
+      : state_(state), lock_(state.mutex, attempt) {}
+  // For a look that can be made later: only if no other thread is in one, or
+  // wants to be.
+  struct IfUnwanted {};
+  EngineLock(EngineState& state, IfUnwanted)
+      : state_(state), lock_(state.mutex, std::defer_lock) {
+    if (state.mutex.lockIfUnwanted()) {
+      lock_ = std::unique_lock(state.mutex, std::adopt_lock);
+    }
+  }
+  ~EngineLock() {
+    if (lock_.owns_lock()) {
+      leave();
+    }
+  }
+  EngineLock(const EngineLock&) = delete;
+  EngineLock& operator=(const EngineLock&) = delete;
+
+  explicit operator bool() const {
+    return lock_.owns_lock();
+  }
+  void enterAgain() {
+    lock_.lock();
+  }
+  void leave() {
+    if (state_.completions.empty()) {
+      lock_.unlock();
+      return;
+    }
+    auto ended = state_.completions.take();
+    lock_.unlock();
+    state_.notifyDone();
+    ended.tell();
+  }
+
+ private:
+  EngineState& state_;
+  std::unique_lock<EngineMutex> lock_;
+};
+
+} // namespace dlslime

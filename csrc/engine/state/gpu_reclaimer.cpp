@@ -1,0 +1,104 @@
+#include "engine/state/gpu_reclaimer.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "engine/progress/engine_thread.h"
+#include "engine/state/engine_lock.h"
+#include "engine/state/engine_state.h"
+
+namespace dlslime {
+
+namespace {
+// A call of the driver takes less than a microsecond for each allocation.
+constexpr milliseconds kPeriod{1000};
+// For streams that are held back to be let go.
+constexpr milliseconds kRetry{10};
+} // namespace
+
+void GpuReclaimer::start() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (!stopping_) {
+    try {
+      thread_ = startEngineThread([this] { run(); });
+    } catch (const Error& error) { // memory is given back later, at the end
+      logWarning(
+          std::string("GPUs get nothing back that was freed: ") + error.what());
+    }
+  }
+}
+
+void GpuReclaimer::stop() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    stopping_ = true;
+    changed_.notify_one();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void GpuReclaimer::wake() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  woken_ = true;
+  changed_.notify_one();
+}
+
+void GpuReclaimer::run() {
+  auto& gpus = state_.needAccelerator();
+  auto nextLook = deadlineAfter(kPeriod);
+  bool unmapped = true;
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    const auto until =
+        unmapped ? nextLook : std::min(nextLook, deadlineAfter(kRetry));
+    changed_.wait_until(lock, until, [this] { return stopping_ || woken_; });
+    woken_ = false;
+    lock.unlock();
+    surviveWantOfMemory("giving memory of GPUs back", [&] {
+      unmapped = gpus.unmapUnused();
+      if (Clock::now() >= nextLook) {
+        giveBack(gpus, false);
+        nextLook = deadlineAfter(kPeriod);
+      }
+    });
+    lock.lock();
+  }
+}
+
+void GpuReclaimer::sweep() {
+  if (auto* const gpus = state_.accelerator()) {
+    gpus->unmapUnused(); // or the thread does it later
+    giveBack(*gpus, true);
+  }
+}
+
+void GpuReclaimer::giveBack(Accelerator& gpus, bool unshared) {
+  unshared |= gpus.dropFreed();
+  for (auto* const registrar : tellPeers(gpus, unshared)) {
+    registrar->dropFreed();
+  }
+}
+
+// Has them let go of it. Those with which memory may be registered.
+std::set<MemoryRegistrar*> GpuReclaimer::tellPeers(
+    Accelerator& gpus,
+    bool unshared) {
+  const EngineLock lock(state_);
+  const auto open = state_.channels.those(
+      [](const PeerChannel& channel) { return channel.open(); });
+  unshared |= std::exchange(owesNews_, false);
+  std::set<MemoryRegistrar*> registrars;
+  for (const auto& member : open) {
+    registrars.insert(member.channel->registrar());
+    owesNews_ |= unshared && !member.channel->out().dropUnshared(gpus);
+  }
+  if (unshared) {
+    state_.epoll.kick(); // what has been posted is to be polled for
+  }
+  registrars.erase(nullptr);
+  return registrars;
+}
+
+} // namespace dlslime

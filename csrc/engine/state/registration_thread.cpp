@@ -1,0 +1,129 @@
+#include "engine/state/registration_thread.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/progress/engine_thread.h"
+#include "engine/state/engine_lock.h"
+#include "engine/state/engine_state.h"
+
+namespace dlslime {
+
+void RegistrationThread::logRefused(const Region& region, const Error& error) {
+  if (!said_.isNew(region.describe() + error.what())) {
+    return; // peers may ask for a region again and again
+  }
+  logWarning(
+      region.describe() + " can't be registered: " + error.what() +
+      "; transfers are copied through messages, which is slower");
+}
+
+void RegistrationThread::wake() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  wanted_ = true;
+  if (!thread_.joinable() && !stopping_) {
+    try {
+      thread_ = startEngineThread([this] { run(); });
+    } catch (const std::exception& error) { // tried again with the next region
+      logInfo(
+          std::string("connections wait while memory is registered: ") +
+          error.what());
+      state_.wakeWireUp(); // which stands in
+    }
+  }
+  changed_.notify_one();
+}
+
+void RegistrationThread::stop() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    stopping_ = true;
+    changed_.notify_one();
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void RegistrationThread::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return wanted_ || stopping_; });
+    if (stopping_) {
+      return;
+    }
+    wanted_ = false;
+    lock.unlock();
+    serve();
+    lock.lock();
+  }
+}
+
+void RegistrationThread::standIn() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (thread_.joinable() || stopping_ || !std::exchange(wanted_, false)) {
+      return;
+    }
+  }
+  serve();
+}
+
+void RegistrationThread::serve() {
+  constexpr const char* kWhat = "registering memory";
+  std::vector<RegionTable::Wanted> wanted;
+  {
+    const EngineLock lock(state_);
+    wanted = state_.regions.takeWanted();
+  }
+  for (const auto& entry : wanted) {
+    std::shared_ptr<const void> result;
+    Status status;
+    doInSpiteOfWantOfMemory(
+        kWhat, [&] { registerRegion(entry, result, status); });
+    doInSpiteOfWantOfMemory(kWhat, [&] { tell(entry, result, status); });
+    // Or deregister() would return while the NIC has its memory.
+    result.reset();
+    const EngineLock lock(state_);
+    --entry.region->registering;
+  }
+}
+
+void RegistrationThread::registerRegion(
+    const RegionTable::Wanted& wanted,
+    std::shared_ptr<const void>& result,
+    Status& status) {
+  const auto& [region, registrar] = wanted;
+  status = {}; // it may be the second try
+  try {
+    result = registrar->registerRegion(region->view());
+  } catch (const std::exception& error) {
+    status = statusOf(error);
+    logRefused(*region, Error(status));
+  }
+}
+
+// May be called again.
+void RegistrationThread::tell(
+    const RegionTable::Wanted& wanted,
+    const std::shared_ptr<const void>& result,
+    const Status& status) {
+  const auto& [region, registrar] = wanted;
+  const EngineLock lock(state_);
+  if (status.ok()) {
+    region->keepRegistration(registrar, result);
+  } else {
+    region->noteRefused(registrar);
+  }
+  const auto those = state_.channels.those(
+      [registrar = wanted.registrar](const PeerChannel& channel) {
+        return channel.open() && channel.registrar() == registrar;
+      });
+  for (const auto& member : those) {
+    member.channel->onRegistered(region, status);
+  }
+  state_.epoll.kick(); // what has been posted is to be polled for
+}
+
+} // namespace dlslime

@@ -1,0 +1,194 @@
+#include "torch_ext/support/stream_watchdog.h"
+
+#include <algorithm>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "base/log.h"
+
+namespace dlslime {
+
+namespace {
+// The lock is held for microseconds, or, by a machine that is slow, for some
+// milliseconds.
+constexpr milliseconds kPatience{1000};
+constexpr milliseconds kLook{5000}; // for calls that do not return
+constexpr milliseconds kNap{1};
+
+constexpr const char* kRemedy =
+    "a launch into a full queue, or of a kernel that is loaded for the first "
+    "time, waits for them and keeps other calls from being made. "
+    "DLSLIME_STREAM_WAITS=off lets the host wait instead (docs/cuda.md)";
+
+Status letGoBefore(const Operation& operation, milliseconds limit) {
+  return {
+      ErrorCode::kTimeout,
+      operation.describe() + " timed out after " +
+          std::to_string(limit.count()) +
+          " ms, and the GPU's driver took no calls until the stream that "
+          "waited for it was let go: what was computed from it is wrong. "
+          "Perhaps " +
+          kRemedy};
+}
+} // namespace
+
+StreamWatchdog& StreamWatchdog::instance() {
+  static auto* const all = new StreamWatchdog; // its thread runs until the end
+  return *all;
+}
+
+bool StreamWatchdog::Entry::over() const {
+  const auto alive = operation.lock();
+  return !alive || alive->done();
+}
+
+bool StreamWatchdog::watch(
+    const std::shared_ptr<GroupHandle>& handle,
+    const OperationPtr& operation,
+    const std::shared_ptr<Accelerator::StreamBlock>& hold,
+    milliseconds limit) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (!start()) {
+    return false;
+  }
+  while (!entries_.empty() && entries_.top().over()) {
+    entries_.pop();
+  }
+  const auto deadline = deadlineAfter(limit);
+  if (entries_.empty() || deadline < entries_.top().deadline) {
+    changed_.notify_one();
+  }
+  entries_.push({deadline, limit, handle, operation, hold});
+  return true;
+}
+
+bool StreamWatchdog::start() {
+  if (started_) {
+    return true;
+  }
+  try {
+    std::thread([this] { run(); }).detach();
+  } catch (const std::system_error& error) {
+    logWarning(
+        std::string("no thread can be had that would let streams go when a "
+                    "time-out is over, so the host waits: ") +
+        error.what());
+    return false;
+  }
+  return started_ = true;
+}
+
+void StreamWatchdog::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    if (entries_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const Entry entry = entries_.top();
+    const auto now = Clock::now();
+    if (now >= entry.deadline || entry.over()) {
+      entries_.pop();
+      lock.unlock();
+      end(entry);
+      lock.lock();
+    } else if (
+        changed_.wait_until(lock, std::min(entry.deadline, now + kLook)) ==
+            std::cv_status::timeout &&
+        Clock::now() < entry.deadline) {
+      lock.unlock();
+      warn(entry);
+      lock.lock();
+    }
+  }
+}
+
+void StreamWatchdog::warn(const Entry& entry) {
+  const auto handle = entry.handle.lock();
+  if (!handle || warned_ || handle->engine->responds(kPatience)) {
+    return;
+  }
+  warned_ = true;
+  logWarning(
+      std::string("a call to the GPU's driver does not return while streams "
+                  "wait for messages, perhaps because of one of them: ") +
+      kRemedy);
+}
+
+// Those whose time is over have failed already: they get no more patience than
+// the one that showed that the driver is stuck, perhaps by them.
+void StreamWatchdog::end(const Entry& entry) {
+  const auto first = lateOf(entry);
+  if (!first) {
+    return;
+  }
+  takeBackApart({*first});
+  for (auto waited = milliseconds(0); !first->operation->done();
+       waited += kNap) {
+    if (waited > kPatience + kGrace) {
+      letGo(*first);
+      const auto others = takeLate();
+      for (const auto& late : others) {
+        letGo(late);
+      }
+      takeBackApart(others);
+      return;
+    }
+    std::this_thread::sleep_for(kNap);
+  }
+}
+
+std::optional<StreamWatchdog::Late> StreamWatchdog::lateOf(const Entry& entry) {
+  Late late{
+      entry.limit,
+      entry.handle.lock(),
+      entry.operation.lock(),
+      entry.hold.lock()};
+  if (!late.handle || !late.operation || !late.hold || late.operation->done()) {
+    return std::nullopt;
+  }
+  return late;
+}
+
+std::vector<StreamWatchdog::Late> StreamWatchdog::takeLate() {
+  std::vector<Late> all;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto now = Clock::now();
+       !entries_.empty() && entries_.top().deadline <= now;
+       entries_.pop()) {
+    if (auto late = lateOf(entries_.top())) {
+      all.push_back(std::move(*late));
+    }
+  }
+  return all;
+}
+
+void StreamWatchdog::letGo(const Late& late) {
+  const auto why = letGoBefore(*late.operation, late.limit);
+  logError(why.message());
+  late.operation->failLate(why);
+  late.hold->release();
+}
+
+// By a thread of its own: what it calls may not return before these streams are
+// let go, and perhaps others.
+void StreamWatchdog::takeBackApart(const std::vector<Late>& all) {
+  if (all.empty()) {
+    return;
+  }
+  const auto take = [all] {
+    for (const auto& late : all) {
+      takeBack(*late.handle, late.operation, late.limit);
+    }
+  };
+  try {
+    std::thread(take).detach();
+  } catch (const std::system_error&) { // no more threads are to be had
+    if (all.front().handle->engine->responds(kPatience)) {
+      take();
+    }
+  }
+}
+
+} // namespace dlslime
