@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Check that comments and documents are plain English.
 
-Counted over all comments of csrc/ and torch_ext/, and over all documents: the share of pointing words, whose
-meaning a reader has to look for elsewhere. Found one by one: sentences that go on at the next
-declaration, and "who" without a head. `--worst` lists the files by their share.
+Counted over all comments of csrc/ and torch_ext/, and over all documents: the share of pointing
+words, whose meaning a reader has to look for elsewhere. Found one by one: sentences that go on at
+the next declaration, and "who" without a head. `--worst` lists the files by their share.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-POINTING = set(
-    "it its that this these those they them their one ones who whom whose whoever which what whatever"
-    " there here such same other others another".split()
-)
+POINTING_TEXT = """
+    it its that this these those they them their one ones who whom whose whoever which what whatever
+    there here such same other others another
+"""
+POINTING = frozenset(POINTING_TEXT.split())
 MOST = 7.0  # percent
 CODE_FOLDERS = ("csrc", "torch_ext")
 TOKEN = re.compile(
@@ -32,7 +33,7 @@ HEADLESS = re.compile(r"\b(whoever|(?:^|[.;:] )who)\b", re.IGNORECASE)
 
 
 def comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the number of the last line, and the text, of each comment; lines of comments are joined."""
+    """Yield the last line's number and the text of each comment; its lines are joined."""
     joined: list[str] = []
     last = 0
     for match in TOKEN.finditer(text):

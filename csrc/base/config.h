@@ -99,8 +99,8 @@ struct Config {
   // peer that announces more has failed.
   size_t announcedLimitBytes = size_t{64} << 20;
   // DLSLIME_SPIN_US: how long a waiter polls before it sleeps. Not set: a few
-  // times what sleeping and waking costs (engine/progress/system_cost.h), 50 us where
-  // that is 9 us.
+  // times the cost of sleeping and waking (engine/progress/syscall_cost.h), 50
+  // us for a cost of 9 us.
   std::optional<microseconds> spin;
   // DLSLIME_TICK_US: how often the background thread looks beside threads that
   // wait or post. Not set: as what looking costs allows, 1 ms where that is

@@ -12,8 +12,8 @@
 
 namespace dlslime::testing {
 
-// The calls that verbs.h and transports/rdma/device/verbs.h make. Static members of a friend, so
-// that they reach the fabric's state.
+// The calls that verbs.h and transports/rdma/device/verbs.h make. Static
+// members of a friend, so that they reach the fabric's state.
 struct FakeCalls {
   using Cq = FakeFabric::Cq;
   using Context = FakeFabric::Context;
