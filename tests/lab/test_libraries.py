@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import fetch
 import nodes
 import test_lmdeploy
 import test_nixl
@@ -159,16 +160,9 @@ def _expect_worlds_route(env: dict[str, str], results: list[Any]) -> None:
     _expect_route(env, [output for _, output in results])
 
 
-def fetch() -> None:
-    """Fetches the libraries' files, where they are missing."""
-    vllm_files.unpack()
-    test_sglang.unpack()
-    test_lmdeploy.unpack()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _libraries() -> None:
-    fetch()
+    fetch.fetch()
 
 
 @both_ways
@@ -206,7 +200,3 @@ def test_transfers_of_nixl(ends: str, env: dict[str, str]) -> None:
     )
     if ends == "released":
         _expect_worlds_route(env, results)
-
-
-if __name__ == "__main__":  # before the lab starts, whose hosts reach no package index
-    fetch()
