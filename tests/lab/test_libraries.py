@@ -22,7 +22,6 @@ import test_nixl
 import test_original_programs
 import test_sglang
 import test_vllm_connector
-import vllm_files
 from harness import run_world
 from paths import EXAMPLES, PROGRAMS
 
