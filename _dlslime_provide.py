@@ -1,7 +1,7 @@
-"""Makes `import dlslime`, `import slime` and `import nixl` find dlslime_backend's modules.
+"""Makes `import dlslime`, `import slime` and `import nixl` find modules of dlslime_backend.
 
-Imported when Python starts, by dlslime_backend.pth, where DLSLIME_PROVIDE is set: so that programs
-may import these names before torch. Nothing here imports torch, and nothing may fail.
+If DLSLIME_PROVIDE is set, dlslime_backend.pth imports the module at Python's start, so that
+programs may import the names before torch. The module must not import torch, and must never fail.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _COMPAT = "dlslime_backend.compat"
-# Modules of each library, and what stands for them.
+# By library: the names of its modules, and the modules of dlslime_backend behind the names.
 PROVIDED = {
     "dlslime": {
         "dlslime": f"{_COMPAT}.dlslime",
@@ -31,7 +31,7 @@ PROVIDED = {
 
 
 class _Provider:
-    """Finds, after all other finders, the modules that were asked for."""
+    """A meta path finder, after all others, for the modules of the provided libraries."""
 
     def __init__(self) -> None:
         self.libraries: set[str] = set()
@@ -39,7 +39,7 @@ class _Provider:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See importlib.abc.MetaPathFinder."""
+        """Find a module of a provided library; see importlib.abc.MetaPathFinder."""
         library, _, inside = name.partition(".")
         if library not in self.libraries or name not in PROVIDED[library]:
             return None
@@ -54,7 +54,7 @@ class _Provider:
         )
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """See importlib.abc.Loader: a module of the other name, with the same contents."""
+        """Return a module with the provided name and the contents of dlslime_backend's module."""
         module = ModuleType(spec.name)
         source = importlib.import_module(str(spec.origin))
         module.__dict__.update(
@@ -64,17 +64,20 @@ class _Provider:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """See importlib.abc.Loader."""
+        """Do nothing: `create_module` has filled the module."""
 
 
 _provider = _Provider()
 
 
 def provide(name: str) -> None:
-    """Make `import name` find dlslime's module of that API, unless another one is installed.
+    """Make `import name` find dlslime's version of a library, unless the library is installed.
+
+    Args:
+        name: a key of `PROVIDED`.
 
     Raises:
-        ValueError: there is no such module.
+        ValueError: dlslime has no version of the library.
     """
     if name not in PROVIDED:
         raise ValueError(f"dlslime: cannot provide {name!r}; there are: {', '.join(PROVIDED)}")
@@ -84,10 +87,10 @@ def provide(name: str) -> None:
 
 
 def provide_by_environment() -> None:
-    """Do what DLSLIME_PROVIDE asks for: names, separated by commas.
+    """Provide the libraries in DLSLIME_PROVIDE, names separated by commas.
 
     Raises:
-        ValueError: one of them is unknown; the others are provided.
+        ValueError: a name is unknown; all known names are provided.
     """
     unknown = []
     for name in filter(None, map(str.strip, os.environ.get("DLSLIME_PROVIDE", "").split(","))):
@@ -100,7 +103,10 @@ def provide_by_environment() -> None:
 
 
 def begin() -> None:
-    """Do the same when Python starts: what is wrong is told when torch is imported."""
+    """Provide the libraries in DLSLIME_PROVIDE; called when Python starts.
+
+    Errors are dropped: `import torch` warns of them.
+    """
     try:
         provide_by_environment()
     except ValueError:

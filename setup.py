@@ -1,6 +1,6 @@
-"""Builds dlslime_backend._C: the engine (csrc/) as a static library, then the torch shim on top.
+"""Builds dlslime_backend._C: the engine (csrc/) as a static library, then the torch extension.
 
-torch is taken from the environment that runs this file: `pip install --no-build-isolation .`
+torch is taken from the environment of the running Python: `pip install --no-build-isolation .`
 """
 
 import os
@@ -34,7 +34,7 @@ except ImportError as error:
 
 
 def require_toolchain() -> None:
-    """Exit with a clear text where this torch is not supported or ninja is missing."""
+    """Exit with a clear text if torch is not supported or ninja is missing."""
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
     if major != 2 or minor not in SUPPORTED_MINORS:
         sys.exit(
@@ -46,15 +46,15 @@ def require_toolchain() -> None:
 
 
 def compiler() -> str:
-    """Return the C++ compiler's command, behind ccache where present (torch does so itself)."""
+    """Return the command of the C++ compiler, with ccache if installed, as torch does by itself."""
     command = os.environ.get("CXX", "c++")
     return f"ccache {command}" if shutil.which("ccache") else command
 
 
 def have_verbs() -> bool:
-    """Tell whether the compiler finds rdma-core's header; the library is opened at run time.
+    """Return whether the compiler finds infiniband/verbs.h; the library is opened at run time.
 
-    DLSLIME_BUILD_RDMA=off hides it: such a build is that of a machine without the header.
+    With DLSLIME_BUILD_RDMA=off the result is False, as on a machine without the header.
     """
     if os.environ.get("DLSLIME_BUILD_RDMA") == "off":
         return False
@@ -69,10 +69,13 @@ def have_verbs() -> bool:
 
 
 def build_engine(folder: Path) -> Path:
-    """Compile csrc/ into a static library below `folder` and return its path.
+    """Compile csrc/ into a static library below `folder`, and return the path of the library.
 
-    A ninja file of our own: so the engine sees no torch header, and compiling it takes no flag that
-    depends on torch (a compiler cache finds its objects again for the next torch).
+    A separate ninja file keeps torch's headers and flags out of the engine, so a compiler cache has
+    the objects for every version of torch.
+
+    Raises:
+        subprocess.CalledProcessError: ninja or the compiler failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     sources = sorted((ROOT / "csrc").rglob("*.cpp"))
@@ -81,7 +84,7 @@ def build_engine(folder: Path) -> Path:
         print("dlslime-backend: infiniband/verbs.h is not found, or hidden: building without RDMA")
         sources = [source for source in sources if "rdma" not in source.parts]
     objects = [source.relative_to(ROOT).with_suffix(".o").as_posix() for source in sources]
-    # Named on the command line: a header that is installed later builds everything again.
+    # On the command line, so that ninja builds everything again once the header is installed.
     have = f"-DDLSLIME_HAVE_VERBS={int(verbs)}"
     flags = " ".join([*ENGINE_FLAGS, *WARNINGS, have, f"-I{ROOT}/csrc", f"-I{ROOT}"])
     lines = [
@@ -102,7 +105,7 @@ def build_engine(folder: Path) -> Path:
 
 
 def write_build_facts(folder: Path) -> None:
-    """Write down which torch this build belongs to, for a check before the module is loaded."""
+    """Write the version of torch into _build.py, for a check before the extension is loaded."""
     package = folder / "dlslime_backend"
     package.mkdir(parents=True, exist_ok=True)
     (package / "_build.py").write_text(
@@ -112,7 +115,7 @@ def write_build_facts(folder: Path) -> None:
 
 
 class BuildApart(build):
-    """Keeps what is built for one torch apart from what is built for another."""
+    """Keeps the builds for different versions of torch in separate folders."""
 
     def initialize_options(self) -> None:
         super().initialize_options()
@@ -120,11 +123,11 @@ class BuildApart(build):
 
 
 class BuildPython(build_py):
-    """Adds the line that makes names known when Python starts, in programs that ask for them."""
+    """Adds the .pth file that imports `_dlslime_provide` when Python starts."""
 
     def run(self) -> None:
         super().run()
-        # An editable wheel holds only what is put into its own folder.
+        # An editable wheel contains only the files in its own folder.
         folder = self.get_finalized_command("install").install_lib if self.editable_mode else None
         target = Path(folder or self.build_lib) / "dlslime_backend.pth"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +152,7 @@ class BuildBackend(BuildExtension):
         super().build_extensions()
 
     def copy_extensions_to_source(self) -> None:
-        """For editable and in-place builds, which import from beside the sources."""
+        """Copy for editable and in-place builds, which import modules from beside the sources."""
         super().copy_extensions_to_source()
         write_build_facts(ROOT)
 
@@ -163,7 +166,7 @@ setup(
             ),
             include_dirs=[str(ROOT / "csrc"), str(ROOT)],
             define_macros=[("DLSLIME_TORCH_VERSION", f'"{torch.__version__}"')],
-            # torch's headers as system headers: their warnings would drown ours.
+            # As system headers, torch's headers give no warnings.
             extra_compile_args=[
                 *ENGINE_FLAGS,
                 *WARNINGS,

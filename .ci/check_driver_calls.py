@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write C++ that compares gpu_check's declarations of the CUDA driver with NVIDIA's header.
 
-.ci/lint compiles it: a parameter that is missing, or of another size, is an error. Programs that
-run once, on a machine that is lent, can't be mended there.
+.ci/lint compiles the output: a parameter that is missing or has another size is an error. Programs
+for a borrowed machine with GPUs run once, and can't be corrected on the machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from gpu.driver import api  # noqa: E402
 
-# The header of a newer toolkit declares another form under the name: the one that is exported.
+# A newer toolkit's header declares another version under the plain name; the versions named below
+# are exported.
 FORMS = {
     "cuMemcpyBatchAsync": "PFN_cuMemcpyBatchAsync_v12080",
     "cuEventElapsedTime": "PFN_cuEventElapsedTime_v2000",
@@ -63,7 +64,7 @@ HEAD = """
 
 
 def cpp_type(argument: Any) -> str:
-    """Return a C++ type that is passed as the ctypes one is."""
+    """Return a C++ type with the calling convention of a ctypes type."""
     if issubclass(argument, ctypes.Structure):
         return next(name for name, ours in STRUCTURES.items() if ours is argument)
     if issubclass(argument, (ctypes.c_void_p, ctypes.c_char_p, ctypes._Pointer)):
@@ -77,7 +78,7 @@ def form_of(name: str) -> str:
 
 
 def lines() -> list[str]:
-    """Return the assertions."""
+    """Return the lines of the C++ source: includes and assertions."""
     out = [HEAD]
     for name, arguments in api.SIGNATURES.items():
         ours = ", ".join(cpp_type(argument) for argument in arguments)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Check that a folder fits in one head: at most 16 units, and a README.md where C++ of ours lives.
+"""Check that a folder has at most 16 units, and, for C++, a README.md.
 
-A unit is a header with its source, or a module, by its name without suffix. Prints each folder that
-has more; exits 1 if there is one.
+A unit is a header with its source, or a module, counted by the name without suffix. Prints each
+folder with more units or without a README.md, and exits 1 after any.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ NEED_README = ("csrc/", "torch_ext/")
 
 
 def files_of(root: Path) -> list[str]:
-    """Return the files of the tree that git knows or would add, as paths from the root."""
+    """Return the files known to git, and the files that git would add, as paths from the root."""
     command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True)
     return [name for name in listed.stdout.splitlines() if (root / name).is_file()]
 
 
 def problems(names: list[str]) -> list[str]:
-    """Return a text about each folder with too many units, or without its README.md."""
+    """Return a text about each folder with too many units, or without a README.md."""
     units = defaultdict(set)
     for name in map(PurePosixPath, names):
         if name.suffix in CODE:

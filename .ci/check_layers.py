@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Check which folder includes which.
+"""Check the includes between folders.
 
-ARROWS is the architecture: each folder of csrc/ and torch_ext/ with the folders that it may
-include, besides itself and, outside of csrc/base and csrc/interface, the ground that all stand on.
-No arrow may close a circle, and in the project itself each has a use.
+ARROWS is the architecture: for each folder of csrc/ and torch_ext/, the folders that its files may
+include. Files may also include their own folder, and the folders of GROUND unless they are in
+GROUND themselves. The arrows must not form a circle, and every arrow must be used in the project.
 
-Nothing in csrc/ includes torch, Python or pybind11; nothing at all includes the CUDA toolkit; only
-csrc/transports/rdma includes the verbs headers. Prints each violation as FILE:LINE; exits 1 if
-there is one.
+No file in csrc/ may include torch, Python or pybind11; no file at all may include the CUDA toolkit;
+only csrc/transports/rdma may include the verbs headers. Prints each violation as FILE:LINE, and
+exits 1 after any violation.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ ARROWS = {
         csrc/transports/tcp csrc/cuda csrc/cuda/driver""",
     "csrc/engine/progress": "",
     "csrc/engine/bootstrap": "csrc/engine/progress",
-    "csrc/engine/gpu": "csrc/engine/progress",
-    "csrc/engine/two_sided": "csrc/engine/progress csrc/engine/gpu",
+    "csrc/engine/wire": "",
+    "csrc/engine/gpu": "csrc/engine/progress csrc/engine/wire",
+    "csrc/engine/two_sided": "csrc/engine/progress csrc/engine/gpu csrc/engine/wire",
     "csrc/engine/one_sided": """
-        csrc/engine/progress csrc/engine/bootstrap csrc/engine/gpu csrc/engine/two_sided""",
+        csrc/engine/progress csrc/engine/bootstrap csrc/engine/gpu csrc/engine/two_sided
+        csrc/engine/wire""",
     "csrc/engine/peer": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/gpu csrc/engine/two_sided
-        csrc/engine/one_sided""",
+        csrc/engine/one_sided csrc/engine/wire""",
     "csrc/engine/state": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/one_sided csrc/engine/peer
         csrc/transports""",
@@ -72,7 +74,7 @@ VERBS_FOLDER = "csrc/transports/rdma"
 
 
 def allowed_from(folder: str) -> set[str]:
-    """Return the folders that one in ARROWS may include."""
+    """Return the folders that a folder in ARROWS may include."""
     ground = () if folder in GROUND else GROUND
     return {folder, *ground, *ARROWS[folder].split()}
 
@@ -83,7 +85,7 @@ def folder_of(path: str) -> str:
 
 
 def system_violation(source: str, name: str) -> str | None:
-    """Say why a file may not include a system header, or return None if it may."""
+    """Return why a file may not include a system header, or None if the file may."""
     if CUDA.match(name):
         return "the CUDA toolkit is not needed to build (libcuda is opened at run time)"
     if source.startswith("csrc/") and TORCH.match(name):
@@ -94,7 +96,7 @@ def system_violation(source: str, name: str) -> str | None:
 
 
 def resolve(root: Path, source: Path, name: str) -> str | None:
-    """Find the project's file that a quoted include means, as a path from the root, or None."""
+    """Return the project's file of a quoted include, as a path from the root, or None."""
     for folder in (source.parent, root / "csrc", root):
         candidate = (folder / name).resolve()
         if candidate.is_file() and candidate.is_relative_to(root):
@@ -103,7 +105,7 @@ def resolve(root: Path, source: Path, name: str) -> str | None:
 
 
 def sources_in(root: Path) -> Iterator[Path]:
-    """Yield every source and header of the layers."""
+    """Yield every source and header of csrc/ and torch_ext/."""
     for folder in ("csrc", "torch_ext"):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in SOURCE_SUFFIXES:
@@ -111,7 +113,7 @@ def sources_in(root: Path) -> Iterator[Path]:
 
 
 def includes_of(root: Path, path: Path) -> Iterator[tuple[int, str, str | None, bool]]:
-    """Yield line number, name, the project's file or None, and whether it is quoted."""
+    """Yield line number, name, the project's file or None, and whether the name is quoted."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if match := INCLUDE.match(line):
             target = resolve(root, path, match[1]) if match[1] else None
@@ -119,7 +121,7 @@ def includes_of(root: Path, path: Path) -> Iterator[tuple[int, str, str | None, 
 
 
 def violations_in(root: Path, path: Path) -> Iterator[str]:
-    """Yield one text for each include of the file that goes against the arrows."""
+    """Yield a text for each include of a file against the arrows or the rules above."""
     source = path.relative_to(root).as_posix()
     folder = folder_of(source)
     if folder not in ARROWS:
@@ -144,7 +146,7 @@ def check(root: Path) -> list[str]:
 
 
 def circle() -> list[str]:
-    """Return a text about a circle in ARROWS, if there is one."""
+    """Return a list with a text about a circle in ARROWS, or an empty list."""
     try:
         graphlib.TopologicalSorter({name: row.split() for name, row in ARROWS.items()}).prepare()
     except graphlib.CycleError as error:
@@ -153,7 +155,7 @@ def circle() -> list[str]:
 
 
 def unused_arrows(root: Path) -> list[str]:
-    """Return a text about each arrow that no include of the tree takes."""
+    """Return a text about each arrow without an include in the tree."""
     root = root.resolve()
     taken = {
         (folder_of(path.relative_to(root).as_posix()), folder_of(target))

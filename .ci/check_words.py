@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Check that comments and documents are plain English.
 
-Counted over all comments of csrc/ and torch_ext/, and over all documents: the share of pointing
-words, whose meaning a reader has to look for elsewhere. Found one by one: sentences that go on at
-the next declaration, and "who" without a head. `--worst` lists the files by their share.
+Counts, over all comments of csrc/ and torch_ext/ and over all documents, the share of pointing
+words, whose meaning a reader has to look for elsewhere. Reports each sentence that continues at the
+next declaration, and each "who" without a noun. `--worst` lists the files by share.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TOKEN = re.compile(
 )
 WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
 NOT_PROSE = re.compile(r"^\s*(namespace|NOLINT|clang-format|IWYU)|^\s*-+")
-FENCE = re.compile(r"```.*?```|`[^`]*`|^    .*$|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"```.*?```|^    [^\n]*$|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
 GOES_ON = re.compile(r"(,|\band|\bor)$")
 HEADLESS = re.compile(r"\b(whoever|(?:^|[.;:] )who)\b", re.IGNORECASE)
 
 
 def comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the last line's number and the text of each comment; its lines are joined."""
+    """Yield the last line's number and the text of each comment; lines of a comment are joined."""
     joined: list[str] = []
     last = 0
     for match in TOKEN.finditer(text):
@@ -52,7 +52,7 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def prose(path: Path) -> list[tuple[int, str]]:
-    """Return the comments of a source, or the text of a document without its code."""
+    """Return (line, text) of the comments of a source, or of a document without its code."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return [(1, FENCE.sub(" ", text))]
@@ -67,19 +67,20 @@ def files() -> list[Path]:
         for path in sorted((ROOT / folder).rglob("*"))
         if path.suffix in {".h", ".cpp"}
     ]
-    documents = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-    documents += sorted(path for folder in CODE_FOLDERS for path in (ROOT / folder).rglob("*.md"))
+    folders = (*CODE_FOLDERS, "docs", "tests", "benchmarks")
+    documents = [ROOT / "README.md", ROOT / "SECURITY.md"]
+    documents += sorted(path for folder in folders for path in (ROOT / folder).rglob("*.md"))
     return sources + documents
 
 
 def count(path: Path) -> tuple[int, int]:
-    """Return how many words the file has, and how many of them point."""
+    """Return the number of words of a file, and the number of pointing words."""
     words = [word.lower() for _, text in prose(path) for word in WORD.findall(text)]
     return len(words), sum(word in POINTING for word in words)
 
 
 def faults(path: Path) -> Iterator[str]:
-    """Yield a text about each sentence that spans declarations or has a "who" without a head."""
+    """Yield a text about each sentence that spans declarations or has a "who" without a noun."""
     if path.suffix == ".md":
         return
     for line, text in prose(path):

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Sum up test results, and hold the skips against the ones that are expected.
+"""Sum up test results, and compare the skipped tests with the expected skips.
 
     .ci/summary.py SKIPS RESULT.xml...
 
-Each RESULT is a JUnit file (of ctest or pytest); one that is missing counts as a failed test. SKIPS
-has lines "COUNT REASON": at most COUNT tests may be skipped with a reason that the regular
-expression REASON is found in. A skip that no line allows, or one too many, is an error: a test must
-not fall silent. Fewer are fine, as on a machine with more hardware. Closes with a line
-"N passed, N failed, N skipped"; exits 1 if a test failed or a skip was not expected.
+Each RESULT is a JUnit file (of ctest or pytest); a missing file counts as a failed test. SKIPS has
+lines "COUNT REASON": at most COUNT tests may be skipped with a reason in which the regular
+expression REASON is found. A skip without a matching line, or beyond its COUNT, is an error, so
+that no test is skipped unnoticed. Fewer skips are allowed, as on a machine with more hardware. The
+last line is "N passed, N failed, N skipped"; exits 1 if a test failed, a skip was not expected, or
+no test passed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def read_results(path: Path) -> Iterator[Result]:
         if any(element is not None for element in broken) or case.get("status") == "fail":
             yield Result(name, "failed", "")
         elif skipped is not None or case.get("status") in ("notrun", "disabled"):
-            # pytest gives the reason as an attribute, gtest in what ctest saw printed.
+            # pytest has the reason in an attribute, gtest in the output recorded by ctest.
             reason = skipped.get("message", "") if skipped is not None else ""
             yield Result(name, "skipped", f"{reason} {case.findtext('system-out') or ''}".strip())
         else:
@@ -51,7 +52,7 @@ def read_results(path: Path) -> Iterator[Result]:
 
 
 def unexpected_skips(skipped: list[Result], path: Path) -> Iterator[str]:
-    """Yield a text for each skip that the list of expected ones does not allow."""
+    """Yield a text for each skip that the list of expected skips does not allow."""
     allowed: list[tuple[str, int]] = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         if line.strip() and not line.startswith("#"):

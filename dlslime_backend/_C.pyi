@@ -12,15 +12,16 @@ _MakePairGroup = Callable[[Store, int, timedelta], _TorchBackend]
 torch_version: str
 
 class Options(_TorchBackend.Options):
-    """What a group may choose; passed to init_process_group or new_group as pg_options.
+    """Options of one process group, for `pg_options` of init_process_group or new_group.
 
     Args:
-        timeout: of operations and of reaching a peer; None takes the group's timeout.
+        timeout: of operations and of reaching a peer, 1 ms to 100 years; None takes the group's
+            time-out.
         route: "auto", "shm", "rdma", "tcp" or "gloo"; empty takes DLSLIME_ROUTE.
         fallback: "warn", "allow" or "forbid"; empty takes DLSLIME_FALLBACK.
 
     Raises:
-        ValueError: a word that is not in the list.
+        ValueError: unknown route or fallback, or the time-out is out of range.
     """
 
     route: str
@@ -31,6 +32,9 @@ class Options(_TorchBackend.Options):
     def __copy__(self) -> Options: ...
     def __deepcopy__(self, arg0: dict[Any, Any], /) -> Options: ...
 
+# Made by dlslime_backend._backend.create. `report` and `explain_peer` return the dicts behind
+# dlslime_backend.stats and dlslime_backend.explain; `connections` and `groups` count for the whole
+# process.
 class Backend(_TorchBackend):
     def __init__(
         self,
@@ -56,13 +60,21 @@ class Backend(_TorchBackend):
     def listener_address(self) -> str: ...
     def perform_nocolor_split(self, device: object) -> None: ...
 
+# machine_report: by route, what works on the machine, or why the route does not. own_address: the
+# address published to peers, if a variable chooses interfaces or `anyway` is true; else None.
+# begin_python_end: called after the last `atexit` hook; operations in progress may finish for a
+# moment. bytes_at_address: a uint8 tensor [nbytes] over memory of this process, CPU or GPU, without
+# owning the memory; raises ValueError if the range is not mapped.
 def machine_report() -> list[tuple[str, str]]: ...
 def own_address(anyway: bool) -> str | None: ...
 def begin_python_end() -> None: ...
 def bytes_at_address(address: int, nbytes: int) -> torch.Tensor: ...
 
 class Region:
-    """Memory of this process that is registered for one-sided transfers."""
+    """Memory of this process, registered for one-sided transfers.
+
+    Made by the static methods. Addresses, offsets and sizes are in bytes, time-outs in seconds.
+    """
 
     def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises
     @staticmethod
@@ -84,7 +96,7 @@ class Region:
     def deregister(self, timeout: float = ...) -> None: ...
 
 class RemoteRegion:
-    """Another process's, of what its export() returned."""
+    """Registered memory of another process, decoded from the bytes of `Region.export`."""
 
     def __init__(self, exported: bytes) -> None: ...
     @property
@@ -99,7 +111,11 @@ class RemoteRegion:
     def host(self) -> str: ...
 
 class Notifier:
-    """A descriptor that becomes readable when something that is watched has ended."""
+    """A descriptor that becomes readable when a watched operation ends.
+
+    `take` returns the numbers given to `Pending.watch`, of the operations ended since the last
+    call, and makes the descriptor unreadable again.
+    """
 
     def __init__(self) -> None: ...
     @property
@@ -107,7 +123,12 @@ class Notifier:
     def take(self) -> list[int]: ...
 
 class Pending:
-    """Something that was posted past torch's interface."""
+    """An operation in progress that was not posted through torch's interface.
+
+    `done` also makes progress; `ended` only looks. `content` has the bytes of a received note,
+    empty before the end and after a failure. Time-outs are in seconds; None is the time-out of the
+    group or endpoint.
+    """
 
     def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises
     def done(self) -> bool: ...
@@ -123,13 +144,17 @@ class Pending:
     def content(self) -> bytes: ...
 
 class Prepared:
-    """Pieces that were checked, to be transferred any number of times."""
+    """Checked pieces of one pair of regions; `start` begins a transfer, any number of times."""
 
     def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises
     def start(self) -> Pending: ...
 
 class PeerLink:
-    """One rank of a process group, for one-sided transfers."""
+    """One rank of a process group, for one-sided transfers, messages and notes.
+
+    All methods return at once, except `route`, which connects first. Tags of notes are separate
+    from tags of tensors. `pieces` are as in `dlslime_backend.memory.Pieces`.
+    """
 
     def __init__(self, backend: Backend, rank: int) -> None: ...
     def prepare(
@@ -152,7 +177,10 @@ class PeerLink:
     def route(self) -> str: ...
 
 class EndpointLink(PeerLink):
-    """The same with a process that is in no group with this one."""
+    """A peer outside of all process groups; `connect` takes the `address` of the other endpoint.
+
+    The time-out is in seconds.
+    """
 
     def __init__(
         self, name: str, timeout: float, route: str, make_pair_group: _MakePairGroup
@@ -163,13 +191,13 @@ class EndpointLink(PeerLink):
     def close(self) -> None: ...
 
 class GuestLink(PeerLink):
-    """The same with a process that has come to a hub of this one."""
+    """A peer that has connected to a hub of this process; made by `HubLink.accept`."""
 
     def __init__(self, *args: object, **kwargs: object) -> None: ...  # raises
     def close(self) -> None: ...
 
 class HubLink:
-    """Where any number of processes can connect."""
+    """An address to which any number of endpoints connect. The time-out is in seconds."""
 
     def __init__(
         self, name: str, timeout: float, route: str, make_pair_group: _MakePairGroup

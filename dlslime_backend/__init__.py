@@ -1,14 +1,15 @@
 """dlslime: a torch.distributed backend for fast point-to-point transfers.
 
-`torch.distributed.init_process_group(backend="dlslime")` works without importing this package; it
-is imported for its own functions. torch imports it too, at the end of its own import, in programs
-that never ask for dlslime: so everything is loaded at first use.
+`torch.distributed.init_process_group(backend="dlslime")` works without an import of the package:
+torch finds the backend by an entry point. Programs import the package for the functions and classes
+of `__all__`. torch imports the package as well, at the end of `import torch`, also in programs
+without dlslime; so the modules and the extension are loaded at first use.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import torch  # noqa: F401  (first: its libraries must be loaded before the extension's)
+import torch  # noqa: F401 (first: the extension needs torch's libraries loaded)
 
 from dlslime_backend import _hook
 

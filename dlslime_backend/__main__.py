@@ -1,4 +1,4 @@
-"""`python -m dlslime_backend doctor`: what works on this machine, and why the rest does not."""
+"""`python -m dlslime_backend doctor`: what works on the machine, and why the rest does not."""
 
 import argparse
 import json
@@ -34,7 +34,7 @@ def _doctor() -> dict[str, object]:
 
 
 def main() -> int:
-    """Print the report; exit status 1 if the backend can't be used here."""
+    """Print the doctor's report; return 1 if the extension module can't be loaded, else 0."""
     parser = argparse.ArgumentParser(prog="python -m dlslime_backend")
     parser.add_argument("command", choices=["doctor"])
     parser.add_argument("--json", action="store_true")

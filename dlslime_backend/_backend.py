@@ -1,4 +1,4 @@
-"""Creates the backend of a process group, and the torch backends that it leans on."""
+"""Creates the backend of a process group, and the Gloo and NCCL backends used by the backend."""
 
 import copy
 import functools
@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from dlslime_backend._load import extension, torch_minor
 
-# A pair's Gloo group has no time-out of its own to speak of: a quiet pair is not a broken one.
+# The Gloo group of a pair gets a time-out of a year, in effect none: a pair without traffic is not
+# broken.
 _NO_TIMEOUT = timedelta(days=365)
 _LONGEST_TIMEOUT = timedelta(days=36525)
 
@@ -28,8 +29,8 @@ def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def _gloo_device() -> Any:
-    # By the interface that peers are told of; else by Gloo's own choice, which is the address of
-    # the host's name and may be none.
+    # Gloo listens at the address published to peers if a variable chooses interfaces. Otherwise
+    # Gloo chooses: the address of the host's name, which may not exist.
     chosen = extension().own_address(anyway=False)
     if chosen is None:
         try:
@@ -40,7 +41,16 @@ def _gloo_device() -> Any:
 
 
 def make_pair_group(store: dist.Store, end: int, limit: timedelta) -> Any:
-    """Make a Gloo group of two, which carries a pair's messages where that route is asked for."""
+    """Make a Gloo group of two ranks, the carrier of a pair's messages on the Gloo route.
+
+    Args:
+        store: keys of the pair.
+        end: rank of this process in the pair, 0 or 1.
+        limit: time for connecting the two ranks; later waits have no time-out.
+
+    Raises:
+        RuntimeError: torch was built without Gloo, or the two ranks can't be connected.
+    """
     group = _gloo(store, end, 2, limit)
     group._set_default_timeout(_NO_TIMEOUT)
     return group
@@ -61,7 +71,8 @@ def _make_collectives(
         group._set_default_timeout(current._timeout)
         group.options.global_ranks_in_group = options.global_ranks_in_group
         group.options.group_name = options.group_id
-        if torch_minor() < (2, 14):  # from there on groups number their collectives themselves
+        # From torch 2.14 on, groups number their collectives themselves.
+        if torch_minor() < (2, 14):
             group._set_sequence_number_for_group()
         return group
     if device == "cuda":
@@ -77,7 +88,8 @@ def _make_collectives(
 
 
 def _with_what_is_below(store: Any) -> list[Any]:
-    # A store written in Python ends with its last name there, whatever C++ still has of it.
+    # Stores below a `PrefixStore` are kept as Python objects, too: a store class written in Python
+    # ends with the last Python reference, even while C++ still holds the object.
     stores = [store]
     while isinstance(stores[-1], dist.PrefixStore):
         stores.append(stores[-1].underlying_store)
@@ -85,14 +97,19 @@ def _with_what_is_below(store: Any) -> list[Any]:
 
 
 def create(options: Any, backend_options: Any) -> Any:
-    """Make the backend of one group; torch calls this for every rank of it.
+    """Make the backend of one process group; torch calls the function on every rank of the group.
 
     Args:
         options: torch's `_DistributedBackendOptions`.
-        backend_options: `dlslime_backend.Options`, or None.
+        backend_options: `dlslime_backend.Options`, or None for the defaults.
+
+    Returns:
+        A `dlslime_backend._C.Backend`.
 
     Raises:
-        TypeError: `pg_options` is of another backend.
+        ImportError: the extension was built for another minor version of torch.
+        TypeError: `backend_options` (`pg_options` of the caller) belong to another backend.
+        ValueError: the time-out is below 1 ms or above 100 years.
     """
     module = extension()
     if backend_options is None:
@@ -126,7 +143,7 @@ def create(options: Any, backend_options: Any) -> Any:
 
 
 def _make_child(store: Any, prefix: str, rank: int, size: int, chosen: Any) -> Any:
-    # Of a group that torch splits off another one, or merges several into.
+    # Backend of a group made by torch's `split_group` or `merge_remote_group`.
     options = _options_of_torch()
     options.store = dist.PrefixStore(prefix, store)
     options.group_rank, options.group_size = rank, size
@@ -147,14 +164,22 @@ _made = itertools.count()
 def make_group(
     store: Any, rank: int, size: int, timeout: timedelta, device: Any, **chosen: Any
 ) -> Any:
-    """Make a group that torch does not know, for `torch.distributed._dist2`.
+    """Make a process group outside of torch's registry, for `torch.distributed._dist2`.
 
-    Its store is shared by all groups of the job, whose keys need a prefix of their own: all ranks
-    make their groups in the same order.
+    All groups of a job share `store`, so the keys of each group get a prefix with a number, counted
+    per process: all ranks must make their groups in the same order.
+
+    Args:
+        store: shared by the ranks of the group.
+        rank: of this process.
+        size: number of ranks.
+        timeout: of operations and of connecting.
+        device: default device; CPU and CUDA tensors work in any case.
+        chosen: arguments of `dlslime_backend.Options`, except the time-out.
 
     Raises:
-        TypeError: `chosen` has what `dlslime_backend.Options` does not.
-        ValueError: or another value than it has.
+        TypeError: `dlslime_backend.Options` has no such argument.
+        ValueError: an argument has an unknown value.
     """
     own = extension().Options(timeout=timeout, **chosen)
     name = f"dist2/{next(_made)}"

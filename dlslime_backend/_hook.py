@@ -1,7 +1,7 @@
 """Entry points that make the name "dlslime" known to torch.
 
-Imported at the end of every `import torch` where torch is older than 2.14, also in programs that
-never ask for dlslime: nothing here loads the extension, and nothing may fail.
+torch imports the module at the end of every `import torch`, also in programs without dlslime: so
+the module does not load the extension, and no call may fail.
 """
 
 import os
@@ -27,7 +27,10 @@ def _make_group(
 
 
 def _register_factory() -> None:
-    """Register with `torch.distributed._dist2`, where torch has it: it knows no names but those."""
+    """Register with `torch.distributed._dist2`, if torch has the module.
+
+    `_dist2` has a table of backends of its own.
+    """
     try:
         from torch.distributed import _dist2
     except ImportError:
@@ -50,7 +53,11 @@ def register() -> None:
 
 
 def autoload() -> None:
-    """Entry point of group `torch.backends`: torch before 2.14 calls it after its import."""
+    """Announce the backend; torch calls the entry point (group `torch.backends`) after its import.
+
+    Never raises. torch 2.14 and later find the name by the group `torch.distributed.backends`;
+    there the function registers with `torch.distributed._dist2` only.
+    """
     try:
         if "DLSLIME_PROVIDE" in os.environ:
             from dlslime_backend.compat import provide_by_environment
@@ -67,9 +74,11 @@ def autoload() -> None:
         from torch.distributed.distributed_c10d import Backend
 
         if hasattr(Backend, "_ensure_backend_registered"):
-            return  # this torch asks by `torch.distributed.backends` when the name is used
+            # torch 2.14 and later call `register` by the group `torch.distributed.backends` at
+            # first use.
+            return
         from dlslime_backend._lazy import announce
 
         announce(NAME, DEVICES, register)
-    except Exception:  # noqa: BLE001 - an error here would break `import torch` for everybody
+    except Exception:  # noqa: BLE001 - an error would break `import torch` in all programs
         return

@@ -1,9 +1,10 @@
-"""Makes torch before 2.14 know a backend's name without registering it.
+"""Makes a backend's name known to torch before 2.14 without registering the backend.
 
-There, a registered plugin changes what composite backends of *other* programs become: with any
-plugin present, "cpu:gloo,cuda:gloo" gets the default type "undefined". So the name is announced,
-and registered when somebody first names it, as torch 2.14 does by itself. Every use of a backend's
-name, alone or in a composite, reads the attribute of that name on torch's `Backend` class.
+In torch before 2.14, a registered plugin changes the composite backends of programs without
+dlslime: with any plugin, "cpu:gloo,cuda:gloo" gets the default type "undefined". So the name is
+announced only, and the backend is registered at the first use of its name, as torch 2.14 does by
+itself. Every use of a backend's name, alone or in a composite, reads the attribute of the same name
+of torch's class `Backend`.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 
 class _NameOnUse:
-    """A class attribute that registers the backend when it is read."""
+    """A class attribute whose first read registers the backend."""
 
     def __init__(self, name: str, register: Callable[[], None]) -> None:
         self._name = name
@@ -25,10 +26,10 @@ class _NameOnUse:
 
 
 class _PluginKey(str):
-    """The key of a plugin, equal to its name in either case.
+    """The key of a plugin; equal to the name in upper and in lower case.
 
-    torch before 2.14 looks the upper-case key up among lower-case names when it decides the default
-    type of a composite backend, and so never finds it.
+    To decide the default type of a composite backend, torch before 2.14 looks for the upper-case
+    key among lower-case names, and so never finds a plain string.
     """
 
     __slots__ = ()
@@ -41,9 +42,10 @@ class _PluginKey(str):
 
 
 class _Plugins(dict[str, Any]):
-    """torch's table of plugins, which registers the backend when somebody asks for it by its key.
+    """torch's table of plugins; a look-up of the backend's key registers the backend.
 
-    Until then the key is not in it: torch counts keys to decide what a composite backend becomes.
+    Before the first look-up the table lacks the key: torch counts keys to decide the default type
+    of a composite backend.
     """
 
     def __init__(self, plugins: dict[str, Any], key: str, register: Callable[[], None]) -> None:
@@ -71,7 +73,13 @@ class _Plugins(dict[str, Any]):
 
 
 def announce(name: str, devices: list[str], register: Callable[[], None]) -> None:
-    """Put `name` into torch's tables; `register` runs at its first use."""
+    """Put a backend's name into torch's tables without registering the backend.
+
+    Args:
+        name: of the backend, in lower case.
+        devices: device types that the backend supports, such as "cpu".
+        register: registers the backend; called at the first use of the name.
+    """
     from torch.distributed.distributed_c10d import Backend, ProcessGroup
 
     if name in Backend.backend_list:
@@ -84,7 +92,10 @@ def announce(name: str, devices: list[str], register: Callable[[], None]) -> Non
 
 
 def put_first(name: str) -> None:
-    """Make `name` the plugin that torch considers for a composite backend's default type."""
+    """Move the registered plugin `name` to the front of torch's table.
+
+    torch considers the first plugin for the default type of a composite backend.
+    """
     from torch.distributed.distributed_c10d import Backend
 
     plugin = Backend._plugins.pop(name.upper())

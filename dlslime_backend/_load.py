@@ -1,4 +1,4 @@
-"""Loads the extension module, or says why it can't be used."""
+"""Loads the extension module, or raises an error with the reason."""
 
 import atexit
 import functools
@@ -9,16 +9,17 @@ import torch
 
 
 def torch_minor(version: str = torch.__version__) -> tuple[int, int]:
-    """Return (2, 13) for "2.13.0+cpu"."""
+    """Return major and minor version as integers: (2, 13) for "2.13.0+cpu"."""
     major, minor = version.split("+")[0].split(".")[:2]
     return int(major), int(minor)
 
 
 class _Last:
-    """Runs what is to come after all hooks of the program, whenever they were registered.
+    """Calls `begin_python_end` of the extension after all `atexit` hooks of the program.
 
-    When the last hook has run, and before the interpreter begins to end, Python lets go of the
-    hooks and of their arguments: this is one.
+    The order of registration does not matter: Python drops all hooks and their arguments after the
+    last hook has run, before the interpreter begins to end. An instance is the argument of a hook,
+    so `__del__` runs at that moment.
     """
 
     def __init__(self, module: ModuleType) -> None:
@@ -34,11 +35,12 @@ def _nothing(_last: _Last) -> None:
 
 @functools.cache
 def extension() -> ModuleType:
-    """Return `dlslime_backend._C`.
+    """Load `dlslime_backend._C` if necessary, and return the module.
 
     Raises:
-        ImportError: it was built for another torch minor. Backends are C++ subclasses, whose layout
-            changes with every minor: used all the same, it would crash or call wrong functions.
+        ImportError: the module was built for another minor version of torch. Backends are C++
+            subclasses, and the layout of their base changes with every minor version: the module
+            would crash or call wrong functions.
     """
     from dlslime_backend._build import TORCH_VERSION
 

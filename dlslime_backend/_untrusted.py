@@ -1,8 +1,8 @@
-"""Decoding of what comes from another process or with a client's request: none of it is trusted.
+"""Decoding of input from other processes and from requests of clients; no input is trusted.
 
-Each function returns what its name says or raises ValueError, in time and memory that are linear
-in the size of what it is given. The error's text has the field, what was there (cut and escaped)
-and what is allowed; the caller adds of which document the field is.
+Each function returns the decoded value or raises ValueError, in time and memory linear in the size
+of the input. The error's text has the name of the field (`what`), the value (cut and escaped) and
+the allowed values; the caller adds the name of the document.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any
 U64 = 2**64 - 1
 _MOST_SHOWN = 120  # characters of a value in an error's text
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-# No number of ours has more than 20 digits; Python's own limit is 4,300, and can be lifted.
+# Numbers of dlslime have at most 20 digits. Python's limit of 4,300 digits can be lifted, so the
+# parser is not left to enforce a limit.
 _LONG_NUMBER = re.compile(rb"[0-9]{41}")
 
 
 class _Repr(reprlib.Repr):
-    """`repr` of a bounded size, of values of any depth and size."""
+    """`repr` with a bounded result, for values of any depth and size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,17 +47,17 @@ _repr = _Repr().repr
 
 
 def shown(value: object) -> str:
-    """Return a value for an error's text: its repr, cut, in which nothing is left to escape."""
+    """Return a value for an error's text: its repr, cut and escaped."""
     return printable(_repr(value), _MOST_SHOWN)
 
 
 def kind(value: object) -> str:
-    """Return the type of a value whose content is not to be shown."""
+    """Return the type of a value, for error texts that must not show the content."""
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
 def printable(text: str, most: int = 500) -> str:
-    """Return a text for a line of the log: cut, and with escapes for what can't be printed."""
+    """Return a text for a line of a log: cut to `most` characters, unprintable ones escaped."""
     cut = text if len(text) <= most else text[:most] + "..."
     if cut.isprintable():
         return cut
@@ -72,25 +73,32 @@ def parse_json(
     most_values: int = 1 << 20,
     most_depth: int = 8,
 ) -> Any:
-    """Return the value of a JSON text: all of its numbers are finite and of at most 40 digits.
+    """Return the value of a JSON text.
 
-    The depth is counted before the parser runs, which would recurse.
+    Numbers must be finite and have at most 40 digits. The depth is checked before the parser runs,
+    because the parser recurses.
+
+    Args:
+        data: UTF-8 if bytes.
+        most_bytes: limit of the text.
+        most_values: limit of the number of values.
+        most_depth: limit of the nesting.
     """
     if not isinstance(data, (bytes, bytearray, memoryview, str)):
         raise ValueError(f"JSON is bytes, not {kind(data)}")
     raw = data.encode() if isinstance(data, str) else bytes(data)
     if len(raw) > most_bytes:
         raise ValueError(f"{len(raw)} bytes of JSON; at most {most_bytes} are possible")
-    # Decoded here: the parser would also take UTF-16, in which brackets look different.
+    # Decoded before parsing: json.loads would also accept UTF-16, with other bytes for brackets.
     text = raw.decode()
     _require_bounded(raw, most_values, most_depth)
     return json.loads(text, parse_float=_finite, parse_constant=_finite)
 
 
 def _require_bounded(raw: bytes, most_values: int, most_depth: int) -> None:
-    # Backslashes are in strings only: without the escaped ones, every other quote ends a string.
+    # Backslashes occur in strings only. Without escapes, every second quote ends a string.
     rest = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # A value is at most two strings, and between two values there is a comma or a bracket.
+    # A value is at most two strings (key and text), and a comma or bracket lies between two values.
     if rest.count(b'"') > 4 * most_values:
         raise ValueError(f"JSON of more than {most_values} values")
     outside = b"".join(rest.split(b'"')[::2])
@@ -115,8 +123,8 @@ def _finite(text: str) -> float:
 
 
 def decode_base64(value: object, what: str, most: int) -> bytes:
-    """Return the bytes of a base64 text; what is wrong with it is told without its content."""
-    # The content may give access to memory, so no error's text may have it.
+    """Return the bytes of a base64 text of at most `most` bytes; error texts hide the content."""
+    # The content may give access to memory, so error texts must not show any of it.
     if not isinstance(value, str):
         raise ValueError(f"{what} is {kind(value)}, not a base64 text")
     if len(value) > -(-most // 3) * 4:
@@ -128,7 +136,7 @@ def decode_base64(value: object, what: str, most: int) -> bytes:
 
 
 def decompress(data: bytes, what: str, most: int) -> bytes:
-    """Return what zlib has compressed into these bytes, all of them."""
+    """Return the whole uncompressed content of zlib data, of at most `most` bytes."""
     stream = zlib.decompressobj()
     try:
         content = stream.decompress(data, most)
@@ -143,28 +151,28 @@ def decompress(data: bytes, what: str, most: int) -> bytes:
 
 
 def integer(value: object, what: str, least: int, most: int) -> int:
-    """Return an integer of a range; neither True nor 1.0 is one."""
+    """Return an integer from `least` to `most`; True and 1.0 are refused."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{what} is {shown(value)}, not an integer from {least} to {most}")
     return value
 
 
 def choice(value: object, what: str, known: Sequence[str]) -> str:
-    """Return one of some texts."""
+    """Return a text that is in `known`."""
     if not isinstance(value, str) or value not in known:
         raise ValueError(f"{what} is {shown(value)}, not {' or '.join(map(repr, known))}")
     return value
 
 
 def flag(value: object, what: str) -> bool:
-    """Return a truth value; neither 1 nor None is one."""
+    """Return a bool; 1 and None are refused."""
     if not isinstance(value, bool):
         raise ValueError(f"{what} is {shown(value)}, neither true nor false")
     return value
 
 
 def text(value: object, what: str, most: int) -> str:
-    """Return a text of at most `most` characters that UTF-8 can encode."""
+    """Return a text of at most `most` characters that can be encoded as UTF-8."""
     if not isinstance(value, str):
         raise ValueError(f"{what} is {shown(value)}, not a text")
     if len(value) > most:
@@ -177,7 +185,7 @@ def text(value: object, what: str, most: int) -> str:
 
 
 def items(value: object, what: str, most: int, least: int = 0) -> list[Any]:
-    """Return a list of `least` to `most` items."""
+    """Return a list of `least` to `most` items; a tuple is accepted, too."""
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{what} is {shown(value)}, not a list")
     if not least <= len(value) <= most:
@@ -186,7 +194,7 @@ def items(value: object, what: str, most: int, least: int = 0) -> list[Any]:
 
 
 def fields(value: object, what: str, names: Iterable[str] = ()) -> dict[Any, Any]:
-    """Return a mapping that has these keys, and may have others."""
+    """Return a dict that has all keys of `names`; further keys are allowed."""
     if not isinstance(value, dict):
         raise ValueError(f"{what} is {shown(value)}, not an object")
     missing = [name for name in names if name not in value]

@@ -1,4 +1,4 @@
-"""Registered memory, here and at peers, and which parts of it a transfer moves."""
+"""Registered memory of this process and of peers, and the pieces moved by a transfer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 
 from dlslime_backend._load import extension
 
-# What `register` takes: see there.
+# The argument of `register`.
 Memory: TypeAlias = Any
-Array: TypeAlias = Any  # a numpy array, or a tensor, of integers
-# Every piece is (local offset, remote offset, length), all in bytes: as a list, as an array [N, 3],
-# or as three arrays [N]. Or two arrays [N] of page numbers and the bytes of a page. None is all of
-# two regions of equal size. Arrays are int64 or int32, on the CPU.
+Array: TypeAlias = Any  # a numpy array or a tensor, of integers
+# Pieces are (local offset, remote offset, length), in bytes: a list of tuples, an array [N, 3], or
+# three arrays [N]. Or pages: two arrays [N] of local and remote page numbers, and the bytes of a
+# page. None means the whole of two regions of equal size. Arrays are int64 or int32, on the CPU.
 Pieces: TypeAlias = (
     Sequence[tuple[int, int, int]]
     | Array
@@ -27,21 +27,25 @@ Pieces: TypeAlias = (
 
 
 def register(memory: Memory, name: str = "", access: str | None = None) -> Region:
-    """Make memory of this process readable and writable for those who get its handle.
+    """Make memory of this process accessible to processes that get the handle of the region.
 
     Args:
         memory: a contiguous tensor of any shape and dtype, on a CPU or a CUDA GPU; a C-contiguous
-            numpy array; or what else exports a buffer (bytes, bytearray, memoryview, mmap, ctypes),
-            each of which is kept until `Region.deregister`. Or (address, bytes) of mapped memory
-            that the caller keeps until then.
-        name: for the texts of errors.
-        access: "read" lets others only read it; "write" lets them do both; None is "write" where
-            the memory itself is not read-only.
+            numpy array; or an object with a buffer (bytes, bytearray, memoryview, mmap, ctypes).
+            The region keeps the object until `Region.deregister`. Or (address, bytes) of mapped
+            memory, which the caller keeps until `Region.deregister`.
+        name: for error messages.
+        access: "read" allows reads only, "write" reads and writes. None is "write", or "read" for
+            an object with a read-only buffer.
+
+    Returns:
+        The region; `Region.export` makes the handle for other processes.
 
     Raises:
-        ValueError: it is not contiguous, or on another device; no such memory can be, or nothing
-            is mapped there; or it is read-only and `access` is "write".
-        TypeError: it is nothing of this.
+        ValueError: the memory is not contiguous or on another device; the address range is
+            impossible or not mapped; the memory is read-only and `access` is "write"; or `access`
+            is unknown.
+        TypeError: `memory` or `name` has another type.
     """
     core = extension().Region
     if not isinstance(name, str):
@@ -60,20 +64,21 @@ def register(memory: Memory, name: str = "", access: str | None = None) -> Regio
 
 
 def import_region(exported: bytes | bytearray | memoryview) -> RemoteRegion:
-    """Return another process's region, of what its `Region.export` returned.
+    """Return the region of another process from the bytes of its `Region.export`.
 
     Raises:
-        ValueError: these bytes are not of it, or of another version of dlslime.
-        TypeError: they are not bytes.
+        ValueError: the bytes are no handle, or the handle of another version of dlslime.
+        TypeError: `exported` is not bytes.
     """
     return RemoteRegion(extension().RemoteRegion(as_bytes(exported, "the handle of a region")))
 
 
 def as_bytes(value: bytes | bytearray | memoryview, what: str) -> bytes:
-    """Return what came through a socket as bytes.
+    """Return a bytes-like value as bytes.
 
     Raises:
-        TypeError: it is something else, which is not printed: it may give access to memory.
+        TypeError: the value has another type. The text shows the type only, since the content may
+            give access to memory.
     """
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(f"dlslime: {what} is bytes, not {_kind(value)}")
@@ -104,7 +109,7 @@ def _buffer_of(memory: Any) -> memoryview:
             raise TypeError("dlslime: a numpy array of objects has only their addresses")
         if not memory.flags.c_contiguous:
             raise ValueError("dlslime: the numpy array is not C-contiguous: register a copy of it")
-        # Not all dtypes are known to buffers, and what is empty has no strides.
+        # memoryview does not know all dtypes of numpy, and empty arrays have no strides.
         empty = bytearray() if memory.flags.writeable else b""
         memory = memory.reshape(-1).view(numpy.uint8) if memory.size else empty
     try:
@@ -122,24 +127,24 @@ def _buffer_of(memory: Any) -> memoryview:
 
 
 class _Memory:
-    """What registered memory tells of itself, at both ends."""
+    """Properties of a region, local or remote."""
 
     def __init__(self, core: Any) -> None:
         self._core = core
 
     @property
     def address(self) -> int:
-        """Where it begins in its process."""
+        """Address of the first byte, in the process that owns the memory."""
         return int(self._core.address)
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Size in bytes."""
         return int(self._core.nbytes)
 
     @property
     def name(self) -> str:
-        """As given to `register`."""
+        """The name given to `register`."""
         return str(self._core.name)
 
 
@@ -147,56 +152,72 @@ class Region(_Memory):
     """Registered memory of this process; made by `register`."""
 
     def export(self) -> bytes:
-        """Return what a peer's `import_region` takes. Who has it may read and write the memory."""
+        """Return the handle as bytes, for `import_region` of other processes.
+
+        Every holder of the handle may access the memory, as far as `register` allowed.
+        """
         exported: bytes = self._core.export()
         return exported
 
     @property
     def device(self) -> torch.device:
-        """Whose memory it is: of processors, or of which GPU."""
+        """Device of the memory: the CPU or a CUDA GPU."""
         device: torch.device = self._core.device
         return device
 
     def bytes_at(self, offset: int, nbytes: int) -> torch.Tensor:
-        """Return a part of it as a uint8 tensor [nbytes], which is good until `deregister`.
+        """Return a part of the memory as a uint8 tensor [nbytes], without a copy.
 
-        Of read-only memory it must not be written.
+        The tensor is valid until `deregister`. The tensor of a read-only region must not be
+        written.
+
+        Args:
+            offset: of the first byte.
+            nbytes: length of the part.
 
         Raises:
-            ValueError: that is not inside of it.
+            ValueError: the part is not inside of the region.
         """
         view: torch.Tensor = self._core.bytes_at(offset, nbytes)
         return view
 
     def deregister(self, timeout: float = 10.0) -> None:
-        """Take the memory back: when this returns, nobody touches it any more.
+        """End the access of other processes; after the call, the memory is no longer touched.
 
-        Peers are asked to let go of it, and do when their transfers with it are over. Later ones
-        fail. Does nothing the second time.
+        Asks the peers to give the region back; a peer does when its transfers have ended. Later
+        transfers with the region fail. Does nothing the second time.
+
+        Args:
+            timeout: seconds to wait for peers, 0 to 100 years.
 
         Raises:
-            ValueError: transfers of this process with it go on; the region stays.
-            TimeoutError: a peer has not let go within `timeout` seconds; the region stays.
+            ValueError: transfers of this process use the region, or the time-out is out of range;
+                the region stays registered.
+            TimeoutError: a peer has not given the region back in time; the region stays registered.
         """
         self._core.deregister(timeout)
 
 
 class RemoteRegion(_Memory):
-    """Memory of another process; made by `import_region`."""
+    """Registered memory of another process; made by `import_region`."""
 
     @property
     def pid(self) -> int:
-        """The process that it belongs to, as numbered on its host."""
+        """Process number of the owner, on the owner's host."""
         return int(self._core.pid)
 
     @property
     def host(self) -> str:
-        """The host of that process."""
+        """Host name of the owner."""
         return str(self._core.host)
 
 
 def core_part(local: Region, remote: RemoteRegion, pieces: Pieces) -> tuple[Any, Any, Any]:
-    """Return what the extension takes of one pair of regions."""
+    """Return a pair of regions and its pieces in the form that the extension takes.
+
+    Raises:
+        TypeError: an argument has another type.
+    """
     try:
         cores = local._core, remote._core
     except AttributeError:
@@ -208,12 +229,16 @@ def core_part(local: Region, remote: RemoteRegion, pieces: Pieces) -> tuple[Any,
 
 
 def core_pieces(pieces: Pieces) -> Any:
-    """Return what the extension takes of pieces."""
-    if type(pieces) is list or pieces is None:  # the quick way for a few pieces
+    """Return pieces in the form that the extension takes: a list, tensors, or None.
+
+    Raises:
+        TypeError: the argument is neither a list nor arrays nor None.
+    """
+    if type(pieces) is list or pieces is None:  # fast path for a few pieces
         return pieces
     if isinstance(pieces, torch.Tensor) or hasattr(pieces, "__array__"):
         return _as_tensor(pieces)
-    # A tuple of three arrays, and not three pieces in a tuple.
+    # A tuple of arrays; a tuple of tuples has pieces.
     if isinstance(pieces, tuple) and not (pieces and isinstance(pieces[0], tuple)):
         return tuple([_as_tensor(entry) for entry in pieces])
     if not isinstance(pieces, Iterable) or isinstance(pieces, (str, bytes, bytearray)):
@@ -222,14 +247,14 @@ def core_pieces(pieces: Pieces) -> Any:
 
 
 def _as_tensor(entry: Any) -> Any:
-    if isinstance(entry, torch.Tensor):  # of one element it would be a number, too
+    if isinstance(entry, torch.Tensor):  # a tensor of one element also converts to an integer
         return entry
     try:
         return operator.index(entry)
     except TypeError:
         pass
     try:
-        # What numpy walks backwards is more than torch can.
+        # torch can't view arrays with negative strides.
         copy = hasattr(entry, "strides") and any(stride < 0 for stride in entry.strides)
         return torch.as_tensor(entry.copy() if copy else entry)
     except (TypeError, ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""One-sided transfers: read and write the memory of another process, without its help.
+"""One-sided transfers: read and write the memory of another process without its participation.
 
     region = dlslime_backend.register(cache, name="kv")         # both ends: a tensor
     blob = region.export()                                      # to the peer, by any means
@@ -9,13 +9,13 @@
     peer.read(region, remote, [(0, 4096, 1024)]).wait()
     await peer.write(region, remote, (local_pages, remote_pages, 16384))
 
-Transfers go by the pair's connection: shared memory within a host, RDMA between hosts, and TCP
-where a pair has neither. Where memory can't be reached directly they go as messages of the pair.
-They are repeated by another connection when theirs is lost.
+Transfers use the connection of the pair: shared memory within a host, RDMA between hosts, and TCP
+for pairs with neither. If the memory can't be reached directly, the bytes are sent as messages. If
+a connection is lost, its transfers are repeated over the next connection.
 
-Memory may be a GPU's: then a transfer begins when the current stream has come to it, at this end;
-what the peer's streams do with its memory is for the program to order. Between two GPUs of one
-host the bytes go by CUDA IPC.
+The memory may be on a GPU. A transfer with local GPU memory begins after the work queued before on
+the current stream of that GPU; the program has to order the work of the peer's streams. Between two
+GPUs of a host the bytes are copied through CUDA IPC.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from dlslime_backend._load import extension
 from dlslime_backend.memory import Pieces, Region, RemoteRegion, as_bytes, core_part
 from dlslime_backend.transfer import Transfer
 
-_IMMEDIATE = 1  # note tags
+_IMMEDIATE = 1  # tag of the notes of immediates; compat/nixl uses tag 2
 _LARGEST_IMMEDIATE = 2**32 - 1
 
 
 class Prepared:
-    """A transfer of pieces that have been checked; made by `Peer.prepare_read` and its like."""
+    """A transfer whose pieces have been checked; made by `Peer.prepare_read` or `prepare_write`."""
 
     __slots__ = ("_start",)
 
@@ -47,56 +47,90 @@ class Prepared:
         self._start = core.start
 
     def start(self) -> Transfer:
-        """Begin it, once more; several may be under way at a time.
+        """Begin the transfer; several transfers of one `Prepared` may be in progress at a time.
 
-        The regions are looked at again: a transfer with one that was deregistered meanwhile fails.
+        Returns:
+            The handle of the new transfer. The state of the regions is checked once more: if a
+            region was deregistered meanwhile, the transfer fails with a ValueError in `wait`.
         """
         return Transfer(self._start())
 
 
 class Peer:
-    """The other process of a pair; made by `peer`, or as an `Endpoint`. Any thread may use it."""
+    """The other process of a pair; made by `peer` or as an `Endpoint`. Any thread may use a peer.
+
+    The methods that begin an operation return at once, and raise torch.distributed.DistBackendError
+    in a forked child or if the group is suspended.
+    """
 
     def __init__(self, link: Any) -> None:
         self._link = link
-        # Immediates that came while the `await` for them was cancelled.
+        # Immediates that came for an `await` that had been cancelled; the next `expect_imm` returns
+        # them.
         self._untaken: deque[Any] = deque()
 
     def read(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Transfer:
-        """Begin to copy from the peer's memory into ours.
+        """Begin to copy from the peer's memory to local memory.
 
         Args:
-            local: where to.
-            remote: where from; of this peer.
-            pieces: which parts, see `Pieces`. Neighbours are merged, empty ones left out; their
-                order means nothing. Arrays are read without the GIL.
+            local: region of this process, the destination.
+            remote: region of the peer, the source.
+            pieces: ranges to copy, see `Pieces`. Neighbours are merged, empty pieces are left out,
+                and the order has no meaning. Arrays are read without the GIL.
+
+        Returns:
+            The handle of the transfer.
 
         Raises:
-            ValueError: a piece is outside of its region; two overlap where they are written; or
-                arrays are of other kinds or lengths. Nothing is copied then.
+            ValueError: a piece is outside of its region; two pieces overlap where bytes are
+                written, or overlap the source within one memory; the local region is read-only; or
+                the arrays have unequal lengths or a wrong dtype, shape or device. Nothing is copied
+                then.
+            TypeError: an argument has another type.
         """
         return Transfer(self._link.transfer_one(False, *core_part(local, remote, pieces)))
 
     def write(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Transfer:
-        """Begin to copy from our memory into the peer's; see `read`."""
+        """Begin to copy from local memory to the peer's memory; see `read`.
+
+        Raises:
+            ValueError: as `read`, or `remote` was registered with `access="read"`.
+        """
         return Transfer(self._link.transfer_one(True, *core_part(local, remote, pieces)))
 
     def prepare_read(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Prepared:
-        """Check a `read` that is to be started many times, which then costs less."""
+        """Check the arguments of a `read` once, for many cheaper starts; raises as `read`."""
         return Prepared(self._link.prepare(False, *core_part(local, remote, pieces)))
 
     def prepare_write(self, local: Region, remote: RemoteRegion, pieces: Pieces = None) -> Prepared:
-        """Check a `write` that is to be started many times, which then costs less."""
+        """Check the arguments of a `write` once, for many cheaper starts; raises as `write`."""
         return Prepared(self._link.prepare(True, *core_part(local, remote, pieces)))
 
     def read_many(self, parts: Iterable[tuple[Region, RemoteRegion, Pieces]]) -> Transfer:
-        """Read between several regions as one transfer, which is over when all is; see `read`."""
+        """Begin one transfer that reads between several pairs of regions; see `read`.
+
+        The transfer is done when the pieces of all parts have been copied.
+
+        Args:
+            parts: (local, remote, pieces) of each pair of regions.
+
+        Raises:
+            ValueError: as `read`; or the local regions are on several GPUs.
+        """
         return Transfer(self._link.transfer(False, [core_part(*part) for part in parts]))
 
     def write_many(
         self, parts: Iterable[tuple[Region, RemoteRegion, Pieces]], imm: int | None = None
     ) -> Transfer:
-        """Write between several regions as one transfer; see `read_many` and `write_with_imm`."""
+        """Begin one transfer that writes between several pairs of regions.
+
+        Args:
+            parts: (local, remote, pieces) of each pair of regions.
+            imm: number for the peer, see `write_with_imm`; None for no number.
+
+        Raises:
+            ValueError: as `write_with_imm`; or the local regions are on several GPUs.
+        """
         if imm is None:
             return Transfer(self._link.transfer(True, [core_part(*part) for part in parts]))
         if not 0 <= operator.index(imm) <= _LARGEST_IMMEDIATE:
@@ -108,17 +142,19 @@ class Peer:
     def write_with_imm(
         self, local: Region, remote: RemoteRegion, pieces: Pieces = None, *, imm: int
     ) -> Transfer:
-        """Write, and then tell the peer's `expect_imm`, which sees all bytes where they belong.
+        """Begin a write; the peer's `expect_imm` gets `imm` once all bytes are in its memory.
 
         Raises:
-            ValueError: `imm` is not in 0 .. 2^32-1; or as `read`.
+            ValueError: `imm` is not in 0 .. 2^32-1; or as `write`.
         """
         return self.write_many([(local, remote, pieces)], imm)
 
     def expect_imm(self) -> Transfer:
-        """Wait for the peer's next `write_with_imm`, also one that has come before: its number.
+        """Begin to receive the immediate of one `write_with_imm` of the peer, past or future.
 
-        Each answers one, in the order of the peer's writes that are over.
+        Returns:
+            A handle, whose `wait` (or `await`) returns the number. Every call gets one number, in
+            the order in which the peer's writes end.
         """
         try:
             core = self._untaken.popleft()
@@ -127,34 +163,60 @@ class Peer:
         return Transfer(core, _immediate_of, self._give_back)
 
     def _give_back(self, core: Any) -> None:
-        if core.ended and len(core.content) == 4:  # it has come, and well
+        if core.ended and len(core.content) == 4:  # an immediate came
             self._untaken.append(core)
 
     def send(self, tensor: torch.Tensor, tag: int = 0) -> Transfer:
-        """Begin to send a contiguous CPU or CUDA tensor; it must not change before this is done."""
+        """Begin to send a tensor; the tensor must not change before the handle is done.
+
+        Args:
+            tensor: contiguous, of any shape and dtype, on a CPU or a CUDA GPU.
+            tag: 0 .. 2^31-1; matches the tag of the receive.
+
+        Raises:
+            ValueError: the tag is out of range, or the tensor is not contiguous or on another
+                device.
+            TypeError: `tensor` is not a tensor.
+        """
         return Transfer(self._link.send(tensor, _checked_tag(tag)))
 
     def recv(self, tensor: torch.Tensor, tag: int = 0) -> Transfer:
-        """Begin to receive what the peer sends next with this tag; it may be shorter."""
+        """Begin to receive the next message of the peer with a tag; raises as `send`.
+
+        Args:
+            tensor: contiguous, on a CPU or a CUDA GPU; receives the bytes. The message may be
+                shorter; the operation fails if the message is longer.
+            tag: 0 .. 2^31-1.
+        """
         return Transfer(self._link.recv(tensor, _checked_tag(tag)))
 
     def route(self) -> str:
-        """Connect if need be, and tell by what: "shm", "rdma", "tcp", "gloo" or "self"."""
+        """Connect if the pair is not connected; return "shm", "rdma", "tcp", "gloo" or "self".
+
+        Blocks up to the time-out of the group or endpoint.
+
+        Raises:
+            torch.distributed.DistBackendError: the peer can't be reached.
+            TimeoutError: the peer was not reached in time.
+        """
         return str(self._link.route())
 
 
 class Endpoint(Peer):
     """One end of a pair of processes that need no process group.
 
-    Both make one, exchange `address` by any means (a file, HTTP, a store), and call `connect` in
-    any order. Reads and writes need only this end's `connect`.
+    Each process makes an endpoint, the two exchange `address` by any means (a file, HTTP, a store),
+    and call `connect` in any order. For reads and writes only the initiator needs `connect`.
 
     Args:
-        name: for the texts of errors.
-        timeout: of operations, and of reaching the peer, in seconds.
+        name: for error messages.
+        timeout: of operations and of reaching the peer, in seconds, 0.001 to 100 years.
         route: "auto", "shm", "rdma", "tcp" or "gloo"; empty takes DLSLIME_ROUTE. "auto" takes the
-            best of the first three that the pair has, and warns once where that is TCP:
-            DLSLIME_FALLBACK=forbid makes it an error.
+            best of shm, rdma and tcp for the pair. A fallback to TCP logs a warning once per pair;
+            DLSLIME_FALLBACK=forbid makes the fallback an error.
+
+    Raises:
+        ValueError: the time-out is out of range, or the route is unknown.
     """
 
     def __init__(self, name: str = "endpoint", timeout: float = 300.0, route: str = "") -> None:
@@ -162,20 +224,25 @@ class Endpoint(Peer):
 
     @property
     def address(self) -> bytes:
-        """What the other end's `connect` takes; the same for the endpoint's life."""
+        """The bytes for the other end's `connect`; constant for the life of the endpoint."""
         address: bytes = self._link.address
         return address
 
     def connect(self, address: bytes) -> None:
-        """Say who the other end is; nothing is sent before the first operation.
+        """Set the peer; nothing is sent before the first operation.
+
+        Args:
+            address: of the other endpoint, or of a `Hub`.
 
         Raises:
-            ValueError: that is no address, this endpoint's own, or another one than before.
+            ValueError: the bytes are no address, or the address of this endpoint; the endpoint has
+                another peer already, or was closed.
+            TypeError: `address` is not bytes.
         """
         self._link.connect(as_bytes(address, "the address of an endpoint"))
 
     def close(self) -> None:
-        """Leave the pair; what goes on with it ends with an error. Does nothing the second time."""
+        """Leave the pair; pending operations with the peer fail. Does nothing the second time."""
         self._link.close()
 
     def __enter__(self) -> Endpoint:
@@ -188,17 +255,17 @@ class Endpoint(Peer):
 class Guest(Peer):
     """A peer that has connected to a `Hub`; made by `Hub.accept`.
 
-    It stays connected until it leaves, or `close`. One that is dropped without, or is never
-    accepted, stays as well, until its hub is closed.
+    The pair exists until either end leaves; this end leaves by `close`. A guest that is dropped
+    without `close`, or never accepted, stays until the guest leaves or the hub is closed.
     """
 
     def close(self) -> None:
-        """Leave the pair; what goes on with it ends with an error. Does nothing the second time."""
+        """Leave the pair; pending operations with the peer fail. Does nothing the second time."""
         self._link.close()
 
 
 class Hub:
-    """Where any number of endpoints connect, that this process need not know before.
+    """An address to which any number of endpoints connect, unknown to the process beforehand.
 
     Args: as of `Endpoint`.
     """
@@ -208,21 +275,23 @@ class Hub:
 
     @property
     def address(self) -> bytes:
-        """What the `connect` of endpoints takes; the same for the hub's life."""
+        """The bytes for the endpoints' `connect`; constant for the life of the hub."""
         address: bytes = self._core.address
         return address
 
     def accept(self) -> list[Guest]:
-        """Return the peers that have come since the last call, each with its first operation.
+        """Return the guests that have appeared since the last call.
 
-        Does not wait. A peer that is not accepted can read and write what it has the handles of,
-        and what it sends waits. One that has left is returned, too, while there is something of it
-        to receive: see `DLSLIME_UNEXPECTED_LIMIT`, half of which may be left so by all of them.
+        A guest appears at its first operation. The call does not block, and makes progress. Before
+        it is accepted, a guest can read and write regions whose handles it has, and its messages
+        wait. A guest that has left is returned as well if it has left messages unread; the hub
+        keeps such messages up to half of `DLSLIME_UNEXPECTED_LIMIT`, of all guests together, and
+        refuses new guests beyond that.
         """
         return [Guest(link) for link in self._core.accept()]
 
     def close(self) -> None:
-        """Let nobody come any more; guests that are held stay. Does nothing the second time."""
+        """Accept no more guests; held `Guest` objects remain. Does nothing the second time."""
         self._core.close()
 
     def __enter__(self) -> Hub:
@@ -233,14 +302,14 @@ class Hub:
 
 
 def peer(rank: int, group: dist.ProcessGroup | None = None) -> Peer:
-    """Return a rank of a process group that uses dlslime, for one-sided transfers with it.
+    """Return a rank of a process group as a peer for one-sided transfers.
 
     Args:
-        rank: in the group; one's own is possible.
-        group: None is the default group.
+        rank: in the group; the rank of this process is possible.
+        group: a process group with the dlslime backend; None is the default group.
 
     Raises:
-        ValueError: there is no such group, or no such rank in it.
+        ValueError: there is no such rank, no default group, or the group does not use dlslime.
     """
     from dlslime_backend.report import backend_of
 
@@ -252,7 +321,8 @@ def peer(rank: int, group: dist.ProcessGroup | None = None) -> Peer:
 
 def _immediate_of(core: Any) -> int:
     content = bytes(core.content)
-    if len(content) != 4:  # the peer chooses how long a note is, up to what there is room for
+    # The peer chooses the length of a note, up to the capacity of the receive.
+    if len(content) != 4:
         raise ValueError(f"dlslime: the peer's immediate is of {len(content)} bytes, not of 4")
     return int.from_bytes(content, "little")
 

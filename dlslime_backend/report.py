@@ -1,4 +1,4 @@
-"""What the backend does, for people: traffic, routes, and why a route was taken."""
+"""Reports for people: traffic by peer, routes, and why a route was taken."""
 
 import threading
 from typing import Any
@@ -29,7 +29,14 @@ _COUNTERS = (
 
 
 def backend_of(group: _Group) -> Any:
-    """Return the dlslime backend of a process group."""
+    """Return the dlslime backend of a process group.
+
+    Args:
+        group: None is the default group.
+
+    Raises:
+        ValueError: there is no default group, or the group does not use dlslime.
+    """
     from dlslime_backend._load import extension
 
     found = group if group is not None else dist.group.WORLD
@@ -44,23 +51,27 @@ def backend_of(group: _Group) -> Any:
 
 
 def stats(group: _Group = None) -> dict[str, Any]:
-    """Count the traffic of this process in a group.
+    """Return counters of the traffic of this process in a group.
 
     Args:
-        group: a process group that uses dlslime; None is the default group.
+        group: a process group with the dlslime backend; None is the default group.
 
     Returns:
-        "rank" and "size" of this process in the group; "peers": for each rank that was used its
-        route ("shm", "rdma", "tcp", "gloo", "self"; empty until connected), copy method, messages
-        and bytes sent and received, how many of those sent were eager (copied at once), pushed
-        (written into the memory of a posted receive) or rendezvous (announced, then fetched), how
-        many of those received a GPU of ours copied from the peer's ("cuda_ipc"), bytes read and
-        written by one-sided transfers, how many operations are pending, and how many connections
-        were lost and replaced; "process": numbers of connections, groups and threads of the whole
-        process.
+        "rank" and "size": of this process in the group.
+
+        "peers": by rank, for every rank used so far: "route" ("shm", "rdma", "tcp", "gloo", "self";
+        empty before the pair is connected), "copy" (how large messages travel), numbers of messages
+        and bytes sent and received; of the messages sent, how many went eager, pushed or by
+        rendezvous; of the messages received, how many the GPU copied from a peer's GPU
+        ("cuda_ipc_messages") and how many the NIC wrote into GPU memory ("gpudirect_messages");
+        "read_bytes" and "written_bytes" of one-sided transfers begun by this process; pending
+        operations; "replaced_connections": connections that were lost and replaced.
+
+        "process": numbers of connections, groups and threads of the whole process. Of the engine's
+        threads only the progress thread and the wire-up thread are counted.
 
     Raises:
-        ValueError: there is no such group.
+        ValueError: there is no default group, or the group does not use dlslime.
     """
     backend = backend_of(group)
     peers = {entry["rank"]: {key: entry[key] for key in _COUNTERS} for entry in backend.report()}
@@ -77,22 +88,23 @@ def stats(group: _Group = None) -> dict[str, Any]:
 
 
 def explain(peer: int, group: _Group = None) -> dict[str, Any]:
-    """Tell by which route this process reaches a rank, and why not by a better one.
+    """Return the route to a rank, and why no better route was taken.
 
-    Connects to the rank if nothing has yet, which takes the rank to be in the group.
+    Connects to the rank if the pair is not connected; the rank must be in the group by then. Blocks
+    up to the time-out of the group.
 
     Args:
         peer: rank in the group.
-        group: a process group that uses dlslime; None is the default group.
+        group: a process group with the dlslime backend; None is the default group.
 
     Returns:
-        "peer"; "route"; "copy": how large messages travel; "devices": the NICs, as "mlx5_0:1,
-        mlx5_1:1", "" where there are none; "rejected": routes that were considered first, each with
-        its reason; "text": all this as a sentence.
+        "peer": the rank. "route". "copy": how large messages travel. "devices": the NICs, as
+        "mlx5_0:1, mlx5_1:1", empty without NICs. "rejected": dicts of "route" and "reason", one for
+        each route tried first. "text": the whole report as one sentence.
 
     Raises:
-        ValueError: there is no such group or rank.
-        RuntimeError: the rank can't be reached; the text says why.
+        ValueError: there is no such rank, no default group, or the group does not use dlslime.
+        RuntimeError: the rank can't be reached; the text has the reason.
     """
     entry = backend_of(group).explain_peer(peer)
     rejected = entry["rejected"]

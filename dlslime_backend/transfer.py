@@ -1,4 +1,4 @@
-"""What is under way: to wait for, to ask, to cancel or to await."""
+"""Handles of operations in progress: wait, poll, await, cancel, or be called back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _logger = logging.getLogger("dlslime")
 
 
 class _LoopEnds:
-    """What has ended, told to the futures of one event loop by a descriptor, without a thread."""
+    """Completes futures of an event loop when operations end: by a descriptor, without a thread."""
 
     _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopEnds] = (
         weakref.WeakKeyDictionary()
@@ -32,13 +32,13 @@ class _LoopEnds:
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> _LoopEnds:
-        """Return the one of this loop."""
+        """Return the instance of an event loop; make it at the first call."""
         if loop not in cls._of_loops:
             cls._of_loops[loop] = cls(loop)
         return cls._of_loops[loop]
 
     def future(self, pending: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """Return a future that is done when `pending` is."""
+        """Return a future of `loop` that is done when `pending` has ended; the result is None."""
         self._next += 1
         future: asyncio.Future[None] = loop.create_future()
         self._futures[self._next] = future
@@ -53,7 +53,7 @@ class _LoopEnds:
 
 
 class _Callbacks:
-    """Calls back what has ended: one thread for all, which sleeps on a descriptor."""
+    """Runs callbacks of ended operations, on one thread per process that sleeps on a descriptor."""
 
     _made: _Callbacks | None = None
     _making = threading.Lock()
@@ -66,14 +66,14 @@ class _Callbacks:
 
     @classmethod
     def of_process(cls) -> _Callbacks:
-        """Return the one of this process."""
+        """Return the instance of the process; make it, and start the thread, at the first call."""
         with cls._making:
             if cls._made is None:
                 cls._made = cls()
             return cls._made
 
     def add(self, pending: Any, callback: Callable[[], object]) -> None:
-        """Call back when `pending` is over."""
+        """Have `callback` called on the callback thread when `pending` has ended."""
         number = next(self._numbers)
         self._waiting[number] = callback
         pending.watch(self._core, number)
@@ -86,16 +86,17 @@ class _Callbacks:
             for number in self._core.take():
                 try:
                     self._waiting.pop(number)()
-                except BaseException:  # SystemExit, too: the thread is everybody's
+                except BaseException:  # SystemExit, too: all transfers share the thread
                     _logger.exception("a callback of a dlslime transfer has failed")
 
 
 class Transfer:
-    """Something under way: a transfer, a send or a receive. Any thread may use it.
+    """A transfer, a send or a receive in progress. Any thread may use the handle.
 
-    It goes on by itself; `wait` for it, ask `done` from time to time, `await` it, or be called
-    back. Dropping it stops nothing. Only `wait` and `block_current_stream` have a time-out; an
-    `await` that is cancelled, as by `asyncio.timeout`, cancels the transfer.
+    The operation proceeds by itself, and continues if the handle is dropped. To learn of the end,
+    call `wait`, poll `done`, `await` the handle, or add a callback. Only `wait` and
+    `block_current_stream` have a time-out; cancelling an `await`, as `asyncio.timeout` does,
+    cancels the operation.
     """
 
     __slots__ = ("_core", "_give_back", "_result")
@@ -108,58 +109,65 @@ class Transfer:
     ) -> None:
         self._core = core
         self._result = result
-        self._give_back = give_back  # what has come, and the caller will not take
+        # Called with the core when an `await` was cancelled: an immediate may have come, and would
+        # be lost.
+        self._give_back = give_back
 
     def done(self) -> bool:
-        """Tell whether it is over, well or badly."""
+        """Return whether the operation has ended, with success or failure. Also makes progress."""
         return bool(self._core.done())
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Block until it is over; other Python threads run meanwhile.
+        """Block until the operation has ended, without the GIL.
 
-        In Python's main thread the handlers of signals run, too: after Ctrl-C the transfer goes on,
-        and may be waited for again, or cancelled.
+        Python's main thread runs signal handlers meanwhile. If a handler raises, as Ctrl-C does,
+        the operation continues, and may be waited for again or cancelled.
 
         Args:
-            timeout: in seconds; None is the time-out of the group, or of the endpoint. What is late
-                is taken back: it touches no memory after this raises.
+            timeout: seconds, 0 to 100 years; None is the time-out of the group or endpoint. A late
+                operation is cancelled before `wait` raises, and touches no memory afterwards; if
+                the peer does not answer for another second, `wait` raises all the same, and the
+                memory is kept alive until the peer lets go.
 
         Returns:
-            The number, of `expect_imm`; else None.
+            The number if the handle came from `expect_imm`, else None.
 
         Raises:
-            ValueError: the memory is not registered any more, or the handle is of another process.
-            TimeoutError: it took too long.
-            torch.distributed.DistBackendError: the peer has ended, or can't be reached; or it was
-                cancelled.
+            ValueError: the region was deregistered, the handle of the region belongs to another
+                process than the peer, or the time-out is out of range.
+            TimeoutError: the operation did not end in time.
+            torch.distributed.DistBackendError: the peer has ended or can't be reached, or the
+                operation was cancelled.
         """
         self._core.wait(timeout)
         return None if self._result is None else self._result(self._core)
 
     def block_current_stream(self) -> None:
-        """Let the current CUDA stream wait until it is over, instead of the host.
+        """Let the current CUDA stream wait for the operation, instead of the host.
 
-        What is queued on the stream from now on finds the bytes there. If the transfer fails, the
-        stream is let go and an error is logged, which `wait` raises. Blocks the host where streams
-        can't be made to wait (docs/cuda.md).
+        Work queued on the stream after the call sees the bytes. If the operation fails, or does not
+        end within the time-out of the group or endpoint, the stream continues, the error is logged,
+        and `wait` raises the error. Blocks the host if streams can't be made to wait
+        (docs/cuda.md).
         """
         self._core.hold_current_stream()
 
     def add_done_callback(self, callback: Callable[[Transfer], object]) -> None:
-        """Call `callback(transfer)` once it is over, well or badly: its `wait` tells, and returns.
+        """Call `callback(transfer)` once the operation has ended, with success or failure.
 
-        Callbacks run one after the other in a thread that all transfers of the process share, so
-        they should be short. What one raises is logged.
+        In the callback, `transfer.wait()` returns or raises at once. All callbacks of the process
+        run one after another on one thread, so a callback should be short. Exceptions of callbacks
+        are logged.
         """
         _Callbacks.of_process().add(self._core, lambda: callback(self))
 
     def cancel(self) -> None:
-        """Take it back; it ends soon, and touches no memory then."""
+        """Cancel the operation. It ends soon, and touches no memory after its end."""
         self._core.cancel()
 
     @property
     def nbytes(self) -> int:
-        """How many bytes have been moved, once done."""
+        """Number of bytes moved; valid once the operation is done."""
         return int(self._core.nbytes)
 
     def __await__(self) -> Generator[Any, None, Any]:

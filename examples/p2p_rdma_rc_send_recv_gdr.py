@@ -1,16 +1,16 @@
-"""The initiator sends 262,144 bytes of GPU memory before the target asks for them.
+"""The initiator sends 262,144 bytes of GPU memory before the target posts the receive.
 
     python examples/p2p_rdma_rc_send_recv_gdr.py --device cuda
 
-has both ends in one process. In two (on two hosts: with their addresses instead of 127.0.0.1):
+runs both ends in one process. In two (on two hosts: with their addresses instead of 127.0.0.1):
 
     URLS="--initiator-url 127.0.0.1:29610 --target-url 127.0.0.1:29611"
     python examples/p2p_rdma_rc_send_recv_gdr.py --device cuda --role target $URLS &
     python examples/p2p_rdma_rc_send_recv_gdr.py --device cuda --role initiator $URLS
 
-Without --device it is memory of the host. Between hosts the NIC reads and writes the memory of the
-GPUs where it can (GPUDirect), else pinned memory of the hosts; `python -m dlslime_backend doctor`
-tells which. How the two ends meet is in pair.py.
+Without --device the memory is host memory. Between hosts the NIC accesses GPU memory if possible
+(GPUDirect), else pinned host memory; `python -m dlslime_backend doctor` reports which. pair.py
+connects the two ends.
 """
 
 import torch
@@ -20,7 +20,7 @@ NBYTES = 262_144
 
 
 def play(side: Side) -> None:
-    """The send is under way, and waits for nobody, when the target begins to receive."""
+    """Begin the send before the receive; the send does not wait for the receive."""
     period = torch.arange(251, dtype=torch.uint8)
     content = period.repeat(NBYTES // 251 + 1)[:NBYTES]
     if side.initiator:
@@ -31,7 +31,7 @@ def play(side: Side) -> None:
         memory = torch.zeros(NBYTES, dtype=torch.uint8, device=side.device)
         side.meet()
         transfer = side.endpoint.recv(memory)
-    transfer.wait()  # raises if it has failed
+    transfer.wait()  # raises if the operation failed
     assert torch.equal(memory.cpu(), content), "the bytes are not those that were sent"
     side.report(f"sent {NBYTES:,} bytes", f"received {NBYTES:,} bytes")
 

@@ -1,8 +1,8 @@
-"""Two ranks send each other five tensors in one batch, with torch.distributed alone.
+"""Two ranks exchange five tensors in one batch, with torch.distributed alone.
 
     torchrun --nproc-per-node 2 examples/p2p_rdma_rc_send_recv_torch.py [--device cuda]
 
-or without torchrun (on two hosts: with the address of rank 0's instead of 127.0.0.1):
+or without torchrun (on two hosts: with the address of rank 0 instead of 127.0.0.1):
 
     python examples/p2p_rdma_rc_send_recv_torch.py --rank 0 --url 127.0.0.1:29610 &
     python examples/p2p_rdma_rc_send_recv_torch.py --rank 1 --url 127.0.0.1:29610
@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 from pair import expect, one_line, parse_rank  # examples/pair.py
 
-import dlslime_backend  # tells the route; torch finds the backend without it
+import dlslime_backend  # for the route only; torch finds the backend by itself
 
 COUNT, LENGTH = 5, 1024  # tensors, numbers in each
 
 
 def exchange(rank: int, device: torch.device) -> None:
-    """The tag says which receive a message is for: here they are posted in the other order."""
+    """Exchange the tensors in one batch, the receives in reverse order: the tags match messages."""
     peer = 1 - rank
     sent = [torch.full((LENGTH,), 10 * rank + tag, device=device) for tag in range(COUNT)]
     received = [torch.full((LENGTH,), -1, device=device) for _ in range(COUNT)]
@@ -31,7 +31,7 @@ def exchange(rank: int, device: torch.device) -> None:
 
 
 def main() -> None:
-    """Joins the group; all else is as with any backend."""
+    """Join the group and exchange; only the name of the backend is specific to dlslime."""
     options = parse_rank(__doc__)
     with one_line():
         dist.init_process_group(backend="dlslime", **options.place)

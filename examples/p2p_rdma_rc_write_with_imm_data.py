@@ -1,14 +1,14 @@
-"""The initiator writes into the target's memory, and a number tells the target that it has.
+"""The initiator writes into the target's memory, and then notifies the target by a number.
 
     python examples/p2p_rdma_rc_write_with_imm_data.py [--device cuda]
 
-has both ends in one process. In two (on two hosts: with their addresses instead of 127.0.0.1):
+runs both ends in one process. In two (on two hosts: with their addresses instead of 127.0.0.1):
 
     URLS="--initiator-url 127.0.0.1:29610 --target-url 127.0.0.1:29611"
     python examples/p2p_rdma_rc_write_with_imm_data.py --role target $URLS &
     python examples/p2p_rdma_rc_write_with_imm_data.py --role initiator $URLS
 
-How the two ends meet is in pair.py.
+pair.py connects the two ends.
 """
 
 import torch
@@ -16,12 +16,12 @@ from pair import Side, expect, run  # examples/pair.py
 
 import dlslime_backend as dlslime
 
-OURS, THEIRS = range(16), range(100, 116)  # what the memory of the initiator and the target has
+OURS, THEIRS = range(16), range(100, 116)  # content of the initiator's and the target's memory
 NUMBER = 1  # up to 2^32 - 1
 
 
 def play(side: Side) -> None:
-    """Both ends register their memory; the target waits for the number, and nothing else."""
+    """Register memory at both ends; the initiator writes, the target waits only for the number."""
     content = OURS if side.initiator else THEIRS
     memory = torch.tensor(content, dtype=torch.uint8, device=side.device)
     region = dlslime.register(memory, name=f"memory of the {side.role}")
@@ -33,7 +33,7 @@ def play(side: Side) -> None:
     else:
         number = side.endpoint.expect_imm().wait()
         assert number == NUMBER
-        expect(memory, [*OURS[8:], *THEIRS[8:]])  # all bytes are there when the number is
+        expect(memory, [*OURS[8:], *THEIRS[8:]])  # the number comes after all bytes
     side.meet()
     region.deregister()
     side.report("wrote 8 bytes of offset 8 to offset 0, and a number", f"was told {NUMBER}")

@@ -1,7 +1,7 @@
-"""A cache of keys and values in blocks, for models of transformers and for dlslime's transfers.
+"""A cache of keys and values in blocks, for transformers' models and for dlslime's transfers.
 
-All requests share one tensor, of which each has some blocks, anywhere. A block has the keys and
-values of 16 tokens in every layer. What it has in one layer are two pages: the keys and the values.
+All requests share one tensor; a request owns any of its blocks. A block has the keys and values of
+16 tokens in every layer: in each layer two pages, one of keys and one of values.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,29 +17,29 @@ PAGE = BLOCK * KV_HEADS * HEAD_DIM * 4  # bytes: the keys, or the values, of a b
 
 
 def make_pages(blocks: int) -> torch.Tensor:
-    """Makes an empty cache for this many blocks.
+    """Return an empty cache of a number of blocks.
 
     Returns:
-        float32 of shape [layers, keys and values: 2, blocks, tokens: 16, heads, head_dim]. It is
-        full of NaN, so a page that does not arrive spoils all that comes of it.
+        float32 of shape [layers, keys and values: 2, blocks, tokens: 16, heads, head_dim], full of
+        NaN, so that a page that was not copied spoils all results.
     """
     return torch.full((LAYERS, 2, blocks, BLOCK, KV_HEADS, HEAD_DIM), float("nan"))
 
 
 def blocks_for(tokens: int) -> int:
-    """Returns how many blocks hold so many tokens."""
+    """Return the number of blocks for a number of tokens."""
     return -(-tokens // BLOCK)
 
 
 def hand_out(lengths: Sequence[int], shuffled: bool) -> list[torch.Tensor]:
-    """Gives each request its blocks.
+    """Assign blocks to requests.
 
     Args:
-        lengths: how many tokens each request is to have room for.
-        shuffled: whether the blocks of a request are anywhere, as after a day of service.
+        lengths: number of tokens that each request needs room for.
+        shuffled: whether the blocks of a request are scattered, as after a long time of service.
 
     Returns:
-        A table per request: the numbers of its blocks in the order of its tokens, int64.
+        A table for each request: numbers of its blocks in the order of its tokens, int64.
     """
     counts = [blocks_for(length) for length in lengths]
     numbers = torch.randperm(sum(counts)) if shuffled else torch.arange(sum(counts))
@@ -61,9 +61,9 @@ class PagedLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Stores the new tokens' keys and values; returns those of all tokens.
+        """Store keys and values of new tokens; return keys and values of all tokens.
 
-        Each of these is float32 of shape [1, heads, tokens, head_dim].
+        Arguments and results are float32 of shape [1, heads, tokens, head_dim].
         """
         positions = torch.arange(self.length, self.length + key_states.shape[2])
         blocks, slots = self.table[positions // BLOCK], positions % BLOCK
@@ -75,29 +75,29 @@ class PagedLayer(CacheLayerMixin):
         return keys[None], values[None]
 
     def get_seq_length(self) -> int:
-        """Returns how many tokens are stored."""
+        """Return the number of stored tokens."""
         return self.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Returns how many tokens there will be with so many new ones, and which is the first."""
+        """Return the number of tokens after `query_length` new ones, and the first position, 0."""
         return self.length + query_length, 0
 
     def get_max_length(self) -> int:
-        """Returns for how many tokens there is room."""
+        """Return the number of tokens that the blocks have room for."""
         return len(self.table) * BLOCK
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Does nothing: the pages are there from the beginning."""
+        """Do nothing: the pages exist from the beginning."""
 
 
 class PagedCache(Cache):
-    """The keys and values of one request, as transformers wants them, in blocks of all requests.
+    """The keys and values of one request, in the form of a transformers cache.
 
     Args:
         pages: from `make_pages`.
-        table: the request's blocks, as `hand_out` returns them.
-        length: how many tokens are in them already.
-        on_written: called with the number of a layer when its new tokens have been stored.
+        table: the request's blocks, from `hand_out`.
+        length: number of tokens already stored.
+        on_written: called with the number of a layer after its new tokens have been stored.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PagedCache(Cache):
         *args: object,
         **kwargs: object,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Stores the new tokens of a layer, and says so; see `PagedLayer.update`."""
+        """Store new tokens of a layer, and call `on_written`; see `PagedLayer.update`."""
         everything = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         self.on_written(layer_idx)
         return everything
@@ -127,7 +127,7 @@ class PagedCache(Cache):
 def pages_of(
     region: dlslime.Region | dlslime.RemoteRegion, layer: int, blocks: torch.Tensor
 ) -> torch.Tensor:
-    """Returns which pages of a cache hold a layer's keys, and then its values, of these blocks."""
+    """Return the page numbers of a layer for some blocks: pages of keys, then pages of values."""
     stride = region.nbytes // (LAYERS * 2 * PAGE)  # blocks of the whole cache
     keys = layer * 2 * stride + blocks
     return torch.cat([keys, keys + stride])

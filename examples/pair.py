@@ -1,9 +1,9 @@
-"""What the examples p2p_*.py share: their command line, and how the two ends of a pair meet.
+"""Common parts of the examples p2p_*.py: the command line, and how the two ends of a pair meet.
 
-Without --role both ends are in one process, a thread for each. Else there are two processes, on one
-host or on two: each listens at its own URL, calls at the other's, and tells in lines of JSON where
-its endpoint and its memory are. Such a line gives access to memory, so the URLs belong to a network
-of trusted hosts.
+Without --role both ends run in one process, each on a thread. With --role two processes run, on one
+host or on two. Each process listens at its own URL, connects to the peer's URL, and sends the
+address of its endpoint and the handle of its memory in lines of JSON. The lines give access to
+memory, so the URLs must be in a network of trusted hosts.
 """
 
 import argparse
@@ -29,11 +29,11 @@ _LONGEST_LINE = 64 << 10  # bytes
 
 
 class PairError(Exception):
-    """The two ends do not come together; the text is all that the user has to see."""
+    """The two ends can't work together; the text is the whole message to the user."""
 
 
 class Address(NamedTuple):
-    """Where a process listens."""
+    """Host and port at which a process listens."""
 
     host: str
     port: int
@@ -49,11 +49,15 @@ DEFAULTS = {
 
 
 def address(text: str) -> Address:
-    """Reads HOST:PORT or tcp://HOST:PORT; an IPv6 address stands in brackets."""
+    """Parse HOST:PORT or tcp://HOST:PORT; an IPv6 address is in brackets.
+
+    Raises:
+        argparse.ArgumentTypeError: the text has a different form.
+    """
     found = re.fullmatch(r"(?:tcp://)?(?:\[([^][\s]+)\]|([^][:/@\s]+)):([0-9]{1,5})", text)
     try:
         host, port = (found[1] or found[2], int(found[3])) if found else ("", 0)
-        host.encode("idna")  # as a resolver is asked
+        host.encode("idna")  # as a resolver encodes
     except UnicodeError:
         port = 0
     if not 0 < port < 1 << 16:
@@ -62,7 +66,11 @@ def address(text: str) -> Address:
 
 
 def device(text: str) -> torch.device:
-    """Reads cpu, cuda or cuda:N, a GPU that this process has."""
+    """Parse cpu, cuda or cuda:N, a GPU of this process.
+
+    Raises:
+        argparse.ArgumentTypeError: the text has a different form, or the GPU does not exist.
+    """
     found = re.fullmatch(r"cpu|cuda(?::([0-9]{1,4}))?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not cpu, cuda or cuda:N")
@@ -73,7 +81,11 @@ def device(text: str) -> torch.device:
 
 
 def seconds(text: str) -> float:
-    """Reads a time limit of up to a day."""
+    """Parse a time limit in seconds, above 0 and up to a day.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is no such number.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -84,7 +96,7 @@ def seconds(text: str) -> float:
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
-    """Makes the part of the command line that all these examples have."""
+    """Return a parser with the options of all p2p examples; `doc` is the description."""
     made = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -99,11 +111,11 @@ def parser(doc: str) -> argparse.ArgumentParser:
 
 @contextlib.contextmanager
 def one_line() -> Iterator[None]:
-    """Ends the program with one line and status 2 where the two ends lack each other."""
+    """Turn errors between the two ends into one line on stderr and exit status 2."""
     try:
         yield
     except (PairError, dist.DistError) as error:
-        reason = str(error).splitlines()[0]  # torch adds where it was in C++
+        reason = str(error).splitlines()[0]  # torch appends a C++ stack
         print(f"{Path(sys.argv[0]).name}: error: {reason}", file=sys.stderr)
         sys.exit(2)
 
@@ -113,7 +125,7 @@ Taken = TypeVar("Taken")
 
 
 class Line:
-    """A connection to the other end, which carries lines of JSON both ways."""
+    """A connection to the peer for lines of JSON, in both directions."""
 
     def __init__(self, other: str, incoming: socket.socket, outgoing: socket.socket) -> None:
         self._other = other
@@ -121,7 +133,11 @@ class Line:
         self._reader = incoming.makefile("rb")
 
     def exchange(self, mine: Facts) -> Facts:
-        """Tells the other end something, and returns what it tells in turn."""
+        """Send a dict to the peer, and return the peer's dict.
+
+        Raises:
+            PairError: the peer has ended, is silent, or sends malformed lines.
+        """
         try:
             self._outgoing.sendall(json.dumps(mine).encode() + b"\n")
             line = self._reader.readline(_LONGEST_LINE)
@@ -140,18 +156,22 @@ class Line:
         return theirs
 
     def hang_up(self) -> None:
-        """Ends the connection, so that the other end does not wait."""
+        """Close the connection, so that the peer does not wait."""
         for end in (self._reader, self._incoming, self._outgoing):
             end.close()
 
 
 def _why(error: OSError) -> str:
-    named = error.errno is not None and error.errno > 0  # a resolver's numbers are negative
+    named = error.errno is not None and error.errno > 0  # a resolver's are negative
     return os.strerror(error.errno) if named else error.strerror or str(error)
 
 
 def call(role: str, at: Address, limit: float) -> socket.socket:
-    """Connects to the other process, and waits for it to be there."""
+    """Connect to the peer; retry for `limit` seconds until the peer listens.
+
+    Raises:
+        PairError: no connection within the limit.
+    """
     deadline = time.monotonic() + limit
     while True:
         try:
@@ -164,7 +184,11 @@ def call(role: str, at: Address, limit: float) -> socket.socket:
 
 
 def listen(role: str, at: Address) -> socket.socket:
-    """Begins to listen, for this process."""
+    """Return a listening socket.
+
+    Raises:
+        PairError: the address can't be used.
+    """
     try:
         family = socket.getaddrinfo(*at, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server(at, family=family)
@@ -173,7 +197,7 @@ def listen(role: str, at: Address) -> socket.socket:
 
 
 def _meet(role: str, other: str, urls: dict[str, Address], limit: float) -> Line:
-    """Connects the two processes: each listens, and calls at the other's URL."""
+    """Connect the two processes: each listens, and connects to the peer's URL."""
     mine, theirs = urls[role], urls[other]
     with listen(f"the {role}", mine) as listener:
         listener.settimeout(limit)
@@ -199,7 +223,12 @@ def _taken(take: Callable[[bytes], Taken], text: str) -> Taken:
 
 
 class Side:
-    """One end of the pair: an endpoint that is connected to the other end's."""
+    """One end of the pair, with an endpoint connected to the peer's endpoint.
+
+    Raises:
+        PairError: the peer runs a different program or has the wrong role, or sends a malformed
+            address.
+    """
 
     def __init__(self, role: str, line: Line, options: argparse.Namespace) -> None:
         self.role, self.initiator = role, role == "initiator"
@@ -217,26 +246,30 @@ class Side:
         _taken(self.endpoint.connect, theirs.get("address", ""))
 
     def swap(self, region: dlslime.Region) -> dlslime.RemoteRegion:
-        """Tells the other end of this memory, as it is now, and returns the other end's."""
-        if self.device.type == "cuda":  # the other end's transfers wait for no stream of ours
+        """Send the handle of a region to the peer, and return the peer's region.
+
+        Raises:
+            PairError: the peer's handle is malformed.
+        """
+        if self.device.type == "cuda":  # the peer's transfers don't wait for local streams
             torch.cuda.synchronize(self.device)
         theirs = self._line.exchange({"region": region.export().hex()})
         return _taken(dlslime.import_region, theirs.get("region", ""))
 
     def meet(self) -> None:
-        """Waits until the other end is here, too."""
+        """Wait until the peer has called `meet`, too."""
         self._line.exchange({})
 
     def report(self, initiator: str, target: str) -> None:
-        """Prints one line: what this end has done, and by which route."""
+        """Print one line with the work of this end, and the route."""
         what = initiator if self.initiator else target
         route = self.endpoint.route()
-        # The line is one string with its end, since the other end may print at the same time.
+        # One string with the line's end, since the peer may print at the same time.
         print(f"{self.role}: {what} (route: {route}, {self.device})\n", end="", flush=True)
 
 
 def expect(memory: torch.Tensor, values: Sequence[int]) -> None:
-    """All of this memory, and in this order, is these values."""
+    """Assert that the memory has exactly these values."""
     assert memory.tolist() == list(values), f"{memory.tolist()} instead of {list(values)}"
 
 
@@ -248,13 +281,13 @@ def _run_end(play: Play, role: str, line: Line, options: argparse.Namespace) -> 
         side = Side(role, line, options)
         with side.endpoint:
             play(side)
-            side.meet()  # closing ends what goes on with the endpoint
+            side.meet()  # closing ends pending operations of the endpoint
     finally:
         line.hang_up()
 
 
 def _run_both(play: Play, options: argparse.Namespace) -> None:
-    """Runs both ends in this process; where one fails, the other ends soon, too."""
+    """Run both ends in this process; if one end fails, the second end stops soon."""
     ends = dict(zip(DEFAULTS, socket.socketpair(), strict=True))
     with ThreadPoolExecutor() as threads:
         running = []
@@ -263,17 +296,18 @@ def _run_both(play: Play, options: argparse.Namespace) -> None:
             line = Line(other, end, end)
             running.append(threads.submit(_run_end, play, role, line, options))
     errors = [error for error in (end.exception() for end in running) if error]
-    if errors:  # the error of an end that lacks the other one is only the consequence
+    # A PairError or DistError of one end may be only the consequence of the peer's error.
+    if errors:
         raise min(errors, key=lambda e: (isinstance(e, PairError), isinstance(e, dist.DistError)))
 
 
 def run(doc: str, play: Play, both: bool = True) -> None:
-    """Does what the command line says.
+    """Run an example by the command line.
 
     Args:
-        doc: what --help says first.
-        play: one end's part, which asks `side.initiator` whose.
-        both: whether the two ends may be in one process, and are if --role is not given.
+        doc: description for --help.
+        play: the part of one end; `side.initiator` selects the role.
+        both: whether both ends may run in one process, which is then the default for --role.
     """
     command = parser(doc)
     roles = ["both", *DEFAULTS] if both else list(DEFAULTS)
@@ -300,10 +334,13 @@ def run(doc: str, play: Play, both: bool = True) -> None:
 
 
 def parse_rank(doc: str) -> argparse.Namespace:
-    """Reads the command line of one of two ranks, where torchrun does not say which it is.
+    """Parse the command line of one of two ranks, with or without torchrun.
+
+    Args:
+        doc: description for --help.
 
     Returns:
-        The options; `place` is what init_process_group takes for them.
+        The options; `place` has keyword arguments for init_process_group.
     """
     command = parser(doc)
     command.add_argument("--rank", type=int, choices=(0, 1), help="needed without torchrun")
@@ -311,7 +348,7 @@ def parse_rank(doc: str) -> argparse.Namespace:
         "--url", type=address, default=DEFAULTS["initiator"], metavar="HOST:PORT", help="of rank 0"
     )
     options = command.parse_args()
-    if options.device == torch.device("cuda"):  # a GPU for each rank, where there are two
+    if options.device == torch.device("cuda"):  # a GPU for each rank, if there are two
         number = int(os.environ.get("LOCAL_RANK", options.rank or 0))
         options.device = torch.device("cuda", number % torch.cuda.device_count())
     options.place = {"timeout": timedelta(seconds=options.timeout)}
@@ -322,7 +359,7 @@ def parse_rank(doc: str) -> argparse.Namespace:
     if options.rank is None:
         command.error("--rank is needed without torchrun")
     options.place |= {"init_method": f"tcp://{options.url}", "rank": options.rank, "world_size": 2}
-    with one_line():  # torch would take many to say that rank 0 is not there
+    with one_line():  # torch would report a missing rank 0 in many lines
         if options.rank == 0:
             listen("rank 0", options.url).close()
         else:

@@ -1,11 +1,11 @@
-"""Pipeline parallel training with torch.distributed.pipelining, checked against one process.
+"""Pipeline parallel training with torch.distributed.pipelining, compared with a single process.
 
     torchrun --nproc-per-node 2 examples/pipeline.py
     torchrun --nproc-per-node 4 examples/pipeline.py --schedule GPipe --backend gloo
 
 Every rank holds one part of the model. Activations go forward and gradients backward between
-neighbours, several microbatches at a time; the losses are those that one process sees, which the
-last rank checks.
+neighbours, several microbatches at a time. The last rank compares the losses with the losses of a
+single process.
 """
 
 import argparse
@@ -24,38 +24,38 @@ STEPS = 20
 
 
 class Stage(nn.Module):
-    """The part of the model that one rank holds: [batch, width] to [batch, width]."""
+    """The part of the model on one rank: [batch, width] to [batch, width]."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Applies the layers, each with a residual connection."""
+        """Apply the layers, each with a residual connection."""
         for layer in self.layers:
             x = x + torch.tanh(layer(x))
         return x
 
 
 def make_stages(count: int) -> list[Stage]:
-    """Builds all stages, with the same weights on every rank."""
+    """Build all stages, with the same weights on every rank."""
     torch.manual_seed(0)
     return [Stage() for _ in range(count)]
 
 
 def make_batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Returns inputs and what to learn from them: the same values in reverse order."""
+    """Return inputs and targets, float32 [batch, width]; a target is its input in reverse order."""
     inputs = torch.randn(STEPS, BATCH, WIDTH, generator=torch.Generator().manual_seed(1))
     return [(x, x.flip(-1)) for x in inputs]
 
 
 def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    """Plain SGD: the sum of the microbatches' gradients is all that matters."""
+    """Return plain SGD, which depends on the sum of the microbatches' gradients only."""
     return torch.optim.SGD(model.parameters(), lr=0.5)
 
 
 def train_alone(stages: int) -> list[float]:
-    """Trains the whole model in this process; returns the loss of every step."""
+    """Train the whole model in one process; return the loss of every step."""
     model = nn.Sequential(*make_stages(stages))
     optimizer = make_optimizer(model)
     losses = []
@@ -69,13 +69,13 @@ def train_alone(stages: int) -> list[float]:
 
 
 def train_pipeline(stage: PipelineStage, schedule: Schedule1F1B | ScheduleGPipe) -> None:
-    """Trains this rank's part; the last rank compares each loss with that of one process."""
+    """Train the rank's stage; the last rank compares the losses with those of a single process."""
     optimizer = make_optimizer(stage.submod)
     expected = train_alone(stage.num_stages) if stage.is_last else []
     for step, (x, target) in enumerate(make_batches()):
         losses: list[torch.Tensor] = []
         optimizer.zero_grad()
-        # The first rank feeds the pipeline, the last compares; those between only pass on.
+        # The first rank has the inputs, the last rank the targets; ranks between have neither.
         schedule.step(
             *([x] if stage.is_first else []),
             **({"target": target, "losses": losses} if stage.is_last else {}),
@@ -89,7 +89,7 @@ def train_pipeline(stage: PipelineStage, schedule: Schedule1F1B | ScheduleGPipe)
 
 
 def main() -> None:
-    """Builds this rank's stage and trains it."""
+    """Build the rank's stage and train the stage."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="dlslime")
     parser.add_argument("--schedule", choices=SCHEDULES, default="1F1B")

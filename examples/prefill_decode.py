@@ -1,4 +1,4 @@
-"""One process computes prompts, another generates: the KV cache migrates while it is being filled.
+"""One process computes prompts, another generates; the KV cache is copied while it is filled.
 
     python examples/prefill_decode.py --check
 
@@ -7,12 +7,12 @@ starts both on this host (needs `pip install transformers`). Or one on each of t
     python examples/prefill_decode.py --role decode --check
     python examples/prefill_decode.py --role prefill --decode HOST:29601
 
-Both have the same small Llama with random weights, and a cache of keys and values in blocks of 16
-tokens, in which a request has any blocks. As soon as a layer of a prompt has its keys and values,
-prefill writes them into the blocks that decode has set aside for them, and computes the next layer
-meanwhile. Decode does nothing for that: it is told of each layer that has come, and when it has all
-of a request, it generates from its own blocks. With --check it compares the tokens with those that
-transformers generates in one process, and exits with 1 where any differs.
+Both have a small Llama with the same random weights, and a cache of keys and values in blocks of 16
+tokens; a request owns any of the blocks. After each layer of a prompt, prefill writes the layer's
+keys and values into the blocks reserved by decode, and computes the next layer meanwhile. Decode
+takes no part in the copies: an immediate arrives for each layer, and when all layers of a request
+have arrived, decode generates from its own blocks. With --check decode compares the tokens with the
+tokens that transformers generates in one process, and exits with 1 if any differs.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from paged_cache import (  # examples beside this one
+from paged_cache import (  # in the same folder
     BLOCK,
     HEAD_DIM,
     KV_HEADS,
@@ -50,7 +50,7 @@ PORT = 29601
 
 
 def make_model() -> LlamaForCausalLM:
-    """Makes the model, with the same float32 weights in every process."""
+    """Return the model, with the same float32 weights in every process."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -60,43 +60,48 @@ def make_model() -> LlamaForCausalLM:
         num_attention_heads=2 * KV_HEADS,
         num_key_value_heads=KV_HEADS,
         head_dim=HEAD_DIM,
-        initializer_range=0.1,  # large enough for each token to depend on all that were before
-        eos_token_id=None,  # a request ends when it has as many tokens as were asked for
+        initializer_range=0.1,  # so large that a token depends on all before
+        eos_token_id=None,  # a request ends at the wanted number of tokens
     )
     model = LlamaForCausalLM(config).eval()
-    model(torch.zeros(1, BLOCK, dtype=torch.int64))  # the first run is slow, and not measured
+    model(torch.zeros(1, BLOCK, dtype=torch.int64))  # warm up: the first run is slow
     return model
 
 
 def make_prompts(lengths: Sequence[int]) -> list[torch.Tensor]:
-    """Makes prompts of these lengths: random tokens, each int64 of shape [1, length]."""
+    """Return prompts of given lengths: random tokens, each int64 of shape [1, length]."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randint(VOCABULARY, (1, length), generator=generator) for length in lengths]
 
 
 def next_token(model: LlamaForCausalLM, tokens: torch.Tensor, cache: Cache) -> int:
-    """Returns the likeliest token after these, int64 [1, count], which follow the cache's."""
+    """Return the likeliest token after the cached tokens and `tokens`, int64 [1, count]."""
     logits = model(tokens, past_key_values=cache, logits_to_keep=1).logits
     return int(logits[0, -1].argmax())
 
 
-Span = tuple[float, float, int]  # when a transfer began and when it was over, in seconds; its bytes
+Span = tuple[float, float, int]  # begin and end of a transfer in seconds, its bytes
 
 
 @dataclasses.dataclass
 class Row:
-    """What there is to tell of a request, or of all; times are in seconds."""
+    """Numbers of one request, or of all requests; times are in seconds."""
 
     tokens: int = 0  # of the prompt
     blocks: int = 0
     nbytes: int = 0
     computing: float = 0.0
-    moving: float = 0.0  # while a layer was under way
-    hidden: float = 0.0  # as much of that as passed while prefill computed the prompt
+    moving: float = 0.0  # while any layer was being copied
+    hidden: float = 0.0  # the part of `moving` while prefill computed
 
     def add_spans(self, spans: Sequence[Span], computed: float) -> None:
-        """Takes in the transfers of the layers, in their order, and when the prompt was done."""
-        reached = 0.0  # where several are under way, the time counts once
+        """Add transfers of layers, in their order.
+
+        Args:
+            spans: of the transfers.
+            computed: when the prompt was computed, in seconds.
+        """
+        reached = 0.0  # time of concurrent transfers counts once
         for begin, end, nbytes in spans:
             begin, reached = max(begin, reached), max(end, reached)
             self.nbytes += nbytes
@@ -120,13 +125,13 @@ UNITS = "                                         ms        ms"
 
 
 def print_table(rows: Sequence[Row], outputs: Sequence[str]) -> None:
-    """Prints what happened to each request, and to all."""
+    """Print a line for each request, and the sum."""
     lines = [f"{n:<7} {row}   {o}" for n, (row, o) in enumerate(zip(rows, outputs, strict=True))]
     print("", HEADING, UNITS, *lines, f"all     {sum(rows, Row())}", sep="\n", flush=True)
 
 
 class Prefill:
-    """Computes the prompts, and writes their keys and values into decode's memory."""
+    """Computes the prompts, and writes keys and values into decode's memory."""
 
     def __init__(self, exchange: Line, lost_layer: int | None) -> None:
         self.model = make_model()
@@ -139,11 +144,11 @@ class Prefill:
         self.tables = hand_out([prompt.shape[1] for prompt in self.prompts], shuffled=False)
         self.pages = make_pages(sum(map(len, self.tables)))
         self.mine = dlslime.register(self.pages, "cache of prefill")
-        # Transfers go on by themselves. This thread looks at the clock when one is over.
+        # Transfers proceed by themselves. The thread of the pool records when each has ended.
         self.clock = concurrent.futures.ThreadPoolExecutor(1)
 
     def run(self, exchange: Line) -> None:
-        """Computes all prompts, one after another, and tells decode how it went."""
+        """Compute all prompts, one after another, and send the timings to decode."""
         print(f"prefill  decode is reached by {self.endpoint.route()}", flush=True)
         ends = [self.compute(request) for request in range(len(self.prompts))]
         rows = [dataclasses.asdict(end()) for end in ends]
@@ -152,7 +157,7 @@ class Prefill:
         self.endpoint.close()
 
     def compute(self, request: int) -> Callable[[], Row]:
-        """Computes a prompt; what it returns waits until all is in decode's memory."""
+        """Compute a prompt; return a function that waits until all layers are at decode."""
         prompt, here = self.prompts[request], self.tables[request]
         there = torch.empty_like(here)
         self.endpoint.recv(there, tag=request).wait()
@@ -182,11 +187,11 @@ class Prefill:
     def migrate(
         self, request: int, layer: int, here: torch.Tensor, there: torch.Tensor
     ) -> concurrent.futures.Future[Span]:
-        """Begins to write a layer's pages of blocks here into those of blocks there."""
+        """Begin to write a layer's pages from the blocks `here` into the blocks `there`."""
         pages = (pages_of(self.mine, layer, here), pages_of(self.theirs, layer, there), PAGE)
         begin = time.perf_counter()
-        # Transfers may overtake each other: that the last layer has come says nothing of the
-        # others. So decode is told of each, and counts.
+        # Transfers may overtake each other, so the last layer may arrive before others. An
+        # immediate announces each layer, and decode counts.
         transfer = self.endpoint.write_with_imm(
             self.mine, self.theirs, [] if layer == self.lost_layer else pages, imm=request
         )
@@ -199,7 +204,7 @@ class Prefill:
 
 
 class Decode:
-    """Generates from keys and values that come by themselves."""
+    """Generates from keys and values written by prefill."""
 
     def __init__(self, exchange: Line, lengths: Sequence[int], count: int) -> None:
         self.model = make_model()
@@ -218,7 +223,7 @@ class Decode:
         self.endpoint.connect(bytes.fromhex(prefill["address"]))
 
     def run(self, exchange: Line, check: bool) -> bool:
-        """Generates all requests' tokens; returns whether they are right, as far as checked."""
+        """Generate the tokens of all requests; return False if the check finds a wrong token."""
         for request, (prompt, table) in enumerate(zip(self.prompts, self.tables, strict=True)):
             self.endpoint.send(table[: blocks_for(prompt.shape[1])], tag=request).wait()
         generated: dict[int, list[int]] = {}
@@ -237,7 +242,7 @@ class Decode:
         return all(same)
 
     def generate(self, request: int) -> list[int]:
-        """Returns the tokens that follow a prompt; prefill knows the first."""
+        """Return the tokens after a prompt; prefill sends the first token."""
         length = self.prompts[request].shape[1]
         token = torch.empty(1, dtype=torch.int64)
         self.endpoint.recv(token, tag=request).wait()
@@ -254,7 +259,7 @@ class Decode:
         return tokens
 
     def alone(self, request: int) -> list[int]:
-        """Returns what transformers generates for a prompt, with this process and its own cache."""
+        """Return the tokens generated by transformers for a prompt, with its own cache."""
         prompt = self.prompts[request]
         tokens = self.model.generate(
             prompt,
@@ -266,23 +271,24 @@ class Decode:
 
 
 def run_prefill(options: argparse.Namespace) -> None:
-    """Is prefill."""
+    """Run prefill."""
     exchange = meet("initiator", options.decode)
     Prefill(exchange, options.lose_layer).run(exchange)
 
 
 def run_decode(options: argparse.Namespace) -> None:
-    """Is decode; exits with 1 where a token is wrong."""
+    """Run decode; exit with 1 if a token is wrong."""
     exchange = meet("target", options.decode)
     if not Decode(exchange, options.prompts, options.tokens).run(exchange, options.check):
         sys.exit(1)
 
 
 def run_both(options: argparse.Namespace) -> None:
-    """Is prefill, beside a process that is decode, whose exit status it takes over."""
+    """Run prefill, and decode in a child process; exit with the child's status."""
     with socket.create_server(("localhost", 0)) as probe:
         options.decode = f"localhost:{probe.getsockname()[1]}"
-    # A fork has imported everything already. It ends with us, however we end.
+    # A forked child has all modules already. As a daemon process it ends with the parent, also
+    # after an exception.
     context = multiprocessing.get_context("fork")
     decode = context.Process(target=run_decode, args=(options,), daemon=True)
     decode.start()
@@ -292,7 +298,7 @@ def run_both(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Does what the command line says."""
+    """Run the roles that the command line asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -305,7 +311,7 @@ def main() -> None:
     add("--lose-layer", type=int, metavar="LAYER", help="leave it out, for the check to find")
     options = parser.parse_args()
     torch.set_grad_enabled(False)
-    torch.set_num_threads(1)  # more do not pay for so small a model, in two processes of a host
+    torch.set_num_threads(1)  # more threads don't pay for a small model
     {"prefill": run_prefill, "decode": run_decode, None: run_both}[options.role](options)
 
 

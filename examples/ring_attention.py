@@ -1,12 +1,12 @@
-"""Ring attention: the sequence is spread over all ranks, and its keys and values go round.
+"""Ring attention: the sequence is distributed over all ranks; keys and values go round.
 
     torchrun --nproc-per-node 4 examples/ring_attention.py
     torchrun --nproc-per-node 4 examples/ring_attention.py --backend gloo     # to compare
 
-Each rank owns one block of the sequence. In every round it attends from its queries to the block of
-keys and values it holds, while that block is already on its way to the next rank and another
-arrives from the one before. The softmax is kept up to date block by block, so the result is that of
-attention over everything.
+Each rank owns one block of the sequence. In every round a rank attends from its queries to the
+current block of keys and values, while the block is sent to the next rank and the next block
+arrives from the preceding rank. The softmax is updated block by block, so the result is attention
+over the whole sequence.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 def start_exchange(
     outgoing: list[torch.Tensor], incoming: list[torch.Tensor], group: dist.ProcessGroup | None
 ) -> list[dist.Work]:
-    """Starts sending tensors to the next rank and receiving as many from the one before."""
+    """Begin to send tensors to the next rank, and to receive as many from the preceding rank."""
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     following, preceding = (rank + 1) % world, (rank - 1) % world
     ops = [dist.P2POp(dist.isend, t, group=group, group_peer=following) for t in outgoing]
@@ -35,13 +35,13 @@ def ring_attention(
     causal: bool = False,
     group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Attends from this rank's queries to the keys and values of all ranks.
+    """Attend from this rank's queries to the keys and values of all ranks.
 
     Args:
         q: this rank's block, shape [heads, block, dim]; blocks follow each other in order of rank.
         k: keys of the same positions, same shape.
         v: values of the same positions, same shape.
-        causal: whether a position sees only itself and those before it.
+        causal: whether a position sees only itself and earlier positions.
         group: the ranks that share the sequence; None for all.
 
     Returns:
@@ -61,14 +61,14 @@ def ring_attention(
             arriving = [torch.empty_like(k), torch.empty_like(v)]
             works = start_exchange([k, v], arriving, group)
 
-        owner = (rank - hop) % world  # whose block this is
+        owner = (rank - hop) % world  # rank that owns the current block
         if owner <= rank or not causal:
             scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
             if causal and owner == rank:
                 scores.masked_fill_(positions[:, None] < positions, float("-inf"))
             new_largest = torch.maximum(largest, scores.amax(-1, keepdim=True))
             weights = torch.exp(scores - new_largest)
-            # What was summed so far was scaled by an older maximum.
+            # Earlier sums were scaled by an older maximum.
             correction = torch.exp(largest - new_largest)
             result = result * correction + weights @ v
             total = total * correction + weights.sum(-1, keepdim=True)
@@ -82,7 +82,7 @@ def ring_attention(
 
 
 def main() -> None:
-    """Compares ring attention with attention over the whole sequence in one process."""
+    """Compare ring attention with attention over the whole sequence in one process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="dlslime")
     parser.add_argument("--block", type=int, default=512, help="positions per rank")
@@ -90,7 +90,7 @@ def main() -> None:
     dist.init_process_group(arguments.backend)
     rank, world = dist.get_rank(), dist.get_world_size()
 
-    torch.manual_seed(0)  # the same sequence on every rank, of which it takes its block
+    torch.manual_seed(0)  # the same sequence on every rank
     heads, dim = 8, 64
     q, k, v = torch.randn(3, heads, world * arguments.block, dim)
     mine = [t.chunk(world, dim=-2)[rank].contiguous() for t in (q, k, v)]

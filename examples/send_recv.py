@@ -1,10 +1,10 @@
-"""Sends, receives, batches and reduces; prints which route was taken and how fast it is.
+"""Sends, receives, batches and reduces; prints the route and the speed.
 
     torchrun --nproc-per-node 2 examples/send_recv.py
     torchrun --nproc-per-node 2 examples/send_recv.py --backend gloo     # to compare
 
-The program is plain torch.distributed: it names the backend and imports nothing for it. Only
-`print_route`, which asks dlslime what it chose and why, does.
+The program is plain torch.distributed with the backend's name. Only `print_route` imports
+dlslime_backend, for the route and the reasons for the choice.
 """
 
 import argparse
@@ -19,7 +19,7 @@ BATCH = 64
 
 
 def pattern(nbytes: int, seed: int) -> torch.Tensor:
-    """Returns `nbytes` bytes that differ from message to message and repeat after 251."""
+    """Return `nbytes` bytes that differ from message to message and repeat after 251."""
     period = (torch.arange(251) + seed).remainder_(251).to(torch.uint8)
     return period.repeat(nbytes // 251 + 1)[:nbytes]
 
@@ -82,7 +82,7 @@ def check_all_reduce(rank: int, world: int) -> None:
 
 
 def one_way_seconds(rank: int, size: int) -> float:
-    """Median time from rank 0's send to rank 1's receive: half of a round trip."""
+    """Return the median time from rank 0's send to rank 1's receive: half of a round trip."""
     tensor = torch.zeros(size, dtype=torch.uint8)
     times = []
     for _ in range(max(7, min(500, (64 << 20) // size))):
@@ -98,7 +98,7 @@ def one_way_seconds(rank: int, size: int) -> float:
 
 
 def batch_seconds(rank: int, size: int, count: int) -> float:
-    """Median time of `count` messages from rank 0 to 1 in one batch, until the receipt is back."""
+    """Return the median time of a batch of `count` messages from rank 0 to 1, with a receipt."""
     receipt = torch.zeros(1)
     tensors = [torch.zeros(size, dtype=torch.uint8) for _ in range(count)]
     op = dist.isend if rank == 0 else dist.irecv
@@ -113,14 +113,14 @@ def batch_seconds(rank: int, size: int, count: int) -> float:
 
 
 def named(amount: float, step: int, units: list[str]) -> str:
-    """Writes an amount with the largest unit that leaves at least 1 of it."""
+    """Return a text of an amount, in the largest unit with a value of at least 1."""
     while amount >= step and len(units) > 1:
         amount, units = amount / step, units[1:]
     return f"{amount:.0f} {units[0]}" if amount >= 100 else f"{amount:.3g} {units[0]}"
 
 
 def print_speeds(rank: int) -> None:
-    """Measures between ranks 0 and 1, one line for each size."""
+    """Measure between ranks 0 and 1, and print a line for each size."""
     if rank == 0:
         columns = [f"{'size':>8}", f"{'one way':>10}", f"{'rate':>14}"]
         columns += [f"{'batch of':>11}", f"{'messages/s':>13}", f"{'rate':>14}"]
@@ -141,7 +141,7 @@ def print_speeds(rank: int) -> None:
 
 
 def print_route(peer: int) -> None:
-    """Asks dlslime how messages reach `peer`, and what has gone there."""
+    """Print the route to `peer`, and the counters of the messages sent."""
     import dlslime_backend
 
     print(f"\n{dlslime_backend.explain(peer)['text']}")
@@ -154,7 +154,7 @@ def print_route(peer: int) -> None:
 
 
 def main() -> None:
-    """Checks the data first, then measures."""
+    """Check the data, then measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", default="dlslime")
     backend = parser.parse_args().backend

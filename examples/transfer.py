@@ -7,14 +7,14 @@ or on two hosts: the target as above, and then
 
     python examples/transfer.py read --role initiator --target HOST:29600
 
-or between the memory of two GPUs of one host, by NVLink where it joins them (CUDA IPC):
+or between the memory of two GPUs of one host, over NVLink if the GPUs have a link (CUDA IPC):
 
     python examples/transfer.py read --role target --device cuda:1 &
     python examples/transfer.py read --role initiator --device cuda:0
 
-The first argument is what to do: read (and wait), async (ask from time to time), coroutine (await
-many at once), write, write_with_imm (the target is told), send (both take part), or all. Which way
-it goes (shared memory, RDMA, ...) is chosen by what the two can do, and printed.
+The first argument is the operation: read (and wait), async (poll meanwhile), coroutine (await many
+at once), write, write_with_imm (the target is notified), send (both take part), or all. The route
+(shared memory, RDMA, ...) is chosen by the abilities of the two processes, and printed.
 """
 
 import argparse
@@ -32,11 +32,16 @@ PAGE = 16 << 10
 PAGES = 2048
 PORT = 29600
 
-Line = Callable[[str], str]  # tells the other process something, and returns what it says
+Line = Callable[[str], str]  # sends a line, and returns the peer's line
 
 
 def meet(role: str, target: str) -> Line:
-    """Connects the two processes by TCP, to exchange lines of JSON."""
+    """Connect the two processes over TCP; return a function that exchanges lines of JSON.
+
+    Args:
+        role: "target" listens, "initiator" connects.
+        target: HOST:PORT of the target.
+    """
     host, _, port = target.partition(":")
     if role == "target":
         listener = socket.create_server(("", int(port)))
@@ -62,7 +67,7 @@ def meet(role: str, target: str) -> Line:
 
 
 class Pair:
-    """This process's memory, and what it knows of the other's."""
+    """The memory of this process, and the endpoint and memory of the peer."""
 
     def __init__(self, role: str, device: str, exchange: Line) -> None:
         self.exchange = exchange
@@ -78,15 +83,15 @@ class Pair:
         self.remote = dlslime.import_region(bytes.fromhex(theirs["cache"]))
 
     def meet(self) -> None:
-        """Waits until the other process is here, too."""
+        """Wait until the peer has called `meet`, too."""
         self.exchange("")
 
     def some_pages(self) -> torch.Tensor:
-        """Half of all pages, in any order."""
+        """Return the numbers of half of all pages, in random order, int64."""
         return torch.randperm(PAGES)[: PAGES // 2]
 
     def expect(self, pages: torch.Tensor, value: int) -> None:
-        """These pages, and no others, have this value."""
+        """Assert that the given pages have a value, and that all other pages are unchanged."""
         assert bool((self.cache[pages] == value).all())
         others = torch.ones(PAGES, dtype=torch.bool)
         others[pages] = False
@@ -94,13 +99,13 @@ class Pair:
 
 
 def report(what: str, seconds: float, nbytes: int) -> None:
-    """Prints one line."""
+    """Print one line with size, time and rate."""
     rate = nbytes / seconds / 1e9
     print(f"{what:16} {nbytes >> 20:4} MiB in {seconds * 1e3:8.2f} ms, {rate:.2f} GB/s")
 
 
 def read(pair: Pair) -> None:
-    """Waits for one transfer of a thousand pages."""
+    """Read a thousand pages in one transfer, and wait."""
     if pair.initiator:
         pages = pair.some_pages()
         start = time.perf_counter()
@@ -111,20 +116,20 @@ def read(pair: Pair) -> None:
 
 
 def read_async(pair: Pair) -> None:
-    """Computes while the pages come."""
+    """Compute while a thousand pages are read."""
     if pair.initiator:
         pages = pair.some_pages()
         computed = 0
         transfer = pair.endpoint.read(pair.local, pair.remote, (pages, pages, PAGE))
         while not transfer.done():
             computed += int(torch.arange(1000).sum() > 0)
-        transfer.wait()  # raises if it has failed
+        transfer.wait()  # raises if the read failed
         print(f"async            computed {computed} times meanwhile")
         pair.expect(pages, 2)
 
 
 def read_coroutine(pair: Pair) -> None:
-    """Awaits a thousand transfers, by the event loop's own thread."""
+    """Await a thousand transfers on the thread of the event loop."""
 
     async def all_pages(pages: torch.Tensor) -> None:
         async def one(page: int) -> None:
@@ -142,7 +147,7 @@ def read_coroutine(pair: Pair) -> None:
 
 
 def write(pair: Pair) -> None:
-    """Writes into the target, which does nothing."""
+    """Write into the target, without any action of the target."""
     first = torch.arange(10)
     if pair.initiator:
         start = time.perf_counter()
@@ -156,7 +161,7 @@ def write(pair: Pair) -> None:
 
 
 def write_with_imm(pair: Pair) -> None:
-    """Writes, and tells the target that it has."""
+    """Write, and notify the target by a number."""
     first = torch.arange(100)
     if pair.initiator:
         pair.endpoint.write_with_imm(pair.local, pair.remote, (first, first, PAGE), imm=77).wait()
@@ -168,7 +173,7 @@ def write_with_imm(pair: Pair) -> None:
 
 
 def send(pair: Pair) -> None:
-    """Both take part, as with torch.distributed."""
+    """Send a message; the target receives, as with torch.distributed."""
     message = torch.arange(1000.0, device=pair.device)
     if pair.initiator:
         pair.endpoint.send(message, tag=5).wait()
@@ -190,7 +195,7 @@ WHAT = {
 
 
 def main() -> None:
-    """Does what the command line says, in this role."""
+    """Run the operations that the command line asks for, in its role."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -204,7 +209,7 @@ def main() -> None:
         print(f"the target is reached by {pair.endpoint.route()}")
     for name in WHAT if options.what == "all" else [options.what]:
         pair.cache.fill_(pair.mine)
-        if pair.cache.is_cuda:  # the peer's transfers wait for no stream of ours
+        if pair.cache.is_cuda:  # the peer's transfers don't wait for local streams
             torch.cuda.synchronize()
         pair.meet()
         WHAT[name](pair)

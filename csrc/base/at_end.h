@@ -4,7 +4,8 @@
 
 namespace dlslime {
 
-// Calls a function at the end of its scope, however that is left.
+// Calls a function at the end of the enclosing scope, also when an exception
+// leaves the scope.
 template <typename Call>
 class AtEnd {
  public:

@@ -15,16 +15,16 @@ namespace dlslime {
 using Bytes = std::vector<std::byte>;
 using ByteSpan = std::span<const std::byte>;
 
-// memcpy that permits null pointers when there is nothing to copy: empty
-// spans and the tensors of torch without elements have them.
+// Copies like memcpy, but permits null pointers if `size` is 0: empty spans and
+// torch's empty tensors have null pointers.
 inline void copyBytes(void* destination, const void* source, size_t size) {
   if (size != 0) {
     std::memcpy(destination, source, size);
   }
 }
 
-// Little-endian encoding of the records that processes exchange while
-// connecting (docs/protocol.md). Strings and blobs carry a 32-bit length.
+// Little-endian encoder of the records exchanged by processes while connecting
+// (docs/protocol.md). Strings and blobs carry a 32-bit length.
 class ByteWriter {
  public:
   template <typename T>
@@ -55,9 +55,9 @@ class ByteWriter {
   Bytes out_;
 };
 
-// Reads what ByteWriter wrote. Never reads past the end: after the first
-// short read every value is zero or empty and ok() is false, so a decoder
-// reads all fields and checks once.
+// Decoder of ByteWriter's records, never reading past the end. After the first
+// short read every value is zero or empty and ok() is false, so a caller reads
+// all fields and checks once.
 class ByteReader {
  public:
   explicit ByteReader(ByteSpan bytes) : rest_(bytes) {}

@@ -11,12 +11,14 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// Far enough to mean "never", near enough that adding to it can't overflow.
+// Returns the time point meaning "never", an hour before the largest, so adding
+// to it can't overflow.
 inline TimePoint never() {
   return TimePoint::max() - std::chrono::hours(1);
 }
 
-// In ns: the same for all processes of a host since it was booted.
+// Returns nanoseconds since boot, by a clock common to all processes of the
+// host.
 inline int64_t nowSinceBoot() {
   return std::chrono::duration_cast<nanoseconds>(
              Clock::now().time_since_epoch())
@@ -24,7 +26,7 @@ inline int64_t nowSinceBoot() {
 }
 
 inline TimePoint timeAfter(TimePoint now, milliseconds timeout) {
-  // Compared in milliseconds: a huge time-out has no value in nanoseconds.
+  // Compares in milliseconds: a huge time-out has no value in nanoseconds.
   const auto most = std::chrono::duration_cast<milliseconds>(never() - now);
   return timeout >= most ? never() : now + timeout;
 }
@@ -33,8 +35,8 @@ inline TimePoint deadlineAfter(milliseconds timeout) {
   return timeAfter(Clock::now(), timeout);
 }
 
-// The end of a wait. A time-out starts when it is first asked: most waits are
-// over before, and need no look at the clock.
+// End of a wait. A time-out starts at the first call of at(): most waits end
+// earlier, without a look at the clock.
 class Deadline {
  public:
   Deadline(TimePoint at) : at_(at) {}
@@ -51,8 +53,8 @@ class Deadline {
   milliseconds timeout_{};
 };
 
-// Whole milliseconds until `when` for poll() and epoll_wait(), rounded up so
-// that a sleeper never wakes just before its deadline; -1 for "never".
+// Returns the milliseconds until `when` for poll() and epoll_wait(), or -1 for
+// never(). Rounds up, so a thread never wakes just before the deadline.
 inline int pollTimeoutMs(TimePoint when) {
   if (when >= never()) {
     return -1;

@@ -9,13 +9,15 @@ namespace dlslime {
 
 namespace {
 
-constexpr size_t kPage = 4096; // rings are mapped
-constexpr int kMostGidIndex = 255; // an address handle has eight bits for it
+constexpr size_t kPage =
+    4096; // bytes; rings are mapped, so they consist of whole pages
+constexpr int kMostGidIndex =
+    255; // an address handle has eight bits for the index
 
 template <typename T>
 using Words = std::map<std::string, T>;
 
-// One of the words that switch a part of us.
+// Returns the words for switching a feature on or off.
 const Words<bool>& switchWords() {
   static const auto* words = new Words<bool>{{"auto", true}, {"off", false}};
   return *words;
@@ -57,7 +59,7 @@ T parseWord(
       name + "=" + text + " is not understood: set it to " + allowed);
 }
 
-// An empty variable counts as one that is not set.
+// Returns the variable's value; an empty variable counts as unset.
 std::string textOf(const char* name) {
   const char* const text = std::getenv(name);
   return text == nullptr ? "" : text;
@@ -105,7 +107,7 @@ void readMicroseconds(
   }
 }
 
-// Our variable where it is set, else the one of another library's.
+// Returns `name`, a variable of ours, if set, else `instead`, NCCL's variable.
 const char* whichOf(const char* name, const char* instead) {
   return textOf(name).empty() ? instead : name;
 }
@@ -118,7 +120,7 @@ void readSmall(const char* name, const char* instead, int most, int& value) {
 
 RdmaConfig readRdma() {
   RdmaConfig rdma;
-  // NCCL's is 1 to switch InfiniBand off.
+  // The values of NCCL_IB_DISABLE are reversed: 1 switches InfiniBand off.
   const Words<bool> disabled{{"0", true}, {"1", false}};
   readWord("NCCL_IB_DISABLE", disabled, rdma.enabled);
   readWord("DLSLIME_RDMA", switchWords(), rdma.enabled);
@@ -137,7 +139,7 @@ RdmaConfig readRdma() {
   readSmall(
       "DLSLIME_QPS_PER_NIC",
       "NCCL_IB_QPS_PER_CONNECTION",
-      128, // NCCL's; there is a limit to the sum over all NICs
+      128, // NCCL's limit; a pair has at most eight over all NICs
       rdma.queuePairs);
   rdma.queuePairs = std::max(rdma.queuePairs, 1);
   readNumber("DLSLIME_REGISTRATION_BYTES", 0, SIZE_MAX / 2, rdma.cacheBytes);
@@ -145,7 +147,8 @@ RdmaConfig readRdma() {
 }
 
 void readInterfaces(Config& config) {
-  constexpr auto kGloo = "GLOO_SOCKET_IFNAME"; // which has whole names
+  constexpr auto kGloo =
+      "GLOO_SOCKET_IFNAME"; // lists whole names, not prefixes
   const char* name = whichOf("DLSLIME_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME");
   const bool gloo = textOf(name).empty() && !textOf(kGloo).empty();
   name = gloo ? kGloo : name;
@@ -184,7 +187,7 @@ Config Config::fromEnvironment() {
   readWord("DLSLIME_ROUTE", routeWords(), config.route);
   readWord("DLSLIME_SHM", switchWords(), config.shm);
   readWord("DLSLIME_CMA", switchWords(), config.crossMemoryAttach);
-  // torch's own level is heard, unless ours says otherwise.
+  // torch's log level counts unless DLSLIME_LOG is set.
   const auto level = textOf("TORCH_CPP_LOG_LEVEL");
   if (level == "INFO") {
     config.logLevel = LogLevel::kInfo;

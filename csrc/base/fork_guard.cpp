@@ -23,10 +23,11 @@ std::set<int>& fds() {
   return *set;
 }
 
-// Only close() and memory that the parent can't be changing (it holds the
-// mutex across the fork) are used here: fork may come from any thread.
+// Closes the descriptors in the child of a fork, which may come from any
+// thread: uses only close() and memory guarded by the mutex, since the parent
+// holds the mutex across the fork.
 void inChild() {
-  // Once: to a child of the child these numbers may be of other files.
+  // A grandchild closes nothing: the numbers may belong to new files by then.
   if (!forked.exchange(true, std::memory_order_relaxed)) {
     for (const int fd : fds()) {
       ::close(fd);

@@ -4,20 +4,21 @@
 
 namespace dlslime {
 
-// Forking a process that holds an engine (DataLoader workers) copies neither
-// its threads nor its right to the connections. A child must not use them,
-// and must not keep their sockets open either: a peer learns of our death by
-// the socket's end, which would not come while a child holds a copy.
+// Makes forked children close descriptor `fd` at once; a negative `fd` is
+// ignored. Any thread.
 //
-// registerForkFd: the child closes this descriptor at once, unless it is none
-// (negative). Threads: any.
+// A forked child (a DataLoader worker) has none of the engine's threads and
+// must not use the engine's connections. Nor may a child keep the sockets open:
+// a peer learns of a process's death by the end of a socket, and a child's copy
+// would hold back the end.
 void registerForkFd(int fd);
+// Undoes registerForkFd(). Any thread.
 void unregisterForkFd(int fd);
 
-// True in a child that was forked while this library was loaded.
+// Returns true in a child forked after the first registerForkFd().
 bool inForkedChild() noexcept;
 
-// Owns a descriptor that forked children close.
+// Owns a descriptor closed in forked children.
 class UnforkedFd {
  public:
   explicit UnforkedFd(UniqueFd fd) : fd_(std::move(fd)) {
@@ -26,7 +27,8 @@ class UnforkedFd {
   ~UnforkedFd() {
     unregisterForkFd(fd_.get());
     if (inForkedChild() && !ofChild_) {
-      static_cast<void>(fd_.release()); // closed, and maybe another file's now
+      static_cast<void>(
+          fd_.release()); // closed in the child; the number may be a new file's
     }
   }
   UnforkedFd(const UnforkedFd&) = delete;

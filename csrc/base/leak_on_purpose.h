@@ -4,8 +4,9 @@
 
 namespace dlslime {
 
-// Memory that somebody else may touch whenever he likes, for ever. It stays
-// reachable, so that it is no leak to those who look for leaks. Any thread.
+// Keeps an object alive for ever, because a stuck thread, a peer or a GPU may
+// touch the object's memory at any time. The object stays reachable, so leak
+// checkers do not report a leak. Any thread.
 void leakOnPurpose(std::shared_ptr<void> keeper);
 
 } // namespace dlslime

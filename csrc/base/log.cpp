@@ -39,8 +39,9 @@ char levelLetter(LogLevel level) {
   return '?';
 }
 
-// Some of it may be of other processes, whatever they send: no terminal is to
-// obey it. Lines of our own may be several.
+// Escapes all control characters except newlines: parts of the text may come
+// from peers, and no terminal must obey a peer. Texts of our own may have
+// several lines.
 std::string cleaned(std::string_view text) {
   constexpr size_t kMostLineBytes = 16384;
   std::string out;

@@ -7,17 +7,19 @@ namespace dlslime {
 
 enum class LogLevel { kError = 0, kWarning, kInfo, kDebug };
 
-// Receives finished lines, without a newline. Any thread.
+// Receives each finished text, without a trailing newline. Any thread may call
+// a sink, holding the log's mutex: a sink must not log.
 using LogSink = std::function<void(LogLevel, const std::string&)>;
 
 void setLogLevel(LogLevel level);
-// An empty sink restores the default one (stderr). Tests count lines with it.
+// Replaces stderr as the place of log lines; an empty sink restores stderr.
+// Tests count lines with a sink.
 void setLogSink(LogSink sink);
 bool logEnabled(LogLevel level);
 void log(LogLevel level, const std::string& line);
 
-// Past all sinks, and without allocating: "<what>: this process has no memory
-// left".
+// Logs to stderr that `what` failed for want of memory, past all sinks and
+// without allocating.
 void logWithoutMemory(const char* what) noexcept;
 
 inline void logError(const std::string& line) {

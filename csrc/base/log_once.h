@@ -8,19 +8,19 @@
 
 namespace dlslime {
 
-// Tells which reasons have been logged, so that each is once. Those that differ
-// only by numbers (sizes, addresses) are one, those by names (mlx5_0) are not.
-// Any thread.
+// Remembers logged reasons, so a caller can log each reason once. Reasons
+// differing only in numbers (sizes, addresses) count as equal, but not reasons
+// differing in names (mlx5_0). Any thread.
 class LogOnce {
  public:
   bool isNew(std::string reason) {
     reason = withoutNumbers(std::move(reason));
     const std::lock_guard<std::mutex> guard(mutex_);
-    // Bounded, since some say what a peer has sent.
+    // The set is bounded, because a reason may quote bytes from a peer.
     return said_.size() < kMost && said_.insert(std::move(reason)).second;
   }
 
-  // Without words that begin with a digit.
+  // Returns the text without words beginning with a digit.
   static std::string withoutNumbers(std::string text) {
     bool inWord = false, dropped = false;
     std::erase_if(text, [&](unsigned char c) {
@@ -35,7 +35,7 @@ class LogOnce {
  private:
   static constexpr size_t kMost = 64;
   std::mutex mutex_;
-  std::set<std::string> said_; // guarded by mutex_, without their numbers
+  std::set<std::string> said_; // guarded by mutex_; texts without numbers
 };
 
 } // namespace dlslime

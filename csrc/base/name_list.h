@@ -6,9 +6,9 @@
 
 namespace dlslime {
 
-// A choice of devices or interfaces, as NCCL's variables write it: "mlx5,bnxt"
-// are beginnings of names, "=mlx5_0" is a whole one, "^" before either excludes
-// those that are named. What an entry means is for the reader to say.
+// Choice of devices or interfaces in the notation of NCCL's variables:
+// "mlx5,bnxt" are prefixes of names, "=mlx5_0" is a whole name, and "^" in
+// front excludes the names. The caller decides how an entry matches.
 struct NameList {
   static NameList parse(const std::string& text);
 
@@ -16,8 +16,8 @@ struct NameList {
   bool whole = false;
   std::vector<std::string> entries;
 
-  // Whether the thing is chosen for which `names(entry)` tells whether an entry
-  // names it. An empty list chooses everything.
+  // Returns whether the list chooses a thing; `names(entry)` tells whether an
+  // entry names the thing. An empty list chooses everything.
   template <typename Names>
   bool chooses(const Names& names) const {
     return entries.empty() ||

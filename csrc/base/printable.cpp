@@ -7,13 +7,14 @@ namespace dlslime {
 
 namespace {
 
-// The character that begins there, or as much of one as there is.
+// A character of valid UTF-8.
 struct Character {
   uint32_t code = 0;
-  size_t bytes = 0; // 0: none begins there
+  size_t bytes = 0; // 0: the text does not begin with a valid character
 };
 
-// RFC 3629: neither overlong, nor a surrogate, nor beyond U+10FFFF.
+// Decodes the first character by RFC 3629: neither overlong, nor a surrogate,
+// nor beyond U+10FFFF.
 Character characterAt(std::string_view text) {
   const auto first = static_cast<uint8_t>(text.front());
   const size_t bytes = first < 0x80 ? 1
@@ -39,8 +40,8 @@ Character characterAt(std::string_view text) {
       : Character{code, bytes};
 }
 
-// C0, DEL and C1; and what turns text around or separates lines (U+2028 to
-// U+202E, U+2066 to U+2069).
+// Returns false for C0, DEL and C1, and for characters changing the direction
+// of text or separating lines (U+2028 to U+202E, U+2066 to U+2069).
 bool shown(uint32_t code) {
   return code >= 0x20 && (code < 0x7f || code > 0x9f) &&
       (code < 0x2028 || code > 0x202e) && (code < 0x2066 || code > 0x2069);

@@ -5,8 +5,9 @@
 
 namespace dlslime {
 
-// Text of another process, fit for logs and exceptions: control characters
-// and what is not UTF-8 become "\x1b", and what is beyond `most` bytes "...".
+// Returns text of a peer in a form fit for logs and exceptions: control
+// characters and bytes not in UTF-8 become escapes ("\x1b"), and text beyond
+// `most` bytes becomes "...".
 std::string printable(std::string_view text, size_t most = 1024);
 
 } // namespace dlslime

@@ -6,10 +6,12 @@
 
 namespace dlslime {
 
-// From the kernel's generator; throws Error if there is none.
+// Returns bytes from the kernel's random generator; throws Error if the
+// generator fails.
 Bytes randomBytes(size_t size);
 std::string hex(ByteSpan bytes);
-// Same time for every input of one length: for tokens.
+// Compares secrets in a time depending on the length only, so the time reveals
+// nothing about a token.
 bool equalSecrets(ByteSpan left, ByteSpan right);
 
 } // namespace dlslime

@@ -6,7 +6,8 @@
 
 namespace dlslime {
 
-// Between looks at memory that another thread will change.
+// Pauses the CPU for some cycles, between looks at memory to be changed by a
+// second thread.
 inline void relaxProcessor() {
 #if defined(__SSE2__)
   _mm_pause();

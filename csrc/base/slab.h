@@ -7,17 +7,18 @@
 
 namespace dlslime {
 
-// Values under ids that cross the wire: an id that was released, or that a
-// peer made up, is never mistaken for a live one. No allocation once warm.
-// Zero is never an id, nor is what has one of the two highest bits: others mark
-// ids by these. `First` is for tests.
+// Table of values under ids sent to peers: an id released before, or made up by
+// a peer, is never mistaken for a live id. No id is zero or has one of the two
+// highest bits set: callers mark ids by the two bits. A warm table allocates
+// nothing. `First` is for tests.
 template <typename T, uint32_t First = 1>
 class Slab {
  public:
-  static constexpr uint32_t kGenerations = (1U << 30) - 1; // from 1 on
+  static constexpr uint32_t kGenerations =
+      (1U << 30) - 1; // generations count from 1
   uint64_t insert(T value) {
     if (free_.empty()) {
-      free_.reserve(entries_.size() + 1); // so that take() needs no memory
+      free_.reserve(entries_.size() + 1); // take() must not allocate
       entries_.emplace_back();
       free_.push_back(static_cast<uint32_t>(entries_.size() - 1));
     }
@@ -49,7 +50,8 @@ class Slab {
   size_t size() const {
     return size_;
   }
-  // Ids of all live values; take() may be called on them afterwards.
+  // Returns the ids of all live values; the caller may take() each of the
+  // values.
   std::vector<uint64_t> ids() const {
     std::vector<uint64_t> result;
     for (uint32_t i = 0; i < entries_.size(); ++i) {

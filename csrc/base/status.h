@@ -11,26 +11,26 @@ namespace dlslime {
 
 enum class ErrorCode : uint8_t {
   kOk = 0,
-  kInvalidArgument, // refused at the call, nothing was queued
-  kUnusable, // refused at the call, whatever was asked: forked child, suspended
+  kInvalidArgument, // refused at the call; nothing was queued
+  kUnusable, // every call is refused: forked child, or suspended
   kTruncated, // a message was longer than the receive's memory
   kTimeout,
   kPeerFailed, // the peer died, left or refused us
   kTransportFailed, // the route broke while both ends live
   kCancelled, // abort() or shutdown() on this side
-  kUnavailable, // something this machine does not have
-  kExhausted, // this process has no free descriptor: perhaps it will again
-  // Never told to users as such:
-  kDenied, // the kernel permits it no longer
-  kNotJoined, // the peer's process answers, and is not in the group (yet)
-  kOwnFault, // memory of ours can't be touched: see fault.h
-  kPeerFault, // the same of the peer's
+  kUnavailable, // the machine lacks or forbids something
+  kExhausted, // no descriptor, thread or memory is free, but may be later
+  // The codes below never reach users.
+  kDenied, // the kernel no longer permits the access
+  kNotJoined, // the peer's process answers, but is not (yet) in the group
+  kOwnFault, // local memory can't be touched: see fault.h
+  kPeerFault, // the peer's memory can't be touched: see fault.h
 };
 
 std::string_view errorCodeName(ErrorCode code);
 
-// The outcome of something: ok, or a code with a text for the user. Copying
-// is cheap: ok holds nothing, an error shares its text.
+// Outcome of an operation: ok, or a code with a text for the user. Copying is
+// cheap: ok holds nothing, and copies of an error share the text.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -50,14 +50,16 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Detail> detail_;
 };
 
-// Of an Error its own; of anything else kTransportFailed, with its text.
+// Returns the status of an Error, kExhausted for std::bad_alloc and for a
+// thread that can't be started, and kTransportFailed with the exception's text
+// for the rest.
 Status statusOf(const std::exception& error);
 
-// Takes no memory, but at its first call.
+// Returns kExhausted for want of memory; allocates at the first call only.
 const Status& outOfMemory();
 
-// What `make` returns, or outOfMemory() where there is none for it: what ends
-// must end, with fewer words if need be.
+// Returns the result of `make`, or outOfMemory() if `make` runs out of memory:
+// an operation must end, if need be with a shorter text.
 template <typename Make>
 Status inWords(const Make& make) noexcept {
   try {
@@ -67,7 +69,7 @@ Status inWords(const Make& make) noexcept {
   }
 }
 
-// Thrown by calls that set something up. What is already in flight ends as a
+// Exception of calls setting something up; an operation in flight ends with a
 // Status instead.
 class Error : public std::runtime_error {
  public:
@@ -84,18 +86,19 @@ class Error : public std::runtime_error {
   Status status_;
 };
 
-// "errno 13 (Permission denied)"
+// Returns "errno 13 (Permission denied)".
 std::string errnoText(int error);
 
-// What a system call says that a sandbox, a setting or a change of user has
-// taken away: it is of no use to try again, and another way may be left.
+// Returns whether `error` means that a sandbox, a setting or a change of user
+// forbids a system call: retrying is of no use, but a different way may be
+// left.
 bool isRefusal(int error);
 
-// "pid 7 may have 1024 descriptors: raise the limit (ulimit -n)"
+// Returns "pid 7 may have 1024 descriptors: raise the limit (ulimit -n)".
 std::string descriptorLimitText();
 
-// Throws Error{kUnavailable} "<what>: errno 13 (Permission denied)", or
-// Error{kExhausted} where there is no free descriptor.
+// Throws Error{kUnavailable} with `what` and errnoText(), or Error{kExhausted}
+// for want of descriptors.
 [[noreturn]] void throwErrno(std::string_view what, int error);
 
 } // namespace dlslime

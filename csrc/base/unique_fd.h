@@ -8,7 +8,7 @@
 
 namespace dlslime {
 
-// Owns one file descriptor.
+// Owns a file descriptor.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -33,7 +33,7 @@ class UniqueFd {
   explicit operator bool() const {
     return fd_ >= 0;
   }
-  // It is the caller's now.
+  // Returns the descriptor; the caller must close it.
   [[nodiscard]] int release() {
     return std::exchange(fd_, -1);
   }
@@ -47,9 +47,11 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// "there is no free descriptor: ..."
+// Returns the text of an error for want of descriptors, with the process's
+// limit.
 std::string noDescriptorText();
-// Throws Error{kExhausted}: this process may not open so many now.
+// Throws Error{kExhausted} unless the process could open `count` more
+// descriptors now.
 void requireDescriptors(size_t count);
 
 } // namespace dlslime

@@ -6,10 +6,11 @@ namespace dlslime::cuda {
 
 namespace {
 constexpr milliseconds kPatience{1000};
-// A waiting stream is most often let go within the time of a message. It may
-// never be without what the paused thread does next, so this ends.
+// Longest pause for new blocks. A blocked stream is usually released within the
+// time of a message, but may depend on the paused thread, so the pause must
+// end.
 constexpr milliseconds kPause{20};
-constexpr milliseconds kLook{1}; // drop() tells nobody
+constexpr milliseconds kLook{1}; // drop() notifies no thread
 } // namespace
 
 void BlockedStreams::add(const std::function<void()>& hold) {

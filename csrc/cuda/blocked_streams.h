@@ -9,32 +9,34 @@
 
 namespace dlslime::cuda {
 
-// Streams that wait for us now. A call that waits for all streams must not meet
-// one of them: the driver may keep others' calls from being made meanwhile, by
-// which it would be let go. Any thread, but none that holds the engine's lock
-// for what may wait.
+// Streams waiting for the engine. A driver call that waits for all streams must
+// not run while a stream is blocked: the driver may hold up all calls
+// meanwhile, even the calls that would release the stream. Any thread, but
+// add() and whenNone() may wait, so not under the engine lock.
 class BlockedStreams {
  public:
-  // Makes one wait by `hold`; what that throws, this does. Waits while
-  // whenNone() does something.
+  // Blocks a stream by calling `hold`, and passes exceptions on. Waits while
+  // whenNone() runs or pauses new blocks.
   void add(const std::function<void()>& hold);
   void drop() {
     --count_;
   }
-  // Calls it while none waits, and none begins to. False: one does. A program
-  // may have one wait at any time, the next before the last is let go: after a
-  // second of that it is kept from it for a moment.
+  // Calls `body` while no stream is blocked or can become blocked; returns
+  // false if a stream stays blocked. A pipeline may have a stream blocked at
+  // any time, so after a second without a gap new blocks have to pause for a
+  // moment.
   bool whenNone(const std::function<void()>& body);
 
  private:
   bool getQuiet(std::unique_lock<std::mutex>& lock);
 
-  std::atomic<size_t> count_{0}; // goes up under mutex_ alone
+  std::atomic<size_t> count_{0}; // raised under mutex_ only
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_:
-  bool paused_ = false; // none begins to
-  TimePoint busySince_ = never(); // whenNone() has found one each time
+  // The members below are guarded by mutex_.
+  bool paused_ = false; // add() waits
+  TimePoint busySince_ =
+      never(); // start of an unbroken row of failures of whenNone()
 };
 
 } // namespace dlslime::cuda

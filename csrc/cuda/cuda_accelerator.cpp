@@ -18,6 +18,8 @@ Stream nativeOf(const DeviceStream& stream) {
   return static_cast<Stream>(stream.native);
 }
 
+// Returns whether a graph is being captured from the stream. Call within a
+// Gpu::Scope.
 bool isCapturing(const Gpu& gpu, Stream stream) {
   auto status = CaptureStatus::kNone;
   gpu.driver().check(
@@ -26,7 +28,8 @@ bool isCapturing(const Gpu& gpu, Stream stream) {
   return status != CaptureStatus::kNone;
 }
 
-// In a Scope, as all of these.
+// Throws Error if a graph is being captured from the stream. Call within a
+// Gpu::Scope.
 void refuseCapture(const Gpu& gpu, Stream stream) {
   if (isCapturing(gpu, stream)) {
     throw Error(
@@ -57,7 +60,8 @@ class StreamPlace final : public Accelerator::Mark {
     try {
       const Gpu::Scope scope(gpu_);
       if (isCapturing(gpu_, stream_)) {
-        return {}; // later work of it: to ask for its state would spoil that
+        return {}; // later work is being captured, and streamQuery would spoil
+                   // the capture
       }
       const auto answer = gpu_.driver().streamQuery(stream_);
       return isLost(answer)
@@ -78,7 +82,7 @@ class StreamPlace final : public Accelerator::Mark {
 
 class CudaAccelerator::StreamHold final : public Accelerator::StreamBlock {
  public:
-  // Throws Error: the stream does not wait.
+  // Throws Error if the stream can't be made to wait.
   StreamHold(
       StreamWords::Word word,
       Stream stream,
@@ -126,7 +130,8 @@ CudaAccelerator::Site& CudaAccelerator::site(int device) {
     const std::lock_guard<std::mutex> guard(mutex_);
     place = &places_[device];
   }
-  // Making it takes its time, in which others meet their GPUs.
+  // Makes the site without mutex_: making takes long, and meanwhile threads may
+  // need different GPUs.
   const std::lock_guard<std::mutex> making(place->mutex);
   if (!place->site) {
     auto site = std::make_unique<Site>(std::make_shared<Gpu>(driver_, device));
@@ -137,8 +142,9 @@ CudaAccelerator::Site& CudaAccelerator::site(int device) {
   return *place->site;
 }
 
-// Not at the first message: what the GPU has been given may wait for that one,
-// such as a collective that the peer begins when it has come.
+// Loads the kernel before the first message: loading waits for all work given
+// to the GPU, and the work may wait for the message (a collective that the peer
+// begins after receiving the message).
 void CudaAccelerator::meet(int device) {
   auto& here = site(device);
   if (useKernel_) {
@@ -166,7 +172,7 @@ std::unique_ptr<Accelerator::Mark> CudaAccelerator::mark(
     return std::make_unique<StreamPlace>(
         *here.gpu, native, here.marks.place(native));
   } catch (const Error&) {
-    if (before.size != 0) { // nothing else tells when that has ended
+    if (before.size != 0) { // nothing else tells when the download has ended
       driver_.streamSynchronize(native);
     }
     throw;
@@ -230,13 +236,13 @@ void CudaAccelerator::start(
   site.running.push_back(std::move(done));
   try {
     site.copier.start(std::move(copies));
-  } catch (...) { // there is no memory for it
+  } catch (...) { // out of memory
     site.running.pop_back();
     throw;
   }
 }
 
-Accelerator::Allocation CudaAccelerator::allocationOf(const MemoryView& view) {
+GpuNicMemory::Allocation CudaAccelerator::allocationOf(const MemoryView& view) {
   const auto all =
       allocationsOf(*site(view.device).gpu, pointerTo(view.data), view.size);
   Allocation found{{}, view};
@@ -249,7 +255,7 @@ Accelerator::Allocation CudaAccelerator::allocationOf(const MemoryView& view) {
   return found;
 }
 
-Accelerator::ForNics CudaAccelerator::forNics(const MemoryView& view) {
+GpuNicMemory::ForNics CudaAccelerator::forNics(const MemoryView& view) {
   return cuda::forNics(*site(view.device).gpu, view);
 }
 
@@ -280,7 +286,7 @@ Bytes CudaAccelerator::describeShared(uint64_t id) {
   }
 }
 
-std::unique_ptr<Accelerator::PeerMemory> CudaAccelerator::peerMemory(
+std::unique_ptr<GpuSharing::PeerMemory> CudaAccelerator::peerMemory(
     uint32_t pid) {
   return std::make_unique<cuda::PeerMemory>(
       pid,
@@ -296,7 +302,8 @@ bool CudaAccelerator::unmapUnused() {
       heldStreams_->whenNone([this] { unused_->unmapAll(); });
 }
 
-// In the order of their start; not those that are added meanwhile.
+// Ends finished copies in order of start, but none added meanwhile; returns
+// true if a copy ended.
 bool CudaAccelerator::pollOne(Site& site) {
   bool any = false;
   for (auto most = site.running.size(); most > 0; --most) {
@@ -314,7 +321,7 @@ bool CudaAccelerator::pollOne(Site& site) {
 
 bool CudaAccelerator::poll() {
   bool any = false;
-  for (size_t i = 0; i < busy_.size(); ++i) { // what is told may add some
+  for (size_t i = 0; i < busy_.size(); ++i) { // a `done` function may add sites
     any |= pollOne(*busy_[i]);
   }
   std::erase_if(busy_, [](const Site* site) { return site->running.empty(); });

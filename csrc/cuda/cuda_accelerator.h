@@ -19,13 +19,17 @@
 
 namespace dlslime::cuda {
 
-// The NVIDIA GPUs that this process uses, each from its first use on.
-class CudaAccelerator final : public Accelerator {
+// The NVIDIA GPUs used by the process, each set up at the first use.
+class CudaAccelerator final : public Accelerator,
+                              public GpuNicMemory,
+                              public GpuSharing,
+                              public GpuMappings {
  public:
-  // `useKernel`: as Copier's. Throws Error: there is no driver.
+  // `useKernel` allows Copier::useKernel(), `holdStreams` allows hold(). Throws
+  // Error without a driver.
   CudaAccelerator(bool useKernel, bool holdStreams);
   ~CudaAccelerator() override {
-    unused_->onAdded(nullptr); // some may be added later
+    unused_->onAdded(nullptr); // mappings added later must not call back
   }
 
   void meet(int device) override;
@@ -37,7 +41,7 @@ class CudaAccelerator final : public Accelerator {
   void trim() override;
   void copy(int device, std::span<const Accelerator::Copy> copies, Done done)
       override;
-  Accelerator::Allocation allocationOf(const MemoryView& view) override;
+  Allocation allocationOf(const MemoryView& view) override;
   ForNics forNics(const MemoryView& view) override;
   std::vector<uint64_t> share(const MemoryView& view) override;
   Bytes describeShared(uint64_t id) override;
@@ -47,13 +51,22 @@ class CudaAccelerator final : public Accelerator {
   void shareOnly(const std::set<uint64_t>& ids) override {
     exports_.dropAllBut(ids);
   }
-  std::unique_ptr<Accelerator::PeerMemory> peerMemory(uint32_t pid) override;
+  std::unique_ptr<GpuSharing::PeerMemory> peerMemory(uint32_t pid) override;
   bool unmapUnused() override;
   void onUnused(std::function<void()> tell) override {
     unused_->onAdded(std::move(tell));
   }
   bool dropFreed() override {
     return exports_.dropFreed();
+  }
+  GpuNicMemory& nicMemory() override {
+    return *this;
+  }
+  GpuSharing& sharing() override {
+    return *this;
+  }
+  GpuMappings& mappings() override {
+    return *this;
   }
   bool poll() override;
   bool copying() const override {
@@ -62,19 +75,20 @@ class CudaAccelerator final : public Accelerator {
 
  private:
   class StreamHold;
-  // What we have on one GPU.
+  // State for a single GPU.
   struct Site {
     explicit Site(std::shared_ptr<Gpu> which);
     const std::shared_ptr<Gpu> gpu;
     StreamMarks marks;
-    StreamWords words; // that streams wait for
+    StreamWords words; // streams wait for these words
     const std::shared_ptr<PinnedPool> pinned;
-    // Under the engine's lock:
+    // The members below are used under the engine lock, except for
+    // Copier::useKernel().
     Copier copier;
-    std::deque<Done> running; // in the order of their start
+    std::deque<Done> running; // in order of start
   };
   struct Place {
-    std::mutex mutex; // held while the site is made
+    std::mutex mutex; // held while making the site
     std::unique_ptr<Site> site;
   };
   Site& site(int device);
@@ -91,15 +105,16 @@ class CudaAccelerator final : public Accelerator {
       std::make_shared<UnusedMappings>();
   const std::shared_ptr<BlockedStreams> heldStreams_ =
       std::make_shared<BlockedStreams>();
-  LogOnce unshared_; // why
-  std::vector<Site*> busy_; // with copies under way; under the engine's lock
+  LogOnce unshared_; // reasons for not sharing memory, logged once each
+  std::vector<Site*>
+      busy_; // sites with copies in progress; under the engine lock
   std::mutex mutex_;
-  // Guarded by mutex_:
-  std::map<int, Place> places_; // by GPU; none is taken out
+  // The members below are guarded by mutex_.
+  std::map<int, Place> places_; // by GPU; never removed
   std::vector<std::shared_ptr<PinnedPool>> pools_; // of all sites
 };
 
-// The GPU whose memory this address is of, or MemoryView::kProcessor.
+// Returns the GPU with the memory at the address, or MemoryView::kProcessor.
 int deviceOf(const std::byte* address);
 
 } // namespace dlslime::cuda

@@ -33,7 +33,7 @@ void refuseIf(
   }
 }
 
-// A reference to what is mapped there, for as long as it lives.
+// Reference to the memory mapped at an allocation, held while the object lives.
 class Retained {
  public:
   Retained(const Gpu& gpu, const Allocation& allocation)
@@ -58,7 +58,8 @@ class Retained {
   const Driver& driver_;
 };
 
-// It keeps the memory, even if it is freed.
+// Returns a descriptor of the memory. An open descriptor keeps the memory, even
+// after the program has freed it.
 UniqueFd descriptorOf(const Gpu& gpu, const Allocation& allocation) {
   const Gpu::Scope scope(gpu);
   const Retained retained(gpu, allocation);
@@ -79,8 +80,8 @@ bool allows(const Allocation& allocation, int handleType) {
   return (allocation.handleTypes & static_cast<unsigned>(handleType)) != 0;
 }
 
-// Of GPUs that a switch of NVLinks joins, and that have a channel (IMEX).
-// False: there is none.
+// Gets a fabric handle; returns false if none can be had. Fabric handles are
+// for GPUs joined by an NVLink switch and having a channel (IMEX).
 bool fabricHandleOf(
     const Gpu& gpu,
     const Allocation& allocation,
@@ -99,11 +100,11 @@ bool stillThere(const Gpu& gpu, const Allocation& known) {
     const Gpu::Scope scope(gpu);
     return allocationOf(gpu.driver(), known.base).bufferId == known.bufferId;
   } catch (const Error&) {
-    return false; // nothing is
+    return false; // no memory is at the address
   }
 }
 
-// Some for us, of those that the process may have open.
+// Returns the part that exports may take of the process's limit of descriptors.
 size_t shareOfDescriptors() {
   constexpr size_t kOneIn = 4, kLeast = 16;
   rlimit limit{};
@@ -183,7 +184,8 @@ Exports::Entry& Exports::add(const Gpu& gpu, const Allocation& allocation) {
   return entry;
 }
 
-// It has been freed, since no two are at one address.
+// Drops entries overlapping the allocation: they have been freed, since no two
+// allocations are at an address.
 void Exports::dropWhatWasAt(const Allocation& allocation) {
   const auto overlaps = [&](const Entry& entry) {
     return entry.allocation.base < allocation.end() &&
@@ -192,7 +194,8 @@ void Exports::dropWhatWasAt(const Allocation& allocation) {
   const auto last = entries_.lower_bound(allocation.end());
   if (last != entries_.begin() && overlaps(std::prev(last)->second)) {
     take(overlaps);
-    replaced_ = true; // peers that are not told of the new one have it mapped
+    replaced_ =
+        true; // peers not told of the new allocation still have the old mapped
   }
 }
 
@@ -226,7 +229,7 @@ void Exports::openDescriptor(Entry& entry) {
 std::vector<uint64_t>
 Exports::of(const Gpu& gpu, DevicePointer pointer, size_t bytes) {
   const auto all = allocationsOf(gpu, pointer, bytes);
-  if (all.size() > mostDescriptors_) { // a peer needs all of them at once
+  if (all.size() > mostDescriptors_) { // a peer needs all descriptors at once
     throw Error(
         ErrorCode::kUnavailable,
         std::to_string(bytes) + " bytes of " + gpu.describe() + " are of " +
@@ -275,7 +278,8 @@ ExportedAllocation Exports::describe(uint64_t id) {
       entry.handle};
 }
 
-// They are for the caller to end, when it has let go of the mutex.
+// Takes entries out and returns them, so that the caller can close descriptors
+// after unlocking mutex_.
 std::vector<Exports::Node> Exports::take(
     const std::function<bool(const Entry&)>& which) {
   std::vector<Node> taken;

@@ -14,49 +14,54 @@
 
 namespace dlslime::cuda {
 
-// What a process needs to map an allocation of another one on its host.
+// Everything a process on the host needs for mapping an exporter's allocation.
 struct ExportedAllocation {
-  uint64_t id = 0; // the exporter's own; never used twice
-  uint64_t base = 0; // the exporter's address of it
+  uint64_t id = 0; // given by the exporter; never used twice
+  uint64_t base = 0; // address in the exporter
   uint64_t size = 0;
   enum class By : uint8_t {
-    kIpc = 1, // handle, of cudaMalloc's memory
-    kDescriptor = 2, // of mapped memory
-    kFabric = 3, // handle, or the descriptor if there is one
+    kIpc = 1, // by handle; memory of cudaMalloc
+    kDescriptor = 2, // by descriptor; mapped memory
+    kFabric = 3, // by handle, or by the descriptor if present; mapped memory
   };
   By by = By::kIpc;
-  int32_t descriptor = -1; // SharedDescriptor's number, in the exporter
+  int32_t descriptor = -1; // number of the SharedDescriptor in the exporter
   DescriptorProof proof;
   IpcMemoryHandle handle{};
 };
 
-// How it is told to others. Throws Error{kTransportFailed}: it is not that.
+// Encodes a description for a peer.
 Bytes encode(const ExportedAllocation& exported);
+// Decodes a peer's description. Throws Error{kTransportFailed} if the bytes are
+// no valid description.
 ExportedAllocation decodeAllocation(ByteSpan bytes);
 
-// The allocations of this process that peers may map. Any thread; the Gpus
-// that it is given outlive it.
+// The allocations of the process that peers may map. The Gpus passed to of()
+// must outlive the object. Any thread.
 class Exports {
  public:
   Exports();
-  // At most so many descriptors are kept open; of mapped memory alone, and for
-  // as long as it takes peers to map it.
+  // `mostDescriptors` limits the descriptors kept open. Only mapped memory has
+  // descriptors, needed until peers have mapped the memory.
   explicit Exports(size_t mostDescriptors)
       : mostDescriptors_(mostDescriptors) {}
 
-  // The ids of those that hold these bytes, by address; exported at their first
-  // use. Throws Error: kUnavailable, and why, if this memory can't be shared (a
-  // pool's, a container that forbids it), which is remembered as well.
+  // Returns the ids of the allocations holding the bytes, by address, and
+  // exports each allocation at the first use. Throws Error{kUnavailable} with
+  // the reason if the memory can't be shared (memory of a pool, a container
+  // forbidding it), and remembers the reason.
   std::vector<uint64_t> of(const Gpu& gpu, DevicePointer pointer, size_t bytes);
-  // Throws Error: it has been freed, or its descriptor can't be made anew.
+  // Returns the description of an allocation. Throws Error if the allocation
+  // has been freed, or if the descriptor can't be made anew.
   ExportedAllocation describe(uint64_t id);
-  // False: it is not shared any more. Peers should let go of it, or its memory
-  // is not given back to the GPU.
+  // Returns false if the allocation is no longer shared. Peers should then
+  // unmap it, or the GPU does not get the memory back.
   bool live(uint64_t id);
-  // Stops sharing what has been freed, which takes a call of the driver for
-  // each that is shared. True if there was any, now or since the last time.
+  // Stops sharing freed allocations, at the cost of a driver call for each
+  // shared allocation. Returns true if any was found, now or since the last
+  // call.
   bool dropFreed();
-  // Stops sharing all but these.
+  // Stops sharing all allocations but `ids`.
   void dropAllBut(const std::set<uint64_t>& ids);
 
  private:
@@ -67,7 +72,8 @@ class Exports {
     Status problem;
     ExportedAllocation::By by = ExportedAllocation::By::kIpc;
     IpcMemoryHandle handle{};
-    // Null: made when it is asked for, if there can be one.
+    // Null until asked for, and again after too many newer descriptors were
+    // opened.
     std::unique_ptr<SharedDescriptor> descriptor;
   };
   Entry* find(const Allocation& allocation);
@@ -81,13 +87,14 @@ class Exports {
 
   const size_t mostDescriptors_;
   std::mutex mutex_;
-  // Guarded by mutex_, under which nothing waits for a GPU. One that was freed
-  // is found out by its buffer id.
+  // The members below are guarded by mutex_, under which nothing waits for a
+  // GPU. A changed buffer id shows that an allocation was freed.
   std::map<DevicePointer, Entry> entries_;
-  std::map<uint64_t, DevicePointer> bases_; // of those that can be shared
-  std::deque<uint64_t> opened_; // with descriptors, the oldest first
+  std::map<uint64_t, DevicePointer>
+      bases_; // base by id; shareable allocations only
+  std::deque<uint64_t> opened_; // ids with open descriptors, oldest first
   uint64_t nextId_ = 1;
-  bool replaced_ = false; // something was dropped for what is there now
+  bool replaced_ = false; // an entry was dropped for new memory at the address
 };
 
 } // namespace dlslime::cuda

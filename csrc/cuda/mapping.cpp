@@ -10,7 +10,7 @@ Mapping::~Mapping() {
   try {
     const Gpu::Scope scope(*gpu_);
     unmap();
-  } catch (const Error& error) { // the context is gone, and the mapping with it
+  } catch (const Error& error) { // the context is gone, and so is the mapping
     logDebug(error.what());
   }
 }
@@ -25,7 +25,7 @@ void Mapping::open(uint32_t pid) {
     try {
       openFabric();
       return;
-    } catch (const Error& error) { // this process may have no such channel
+    } catch (const Error& error) { // the process may have no channel (IMEX)
       if (exported_.descriptor < 0 || mapped()) {
         throw;
       }
@@ -70,7 +70,7 @@ void Mapping::import(void* shareable, int type) {
     driver.releaseHandle(handle);
     throw;
   }
-  driver.releaseHandle(handle); // the mapping keeps it
+  driver.releaseHandle(handle); // the mapping keeps the memory
   requireSize(mappedAt(*gpu_, here_));
 }
 
@@ -92,7 +92,8 @@ void Mapping::mapHandle(MemoryHandle handle) {
       "getting at a peer's GPU memory (cuMemSetAccess)");
 }
 
-// What the peer says of its size must not lead us out of the mapping.
+// Throws Error if the memory is smaller than the peer says: copies must not
+// leave the mapping.
 void Mapping::requireSize(const Allocation& actual) const {
   if (actual.base != here_ || actual.size < exported_.size) {
     throw Error(

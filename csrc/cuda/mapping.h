@@ -9,26 +9,26 @@
 
 namespace dlslime::cuda {
 
-// An allocation of another process of this host, mapped for one of our GPUs.
+// An allocation of a peer on the host, mapped for a GPU of the process.
 class Mapping {
  public:
   Mapping(std::shared_ptr<Gpu> gpu, const ExportedAllocation& exported)
       : gpu_(std::move(gpu)), exported_(exported) {}
-  // Unmaps it, which may wait for the GPU.
+  // Unmaps the allocation, and may wait for the GPU.
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
-  // Once. `pid`: of the exporter; 0: unknown, and its descriptors can't be had.
-  // Throws OutdatedDescriptor, or Error: it can't be mapped, and why. What has
-  // been mapped until then stays.
+  // Maps the allocation; called once. `pid` is the exporter's; 0 means unknown,
+  // so descriptors can't be fetched. Throws OutdatedDescriptor, or Error with
+  // the reason; a partial mapping stays until the destructor.
   void open(uint32_t pid);
-  bool mapped() const { // or some of it
+  bool mapped() const { // true even if only a part is mapped
     return here_ != 0;
   }
 
-  // Where so many bytes of the exporter's address are here. Throws
-  // Error{kTransportFailed}: they are not in this allocation.
+  // Returns the local address of `bytes` bytes at the exporter's `address`.
+  // Throws Error{kTransportFailed} unless all bytes are in the allocation.
   DevicePointer at(uint64_t address, size_t bytes) const;
 
  private:
@@ -44,27 +44,29 @@ class Mapping {
   const std::shared_ptr<Gpu> gpu_;
   const ExportedAllocation exported_;
   DevicePointer here_ = 0;
-  bool backed_ = false; // by memory; not of kIpc
+  bool backed_ = false; // memory is mapped at here_; not used for kIpc
 };
 
-// Mappings that nobody uses any more. To unmap may mean to wait for all streams
-// of a GPU (cuIpcCloseMemHandle does), one of which may wait for us: that is
-// for somebody who holds no lock, at a time when none does. Any thread.
+// Mappings no longer in use. Unmapping may wait for all streams of a GPU
+// (cuIpcCloseMemHandle does), and a stream may be waiting for the engine: so
+// unmap without the engine lock and while no stream is blocked. Any thread.
 class UnusedMappings {
  public:
   void add(std::unique_ptr<const Mapping> mapping);
-  // Has this called when one is added; null: nobody any more.
+  // Sets the function called, under mutex_, when a mapping is added; null: no
+  // function.
   void onAdded(std::function<void()> tell);
-  // Returns when they are unmapped, be it by another thread.
+  // Unmaps all mappings; returns when all are unmapped, even if a second thread
+  // is unmapping some.
   void unmapAll();
-  bool empty(); // and none is being unmapped
+  bool empty(); // false also while mappings are being unmapped
 
  private:
-  std::mutex unmapping_; // held meanwhile
+  std::mutex unmapping_; // held while unmapping
   std::mutex mutex_;
-  // Guarded by mutex_:
+  // The members below are guarded by mutex_.
   std::vector<std::unique_ptr<const Mapping>> all_;
-  size_t taken_ = 0; // and being unmapped
+  size_t taken_ = 0; // mappings being unmapped
   std::function<void()> tell_;
 };
 

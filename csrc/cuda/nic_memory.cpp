@@ -9,9 +9,10 @@ namespace dlslime::cuda {
 
 namespace {
 
-// A GPU that is told that a NIC's writes are complete finds them there, if it
-// is one that sees to their order itself: all since Volta. For others they
-// would have to be flushed, at the right moments at both ends: not by us.
+// The least ordering with which a GPU, once told that a NIC's writes are
+// complete, finds the bytes in memory: all GPUs since Volta order the writes of
+// NICs. On older GPUs the writes would have to be flushed at the right moments
+// at both ends, so older GPUs are refused.
 constexpr int kOrderedForTheGpu =
     100; // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
 constexpr uint64_t kPageBytes = 4096; // of the host
@@ -30,8 +31,8 @@ int attribute(const Gpu& gpu, DeviceAttribute which) {
       "NICs can't get at memory of " + gpu.describe() + ": " + why);
 }
 
-// Of all of it: descriptors are for whole pages. None: registering by the
-// address may still work.
+// Returns a dma-buf of the whole range; dma-bufs are for whole pages. Returns
+// none if the driver gives none: registering by address may still work.
 UniqueFd dmaBufOf(const Gpu& gpu, DevicePointer base, size_t size) {
   const auto& driver = gpu.driver();
   if (driver.handleForRange == nullptr ||
@@ -55,7 +56,7 @@ UniqueFd dmaBufOf(const Gpu& gpu, DevicePointer base, size_t size) {
 
 } // namespace
 
-Accelerator::ForNics forNics(const Gpu& gpu, const MemoryView& view) {
+GpuNicMemory::ForNics forNics(const Gpu& gpu, const MemoryView& view) {
   const auto pointer = reinterpret_cast<DevicePointer>(view.data);
   const auto all = allocationsOf(gpu, pointer, view.size);
   const bool capable = std::all_of(

@@ -5,8 +5,8 @@
 
 namespace dlslime::cuda {
 
-// GPUDirect: what NICs need to get at memory of a GPU. Throws
-// Error{kUnavailable}: they can't, or should not, and why.
-Accelerator::ForNics forNics(const Gpu& gpu, const MemoryView& view);
+// Returns what NICs need for access to memory of a GPU (GPUDirect). Throws
+// Error{kUnavailable} with the reason if NICs can't or should not have access.
+GpuNicMemory::ForNics forNics(const Gpu& gpu, const MemoryView& view);
 
 } // namespace dlslime::cuda

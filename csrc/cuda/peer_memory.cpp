@@ -8,16 +8,16 @@
 namespace dlslime::cuda {
 
 namespace {
-// What could not be mapped is tried again, each time after twice as long: as
-// descriptors, memory or addresses may have been short, and so may have been
-// the time since others were unmapped. Where it is impossible, each try that
-// fails halfway costs an unmapping, which waits for the GPU.
+// Pauses before mapping is tried again, doubled from failure to failure:
+// descriptors, memory or addresses may have been short, or old mappings not
+// unmapped yet (kSoon). Where mapping is impossible, each try failing halfway
+// costs an unmapping, and unmapping waits for the GPU.
 constexpr milliseconds kSoon{10};
 constexpr milliseconds kRetry{1000};
 constexpr milliseconds kRarely{60000};
-// Allocations that one call maps, or tries to, while all other pairs wait: an
-// H200's driver takes 40 us for each, 10 ms for all. If a call needs more, it
-// goes through pinned memory, and the next one goes on from there.
+// Most allocations mapped (or tried) by a move(), while all pairs wait: an
+// H200's driver takes 40 us for each, 10 ms for all. A move() needing more goes
+// through pinned memory, and the next move() maps the rest.
 constexpr int kMostTries = 256;
 } // namespace
 
@@ -30,7 +30,8 @@ void PeerMemory::add(uint64_t id, ByteSpan description) {
             ", and describes another one, " + std::to_string(exported.id));
   }
   forget(id);
-  // What was there has been freed, whether or not the peer has said so.
+  // Allocations overlapping the new allocation have been freed, whether or not
+  // the peer has said so.
   const auto end = exported.base + exported.size;
   for (auto last = known_.lower_bound(end); last != known_.begin();
        last = known_.lower_bound(end)) {
@@ -54,7 +55,7 @@ void PeerMemory::forget(uint64_t id) {
 
 void PeerMemory::unmapIdle() {
   for (auto& [base, known] : known_) {
-    known.views.clear(); // copies that are under way have their own
+    known.views.clear(); // copies in progress hold their mappings
   }
 }
 
@@ -91,7 +92,7 @@ void PeerMemory::map(
     const std::shared_ptr<Gpu>& gpu,
     Known& known,
     View& view) {
-  const bool clear = unused_->empty(); // and stays so, under the engine's lock
+  const bool clear = unused_->empty(); // stays so under the engine lock
   view.problem = {};
   try {
     view.mapping = mappingOf(gpu, known);
@@ -102,14 +103,15 @@ void PeerMemory::map(
   } catch (const Error& error) {
     view.pause = std::clamp(view.pause * 2, clear ? kRetry : kSoon, kRarely);
     view.again = deadlineAfter(view.pause);
-    // Is what was at the peer's address before still open here, it can't be
-    // mapped (CUDA_ERROR_ALREADY_MAPPED) until that is over, which is soon.
+    // An earlier allocation at the peer's address may still be mapped here:
+    // then mapping fails (CUDA_ERROR_ALREADY_MAPPED) until the unused mapping
+    // is unmapped, which is soon.
     view.problem = view.pause < kRetry ? Status() : error.status();
     logDebug(error.what());
   }
 }
 
-// Null: not now.
+// Returns the mapping, or null if there is none for now.
 PeerMemory::MappingPtr
 PeerMemory::mapFor(Plan& plan, const std::shared_ptr<Gpu>& gpu, Known& known) {
   auto& view = known.views[gpu->ordinal()];
@@ -176,7 +178,8 @@ bool PeerMemory::move(
   if (!plan.whole) {
     return false;
   }
-  // Mapped until the copies are over, whatever the peer says meanwhile.
+  // Keeps the mappings until the copies are over, even if the peer frees the
+  // memory meanwhile.
   start_(
       device,
       std::move(plan.copies),

@@ -13,11 +13,11 @@
 
 namespace dlslime::cuda {
 
-// What one process of this host shares of its GPUs' memory, and the copies from
-// and to there. Under the engine's lock.
-class PeerMemory final : public Accelerator::PeerMemory {
+// GPU memory shared by a peer on the host, and copies from and to the memory.
+// Under the engine lock.
+class PeerMemory final : public GpuSharing::PeerMemory {
  public:
-  // Starts copies on this GPU.
+  // Starts copies on GPU `device`.
   using Start =
       std::function<void(int device, std::vector<Copy>, Accelerator::Done)>;
   using FindGpu = std::function<std::shared_ptr<Gpu>(int device)>;
@@ -39,34 +39,38 @@ class PeerMemory final : public Accelerator::PeerMemory {
       int device,
       bool write,
       std::span<const Piece> pieces,
-      Accelerator::Done done) override;
+      std::function<void(const Status&)> done) override;
   std::set<uint64_t> takeOutdated() override {
     return std::exchange(outdated_, {});
   }
 
  private:
-  using MappingPtr = std::shared_ptr<const Mapping>; // goes to unused_
-  // For one of our GPUs.
+  using MappingPtr =
+      std::shared_ptr<const Mapping>; // moves to unused_ at the end
+  // Mapping of the peer's allocation for a local GPU.
   struct View {
-    MappingPtr mapping; // from its first use on
-    Status problem; // it can't be mapped, as far as is known;
-    TimePoint again{}; // when to try it again,
-    milliseconds pause{0}; // and how long that was away
+    MappingPtr mapping; // set at the first use
+    Status problem; // why mapping failed the last time
+    TimePoint again{}; // time of the next try
+    milliseconds pause{0}; // time from the last failure to the next try
   };
-  struct Known { // until the peer has freed it, or is gone
+  // An allocation of the peer, known until freed by the peer, or until the peer
+  // is gone.
+  struct Known {
     ExportedAllocation exported;
     std::map<Device, View> views;
-    bool outdated = false; // until it is described anew
+    bool outdated = false; // until described anew
   };
-  // Copies, and the mappings that they are in.
+  // Copies of a move(), and the mappings in use.
   struct Plan {
     std::vector<Copy> copies;
     std::vector<MappingPtr> used;
     bool whole = true; // all pieces could be mapped
-    int tries = 0; // to map one
-    // What the piece before lay in, by the peer's addresses: most often the
-    // next one does as well. Null: it is not mapped.
+    int tries = 0; // attempts to map an allocation
+    // Mapping of the allocation entered last, or null if not mapped; most often
+    // the next piece is in it, too.
     const Mapping* mapping = nullptr;
+    // Range of the allocation entered last, in the peer's addresses.
     uint64_t begin = 0, end = 0;
   };
   Known& find(uint64_t address);
@@ -82,8 +86,8 @@ class PeerMemory final : public Accelerator::PeerMemory {
   const Start start_;
   const std::shared_ptr<UnusedMappings> unused_;
   std::map<uint64_t, Known> known_; // by the peer's addresses; none overlap
-  std::map<uint64_t, uint64_t> bases_; // those, by id
-  std::set<uint64_t> outdated_; // found by the last move()
+  std::map<uint64_t, uint64_t> bases_; // the peer's addresses by id
+  std::set<uint64_t> outdated_; // ids found by the last move()
 };
 
 } // namespace dlslime::cuda

@@ -8,9 +8,9 @@
 
 namespace dlslime {
 
-// One end of a pair of processes that are in no process group: they exchange
-// their addresses by any means, and from then on are ranks 0 and 1 of a group
-// of two, with all that groups can do. Any thread.
+// End of a pair of processes outside of process groups. The two processes
+// exchange addresses by any means and become ranks 0 and 1 of a group of two,
+// with everything that groups can do. Any thread may call.
 class Endpoint {
  public:
   struct Options {
@@ -18,7 +18,7 @@ class Endpoint {
     milliseconds timeout{300'000}; // for reaching the peer
     RoutePolicy route = RoutePolicy::kAuto;
     FallbackPolicy fallback = FallbackPolicy::kWarn;
-    std::shared_ptr<void> carrierSource{}; // see interface/carrier.h
+    std::shared_ptr<gloo::CarrierSource> carrierSource{};
   };
   Endpoint(std::shared_ptr<Engine> engine, const Options& options);
   ~Endpoint() {
@@ -27,22 +27,24 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // What the peer's connect() takes; the same during the endpoint's life.
+  // Argument for the peer's connect(); the same during the endpoint's life.
   const Bytes& address() const {
     return address_;
   }
-  // Both ends may call it in any order; nothing is sent before the first
-  // operation. Throws Error{kInvalidArgument}: not an address, one's own, or
-  // another one than before.
+  // Sets the peer. Both ends may call in any order; nothing is sent before the
+  // first operation. Throws Error{kInvalidArgument} if `peer` is no address, is
+  // the endpoint's own or differs from an earlier call's, and if the endpoint
+  // is closed or a different endpoint has connected before.
   void connect(ByteSpan peer);
 
   // Leaves the pair: the peer's operations with it fail. Idempotent.
   void leave();
 
-  // Only once connected.
+  // The group of the pair; valid only once connected.
   const std::shared_ptr<Group>& group() const {
     return groups_[rank_];
   }
+  // The peer's rank; valid only once connected.
   int peer() const {
     return 1 - rank_;
   }
@@ -52,8 +54,8 @@ class Endpoint {
 
  private:
   const std::shared_ptr<Engine> engine_;
-  // Which of the two this end is shows when it knows the other: until then it
-  // is in a group as either.
+  // Indexed by rank: the endpoint's rank depends on the peer's id, so until
+  // connect() the endpoint is in two groups, as either rank.
   std::shared_ptr<MapRendezvous> exchanges_[2];
   std::shared_ptr<Group> groups_[2];
   Bytes id_;
@@ -61,16 +63,17 @@ class Endpoint {
 
   std::mutex mutex_;
   Bytes peerAddress_; // guarded by mutex_; empty: not connected
-  int rank_ = 0; // set once, before that
+  int rank_ = 0; // set once, before peerAddress_
   bool left_ = false; // guarded by mutex_
 };
 
-// What Endpoint::connect() takes: who it is, and how it is reached as rank 0
-// and as rank 1. The end with the lower id is rank 0.
+// Bytes of an endpoint's id; the end with the lower id is rank 0.
 constexpr size_t kEndpointIdBytes = 16;
+// Makes an address for Endpoint::connect() from an endpoint's id and its
+// address records as rank 0 and as rank 1.
 Bytes endpointAddress(ByteSpan id, ByteSpan first, ByteSpan second);
 
-// Of one end of a pair.
+// Returns the options of the group of two, for the end with rank `rank`.
 GroupOptions groupOptions(
     const Endpoint::Options& options,
     int rank,

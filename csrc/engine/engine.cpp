@@ -17,21 +17,25 @@
 namespace dlslime {
 
 namespace {
-// A look costs about 0.1 us; credit comes in lumps of many messages.
+// Sends between two looks for news: a look costs about 0.1 us, and credit comes
+// for many messages at once.
 constexpr uint64_t kSendsPerLook = 16;
-// So that those who post keep up with what comes, and don't overtake it.
+// Messages taken per posted receive: enough for a posting thread to keep up
+// with arrivals, and few enough not to overtake its receives.
 constexpr int kMessagesPerReceive = 2;
-// At the end, for copies from or to the memory of a peer that hinders them.
+// Time at the engine's end for copies hindered by a peer.
 constexpr milliseconds kCopyPatience{1000};
 
-// The same for every engine that this process has in its life.
+// Returns the nonce of this process, shared by all engines in the life of the
+// process.
 const std::string& processNonce() {
   static const auto* nonce = new std::string(dlslime::hex(randomBytes(8)));
   return *nonce;
 }
 
-// Of the last handle. In a forked child its threads do not exist and its lock
-// may be held for ever: there it is left alone.
+// Deletes the engine with the last handle. In a forked child the engine's
+// threads do not exist and the lock may be held for ever, so the engine is left
+// alone.
 void end(Engine* engine) {
   if (inForkedChild()) {
     return;
@@ -43,9 +47,9 @@ void end(Engine* engine) {
   }
 }
 
-// A step of the engine's end, which may be begun again. Where there is no
-// memory for it, it is left out at last: the process goes on without an engine,
-// and peers see that from the sockets.
+// Runs a step of the engine's end, perhaps from the beginning again. A step
+// that repeatedly finds no memory is left out: the process goes on without an
+// engine, and peers see the end at the sockets.
 template <typename Step>
 void endBy(const Step& step) {
   constexpr int kTries = 3;
@@ -56,8 +60,9 @@ void endBy(const Step& step) {
   }
 }
 
-constexpr uint64_t kWakeTokens = 1ULL << 62; // wakeFds(), by transport index
-// The one of the process.
+constexpr uint64_t kWakeTokens = 1ULL
+    << 62; // the first token of wakeFds(), by transport index
+// The engine of the process, if any.
 struct Shared {
   std::mutex mutex;
   std::weak_ptr<Engine> engine; // guarded by mutex
@@ -110,12 +115,14 @@ Engine::Engine(const Config& config)
         return finishCopy(made, more);
       }),
       wireUp_(state_) {
-  static_cast<void>(outOfMemory()); // made while there is some
+  static_cast<void>(outOfMemory()); // made while memory is left
   state_.notifyDone = [this] { progress_.notifyDone(); };
   uint64_t token = kWakeTokens;
   for (const auto& transport : state_.transports.all()) {
-    for (const int fd : transport->wakeFds()) {
-      state_.epoll.add(fd, token);
+    if (auto* const wake = transport->wakeSource()) {
+      for (const int fd : wake->wakeFds()) {
+        state_.epoll.add(fd, token);
+      }
     }
     ++token;
   }
@@ -138,7 +145,8 @@ Engine::~Engine() {
     }
     state_.retireFailed();
   });
-  // Before what it may touch is given back.
+  // Connections are closed before failAll() gives back memory that they may
+  // touch.
   endBy([this] { state_.closer.finish(); });
   endBy([this] {
     const EngineLock lock(state_);
@@ -152,9 +160,9 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
   refuseInForkedChild();
   const BoundedStore store(options.rendezvous, deadlineAfter(options.timeout));
   const int rank = options.rank;
-  // Counts this process's lives of this group in this store, whatever engine
-  // it had in each. Other processes count under other keys, so nothing stale
-  // is counted.
+  // Counts the incarnations of the group in this process and store, across
+  // engines. Each process counts under a key of its own, so that no stale count
+  // is continued.
   const auto epoch = store.increment(
       "epoch/" + std::to_string(getpid()) + "/" + processNonce() + "/" +
       std::to_string(rank));
@@ -182,7 +190,7 @@ std::shared_ptr<Group> Engine::join(GroupOptions options) {
   return group;
 }
 
-// Before the lock is taken.
+// Called before the lock is taken.
 void Engine::prepare(Group& group, Operation& operation) {
   if (operation.ofDevice()) {
     meetStream(operation);
@@ -191,8 +199,8 @@ void Engine::prepare(Group& group, Operation& operation) {
   progress_.noteLook();
 }
 
-// Not under the lock: registering memory is between the caller and its memory
-// alone.
+// Called without the lock: registering memory concerns only the caller and the
+// caller's memory.
 void Engine::prepareMemory(Group& group, Operation& operation) {
   auto* const registrar = group.registrar(operation.peer());
   if (lacksPreparing(operation, registrar)) {
@@ -201,8 +209,9 @@ void Engine::prepareMemory(Group& group, Operation& operation) {
   }
 }
 
-// Before anything is posted. The pair may be connected, or by another
-// connection, just when that is done.
+// Called before anything is posted. Prepares again if the pair was connected,
+// or got a new connection, while the memory was being prepared without the
+// lock.
 void Engine::enterPrepared(
     EngineLock& lock,
     Group& group,
@@ -219,11 +228,12 @@ void Engine::send(Group& group, const OperationPtr& operation) {
   EngineLock lock(state_);
   enterPrepared(lock, group, *operation);
   if (operation->prepared) {
-    lookLocked(); // the receiver may have said where to write it
+    lookLocked(); // the receiver may have advertised memory for the message
   }
   group.post(operation);
-  // No room: there may be some by now. And from time to time anyway: the peer
-  // returns credit, without which eager sends turn into announced ones.
+  // A send that found no room may find room after a look. Looks from time to
+  // time also take the peer's credit; without credit eager sends become
+  // rendezvous sends.
   if (!operation->done() || ++sends_ % kSendsPerLook == 0) {
     lookLocked();
   }
@@ -236,9 +246,9 @@ void Engine::receive(Group& group, const OperationPtr& operation) {
   enterPrepared(lock, group, *operation);
   group.post(operation);
   if (!operation->done()) {
-    // While thousands of receives are posted nobody waits: take what has come
-    // for the earlier ones now, but not what has come for later ones, which
-    // would be kept aside and copied twice.
+    // No thread waits while thousands of receives are posted, so messages for
+    // earlier receives are taken now. Messages for later receives are left:
+    // they would be kept aside and copied twice.
     lookLocked(kMessagesPerReceive);
   }
   afterPost(lock, group, *operation);
@@ -248,8 +258,8 @@ void Engine::afterPost(
     EngineLock& lock,
     Group& group,
     const Operation& operation) {
-  // A sleeping process learns of peers' doings by descriptors, but not of what
-  // its own threads have given it to do.
+  // A sleeping thread learns of peers' work by descriptors, but not of work
+  // posted by threads of its own process.
   const bool wake = operation.stage == Operation::Stage::kPulling ||
       operation.stage == Operation::Stage::kTransferring ||
       group.reachesItself(operation.peer());
@@ -293,7 +303,9 @@ bool Engine::endsSoon() {
 
 bool Engine::beginSleep() {
   for (const auto& transport : state_.transports.all()) {
-    transport->beginSleep();
+    if (auto* const wake = transport->wakeSource()) {
+      wake->beginSleep();
+    }
   }
   EngineLock lock(state_);
   const bool any = lookLocked();
@@ -302,14 +314,18 @@ bool Engine::beginSleep() {
 
 void Engine::endSleep() {
   for (const auto& transport : state_.transports.all()) {
-    transport->endSleep();
+    if (auto* const wake = transport->wakeSource()) {
+      wake->endSleep();
+    }
   }
 }
 
 void Engine::onReady(const std::vector<uint64_t>& tokens) {
   for (const auto token : tokens) {
     if (token >= kWakeTokens) {
-      state_.transports.all()[token - kWakeTokens]->drainWakeFds();
+      state_.transports.all()[token - kWakeTokens]
+          ->wakeSource()
+          ->drainWakeFds();
       continue;
     }
     const EngineLock lock(state_);

@@ -16,124 +16,144 @@ namespace dlslime {
 
 class EngineLock;
 
-// The traffic and the way to one rank, for people.
+// Traffic and route to a rank, for users.
 struct PeerReport {
   int rank = 0;
   std::string route, copy;
   std::string devices; // "mlx5_0:1, mlx5_1:1"
-  uint32_t replaced = 0; // connections that were lost, and replaced
+  uint32_t replaced =
+      0; // connections replaced so far, after a loss or by a better connection
   std::vector<RejectedRoute> rejected;
   PeerIdentity peer;
   Counters counters;
   size_t pendingSends = 0, pendingReceives = 0;
 };
 
-// A process's engine: every group of the process posts to it, and it alone
-// talks to other processes. Any thread may call anything; nothing blocks but
-// wait() and leave().
+// The engine of a process: all groups of the process post to the engine, and
+// only the engine talks to peers. Any thread may call any method. No call waits
+// for a peer except wait(), leave(), keepGuest() of a closed hub, lingerAll(),
+// deregister() and explain().
 class Engine final : public ProgressSource {
  public:
-  // The engine that the process's groups share: made for the first, gone with
-  // the last. Throws Error (bad environment variables, no descriptors left,
-  // or called in a forked child).
+  // Returns the engine shared by the process's groups: made for the first
+  // group, gone with the last. Throws Error (bad environment variables, no
+  // descriptors left, or called in a forked child).
   static std::shared_ptr<Engine> acquire();
-  // The same if there is one.
+  // Returns the process's engine; null if no group has made an engine, or the
+  // last group is gone.
   static std::shared_ptr<Engine> existing();
 
   explicit Engine(const Config& config);
   ~Engine() override;
 
-  // Publishes this rank's address. Throws Error if the store fails.
+  // Joins a group: publishes the rank's address. Throws Error if the store
+  // fails.
   std::shared_ptr<Group> join(GroupOptions options);
-  // Lets sends finish, and the other ranks of a new group read what is in its
-  // rendezvous, for up to Config::linger, then abort(); tells peers.
+  // Leaves a group: waits up to Config::linger until sends and transfers have
+  // ended and the ranks of a new group have read the rendezvous; then aborts
+  // the group and tells the peers.
   void leave(Group& group);
-  // The owner of a hub has dropped this guest: it stays until it leaves, or the
-  // hub does.
+  // Takes back a guest that the owner of a hub has dropped: the group stays
+  // until the guest or the hub leaves.
   void keepGuest(const std::shared_ptr<Group>& guest);
-  // The peer of an endpoint is rank `rank` of `group`, by this record; nobody
-  // is in `spare`. Throws Error: another one has come before it.
+  // Sets the peer of an endpoint: rank `rank` of `group`, by the peer's record;
+  // `spare` gets no peer. Throws Error if a different endpoint has connected
+  // before.
   void pair(Group& group, int rank, const AddressRecord& record, Group& spare);
-  // The process is about to end: what leave() does first, for all groups, one
-  // moment for all. No rendezvous is asked afterwards.
+  // Waits for all groups as leave() does, with a single deadline, and then
+  // until sent messages have gone out: for the end of the process. No
+  // rendezvous is asked afterwards.
   void lingerAll();
-  // Ends all that is pending in the group, and all to come, with `why`.
+  // Ends all pending and all future operations of the group with `why`.
   void abort(Group& group, const Status& why);
 
-  // The operation ends sooner or later; see Operation. Of one on memory of a
-  // GPU, `onDevice` has the caller's stream.
+  // Posts a send, which always ends (see Operation). For memory of a GPU,
+  // `onDevice` has the caller's stream.
   void send(Group& group, const OperationPtr& operation);
+  // Posts a receive, under the rules of send().
   void receive(Group& group, const OperationPtr& operation);
-  // Memory for one-sided transfers by this process and by others, who need its
-  // handle; it must stay until deregister(). `keeper` is dropped then.
+  // Registers memory for one-sided transfers by this process and by processes
+  // that have the region's handle. The memory must stay until deregister(), and
+  // `keeper` is dropped then.
   RegionPtr registerMemory(
       MemoryView view,
       std::string name,
       std::shared_ptr<void> keeper);
-  // Returns once nobody touches the memory any more. Throws Error, and the
-  // region stays: transfers of ours use it (kInvalidArgument), or a peer's do
-  // until the deadline (kTimeout).
+  // Returns once nothing touches the memory any more. Throws Error, and the
+  // region stays, if transfers of this process use the region
+  // (kInvalidArgument) or if a peer or device still has it at the deadline
+  // (kTimeout).
   void deregister(const RegionPtr& region, TimePoint deadline);
-  // Ends sooner or later, as a send. With local memory of a GPU, `onDevice` has
-  // the caller's stream, behind which it begins.
+  // Posts a transfer, which always ends. With local memory of a GPU, `onDevice`
+  // has the caller's stream, and the transfer begins behind the earlier work of
+  // the stream.
   void transfer(Group& group, const TransferPtr& transfer);
-  // True once done; false at the deadline, with the operation still pending.
+  // Returns true once the operation is done; false at the deadline, with the
+  // operation still pending.
   bool wait(const Operation& operation, Deadline deadline);
-  // Keeps a stream back until the operation has ended, well or badly, which
-  // keeps what is returned as well. Null: it can't be; wait(). Throws Error.
+  // Holds a stream back until the operation has ended, well or badly; the
+  // operation keeps the returned block, too. Null: the stream can't be made to
+  // wait, and the caller has to wait(). Throws Error.
   std::shared_ptr<Accelerator::StreamBlock> blockStream(
       const DeviceStream& stream,
       Operation& operation);
-  // False: nobody gets to it, since a call to the GPU's driver does not return.
+  // False: the engine's lock was not free within `patience`, because a call to
+  // a GPU's driver does not return.
   bool responds(milliseconds patience);
-  // The caller is about to read what has come.
+  // Notes that the caller is about to read received bytes.
   void noteFetched() {
     state_.completions.noteFetched();
   }
-  // One look for news, for callers that ask done() of this operation and never
+  // Looks once for news, for callers that poll done() of an operation and never
   // wait.
   bool poke(const Operation* asked = nullptr) {
     return progress_.look(asked);
   }
-  // Somebody is to be told of what comes, and neither asks nor waits.
+  // Makes the background thread look: news is expected, and the caller neither
+  // polls nor waits.
   void attend() {
     progress_.attend();
   }
-  // Takes the operation back; it ends with `why`, or well if it was too late.
-  // It has ended when its memory is no longer touched: wait() for that.
+  // Cancels an operation, which ends with `why`, or well if the call comes too
+  // late. The operation ends only when nothing touches its memory any more:
+  // wait() for the end.
   void cancel(Group& group, const OperationPtr& operation, const Status& why);
-  // For when that does not come in time (the peer is stuck): ends it now, and
-  // keeps the memory alive until the peer lets go of it.
+  // Ends an operation now, for when a cancelled operation does not end in time
+  // because the peer is stuck. The memory is kept alive until the peer lets go.
   void abandon(Group& group, const OperationPtr& operation, const Status& why);
 
-  // What the connections of this group's peers hold, which other groups may
-  // share: registrations, each counted once, and buffers.
+  // Returns the memory held by the connections to the group's peers, perhaps
+  // shared with further groups: registrations, each counted once, and buffers.
+  // The pinned memory for all GPUs is included.
   MemoryUse memoryUse(Group& group);
-  // Gives back what holds nothing. Throws Error{kUnusable} while
-  // operations of the group are pending.
+  // Gives unused memory back. Throws Error{kUnusable} while operations of the
+  // group are pending.
   void trim(Group& group);
 
-  // Of a process of this host whose memory we may read; 0: it is none. Throws
-  // Error: it has failed, or is not connected.
+  // Returns the peer's pid if the peer is on this host and its memory may be
+  // read, else 0. Throws Error if the peer has failed or is not connected.
   uint32_t peerPid(Group& group, int rank);
   std::vector<PeerReport> report(Group& group);
-  // Connects to the rank if need be; throws Error if that fails, and what
-  // `meanwhile` throws, which is called from time to time.
+  // Connects to the rank if need be and reports. Calls `meanwhile` from time to
+  // time. Throws Error if connecting fails, and any exception of `meanwhile`.
   PeerReport explain(
       Group& group,
       int rank,
       TimePoint deadline,
       const std::function<void()>& meanwhile = {});
-  // "peer connected by shm, no matching send seen": for time-out texts.
+  // Describes the state of the operation's link for time-out texts: "the peer
+  // is connected by shm, no matching send was seen".
   std::string describeLink(Group& group, const Operation& operation);
-  // One line for each pending operation of the group, at most `most`.
+  // Lists pending operations of the group, at most `most`, separated by commas.
   std::string describePending(Group& group, size_t most);
 
-  // Some rank of the group has died or left.
+  // True if a rank of the group has died, has left or could not be reached.
   bool hasFailedPeer(Group& group);
-  // One has left amid things: what all do together comes to no end.
+  // True if a rank has aborted the group: pending collective operations never
+  // complete.
   bool hasAbortedPeer(Group& group);
-  // "rank 2: its process has ended ...; ...", of those; empty: none.
+  // Describes the failed ranks: "rank 2: its process has ended ...; rank 3:
+  // ..."; empty if no rank has failed.
   std::string describeFailures(Group& group);
   size_t connections();
   size_t groups();
@@ -189,7 +209,7 @@ class Engine final : public ProgressSource {
       const std::function<void(PeerChannel&)>& visit);
 
   EngineState state_;
-  uint64_t sends_ = 0; // under the lock
+  uint64_t sends_ = 0; // guarded by the engine's lock
   Progress progress_;
   Copier copier_;
   WireUp wireUp_;

@@ -1,5 +1,5 @@
-// The engine's part that is about copies between this process's memory and that
-// of its peers: which thread makes which.
+// Part of Engine: copies between memory of this process and memory of peers,
+// and the choice of the thread for each copy.
 #include "engine/engine.h"
 #include "engine/progress/engine_thread.h"
 #include "engine/state/engine_lock.h"
@@ -7,12 +7,12 @@
 namespace dlslime {
 
 namespace {
-// Copies that one step makes before it looks at messages again.
+// Copies made by a step before the next look at messages.
 constexpr int kCopiesPerStep = 4;
 } // namespace
 
-// A peer can keep a copy from returning: a thread of the program makes those of
-// the pair that it waits for, and the Copier all others.
+// A peer can keep a copy from returning, so a thread of the program makes only
+// copies of the pair that it waits for; the Copier makes all further copies.
 bool Engine::step(const Operation* awaited) {
   EngineLock lock(state_, EngineLock::IfUnwanted{});
   if (!lock) {
@@ -35,14 +35,16 @@ bool Engine::help() {
   return giveCopy(lock);
 }
 
-// Under the lock.
+// Returns the channel that serves the operation; null if no channel does. Under
+// the lock.
 const PeerChannel* Engine::channelOf(const Operation& operation) {
   const auto* const to = state_.groupRegistry.channelTo(operation);
   return to != nullptr ? to : state_.channels.serving(operation);
 }
 
-// True: there was a copy, and the Copier was free. Where it can have no thread
-// this one makes the copy, and the section has been left.
+// Gives a copy to the Copier. False: no copy is to be made, or the Copier is
+// not free. If the Copier can start no thread, the calling thread leaves `lock`
+// and makes the copy.
 bool Engine::giveCopy(EngineLock& lock) {
   if (copier_.busy() && !copier_.free()) {
     return false;
@@ -96,8 +98,8 @@ void Engine::runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel) {
       break;
     }
   }
-  // It may have been the last piece of a transfer that a sleeping thread waits
-  // for, and we may not look again.
+  // The copy may have been the last piece of a transfer awaited by a sleeping
+  // thread, and the calling thread may not look again.
   progress_.wake();
 }
 

@@ -1,4 +1,4 @@
-// The engine's part that is about memory of GPUs (docs/cuda.md).
+// Part of Engine: memory of GPUs (docs/cuda.md).
 #include <thread>
 
 #include "engine/engine.h"
@@ -6,9 +6,10 @@
 
 namespace dlslime {
 
-// Before the lock is taken: the caller's thread talks to its own stream. What a
-// small send sends is put into pinned memory by the stream itself, so that it
-// is like any other once the stream has come there.
+// Marks the operation's place in the caller's stream. Called before the lock is
+// taken: the caller's thread talks to its own stream. The stream itself copies
+// the bytes of a small send into pinned memory, so that the send is like any
+// send of processor memory once the stream has come to the mark.
 void Engine::meetStream(Operation& operation) {
   auto& gpu = *operation.onDevice;
   gpu.accelerator = &state_.needAccelerator();
@@ -35,8 +36,8 @@ std::shared_ptr<Accelerator::StreamBlock> Engine::blockStream(
   return hold;
 }
 
-// A call that is made under the lock may be kept from returning by a stream
-// that is held back, which is let go under the lock.
+// A driver call under the lock may be kept from returning by a stream that is
+// held back, and letting the stream go needs the lock.
 bool Engine::responds(milliseconds patience) {
   constexpr milliseconds kLook{1};
   const auto deadline = deadlineAfter(patience);
@@ -49,7 +50,8 @@ bool Engine::responds(milliseconds patience) {
   return true;
 }
 
-// Under the lock.
+// Polls copies of GPUs and posts held operations whose streams have come to
+// them; true if anything happened. Under the lock.
 bool Engine::lookAtGpus(Accelerator& gpus) {
   bool any = gpus.copying() && gpus.poll();
   bool held = false;
@@ -65,7 +67,8 @@ bool Engine::lookAtGpus(Accelerator& gpus) {
   return any;
 }
 
-// Whether somebody has to look from time to time; under the lock.
+// Decides whether GPUs have to be looked at from time to time. `held`:
+// operations wait for streams. Under the lock.
 void Engine::watchGpus(bool held) {
   const auto* const gpus = state_.accelerator();
   const bool watch = held || (gpus != nullptr && gpus->copying());
@@ -78,7 +81,8 @@ void Engine::watchGpus(bool held) {
   }
 }
 
-// Nobody else looks any more: what is being copied ends, and then its owners.
+// Polls until all copies of GPUs, and so the operations that own the copies,
+// have ended: at the engine's end no thread looks any more.
 void Engine::drainGpus() {
   while (state_.accelerator() != nullptr && state_.accelerator()->copying()) {
     const EngineLock lock(state_);

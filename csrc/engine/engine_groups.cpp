@@ -1,4 +1,4 @@
-// The engine's part that is about whole groups: leaving, aborting, reporting.
+// Part of Engine: whole groups (leaving, aborting, reporting).
 #include <algorithm>
 #include <thread>
 
@@ -9,7 +9,8 @@
 namespace dlslime {
 
 namespace {
-// Between looks at a connection that is coming up, or at what is to be sent.
+// Pause between looks at a connection coming up, or at messages still to be
+// sent.
 constexpr microseconds kLookPause{200};
 } // namespace
 
@@ -21,16 +22,12 @@ void Engine::cancelLocked(
       operation->holder == nullptr) {
     return;
   }
-  if (operation->stage == Operation::Stage::kPulling) {
-    static_cast<Inbound*>(operation->holder)->cancel(operation, why);
-  } else if (operation->stage == Operation::Stage::kTransferring) {
+  operation->holder->cancel(operation, why);
+  if (operation->stage == Operation::Stage::kTransferring) {
     const auto transfer = std::static_pointer_cast<Transfer>(operation);
-    static_cast<RmaInitiator*>(operation->holder)->cancel(transfer, why);
     if (transfer->note != nullptr && transfer->note->follower == transfer) {
       cancelLocked(group, transfer->note, why);
     }
-  } else {
-    static_cast<Outbound*>(operation->holder)->cancel(operation, why);
   }
 }
 
@@ -167,8 +164,9 @@ PeerReport Engine::reportOne(Group& group, int rank) {
   report.counters = link.counters;
   if (link.channel) {
     report.route = link.channel->route();
-    report.copy = link.channel->copyName();
-    report.devices = link.channel->devices();
+    auto info = link.channel->info();
+    report.copy = info.copyName;
+    report.devices = std::move(info.devices);
     report.replaced = link.channel->generation() - 1;
     report.rejected = link.channel->rejected();
     report.peer = link.channel->peer();
@@ -226,7 +224,7 @@ PeerReport Engine::explain(
         return reportOne(group, rank);
       }
       if (link.state == Group::LinkState::kFailed) {
-        // How it was reached is still worth telling.
+        // The route by which the peer was reached is still worth reporting.
         if (link.channel) {
           return reportOne(group, rank);
         }

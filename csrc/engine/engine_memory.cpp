@@ -1,11 +1,11 @@
-// The engine's part that is about what its connections hold.
+// Part of Engine: memory held by connections.
 #include "engine/engine.h"
 #include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
-// Every channel of the group once; the registrars that they register by, which
-// live as long as the engine.
+// Visits every channel of the group once. Returns the registrars of the
+// channels, which live as long as the engine.
 std::set<MemoryRegistrar*> Engine::visitLocked(
     Group& group,
     const std::function<void(PeerChannel&)>& visit) {
@@ -35,7 +35,7 @@ uint32_t Engine::peerPid(Group& group, int rank) {
         group.nameOf(rank) +
             " is not connected now: exchange a message with it first");
   }
-  return link.channel->peerPid();
+  return link.channel->info().peerPid;
 }
 
 MemoryUse Engine::memoryUse(Group& group) {
@@ -44,7 +44,7 @@ MemoryUse Engine::memoryUse(Group& group) {
   {
     const EngineLock lock(state_);
     registrars = visitLocked(
-        group, [&](PeerChannel& channel) { use += channel.memoryUse(); });
+        group, [&](PeerChannel& channel) { use += channel.info().memory; });
   }
   for (auto* const registrar : registrars) {
     use += registrar->memoryUse();
@@ -55,8 +55,9 @@ MemoryUse Engine::memoryUse(Group& group) {
   return use;
 }
 
-// Of all groups: nobody knows whose an allocation is. What a peer may get at
-// any time stays shared; all else is shared again when it is used again.
+// Ends the sharing of idle allocations of all groups, because the engine does
+// not know to which group an allocation belongs. Memory that a peer may fetch
+// at any time stays shared; the rest is shared again at the next use.
 void Engine::unshareIdleLocked(Accelerator& gpus) {
   const auto members = state_.channels.those(
       [](const PeerChannel& channel) { return channel.alive(); });
@@ -64,7 +65,7 @@ void Engine::unshareIdleLocked(Accelerator& gpus) {
   for (const auto& member : members) {
     member.channel->addSharedInUse(inUse);
   }
-  gpus.shareOnly(inUse);
+  gpus.sharing().shareOnly(inUse);
 }
 
 void Engine::trim(Group& group) {

@@ -1,4 +1,4 @@
-// The engine's part that is about one-sided transfers.
+// Part of Engine: one-sided transfers and registered memory.
 #include <thread>
 
 #include "base/fork_guard.h"
@@ -10,13 +10,13 @@
 namespace dlslime {
 
 namespace {
-// What a posting thread copies itself before it returns, so that nobody need be
-// woken for it.
+// Largest transfer in bytes that the posting thread copies itself, so that no
+// thread has to be woken.
 constexpr size_t kMostInline = 64 * 1024;
-// For peers to let go of what was lent to them when the engine ends.
+// Time at the engine's end for peers to give lent regions back.
 constexpr milliseconds kLastRecall{1000};
 constexpr milliseconds kLastRecallPause{2};
-// Between looks whether peers have let go of a region.
+// Pause between looks whether peers have given a region back.
 constexpr microseconds kRecallPause{50};
 } // namespace
 
@@ -38,7 +38,8 @@ RegionPtr Engine::registerMemory(
       view, std::move(name), std::move(keeper), std::move(pages));
 }
 
-// Under the lock: nobody gets it from now on, and who has it is asked for it.
+// Stops lending the region and asks the peers that have the region to give it
+// back. Under the lock.
 void Engine::recall(Region& region) {
   region.closing = true;
   for (const auto& member : state_.channels.those(
@@ -47,9 +48,10 @@ void Engine::recall(Region& region) {
   }
 }
 
-// Under the lock, and again until it is over: another thread that waits for the
-// same may have given up, and opened the region again. Throws Error: it can't
-// be now.
+// Recalls the region. Called under the lock, and again until the region is
+// gone: a second thread deregistering the same region may have given up and
+// opened the region again. Throws Error if transfers of this process use the
+// region.
 void Engine::beginDeregister(Region& region) {
   if (region.uses != 0) {
     throw Error(
@@ -63,9 +65,9 @@ void Engine::beginDeregister(Region& region) {
   }
 }
 
-// Under the lock: the peers that have not given the region back. Those that no
-// group has to do with any more lose their connection, and with it the region:
-// nothing else would make a peer answer that does not.
+// Returns the names of the peers that have not given the region back. A peer
+// without any group left loses its connection, and with it the region: nothing
+// else would make a silent peer give a region back. Under the lock.
 std::vector<std::string> Engine::borrowersOf(const Region& region) {
   std::vector<std::string> names;
   for (const auto& [key, contact, channel] : state_.channels.those(
@@ -86,8 +88,8 @@ std::vector<std::string> Engine::borrowersOf(const Region& region) {
   return names;
 }
 
-// Under the lock, once there is no time left. Throws Error, which names those
-// that have it.
+// Throws Error naming the borrowers unless the region has been given back, and
+// opens the region again. Called under the lock, after the deadline.
 void Engine::requireGivenBack(Region& region) {
   const auto borrowers = borrowersOf(region);
   if (borrowers.empty() && region.lent == 0 && region.registering == 0) {
@@ -140,8 +142,9 @@ void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
   forgetMappings();
 }
 
-// Before this process's memory goes. Who does not answer may still be copying:
-// its share of the memory is never freed.
+// Recalls all lent regions before the memory of this process goes. A peer that
+// does not answer may still be copying, so memory lent to such a peer is never
+// freed.
 void Engine::recallAll() {
   const auto deadline = deadlineAfter(kLastRecall);
   std::vector<RegionPtr> lent;
@@ -166,7 +169,8 @@ void Engine::recallAll() {
   }
 }
 
-// On the caller's thread, before the lock is taken, as prepare().
+// Registers the local memory of a transfer on the caller's thread, before the
+// lock is taken, as prepare() does.
 void Engine::registerHere(Group& group, const Transfer& transfer) {
   auto* const registrar = group.registrar(transfer.peer());
   if (registrar == nullptr) {
@@ -178,7 +182,7 @@ void Engine::registerHere(Group& group, const Transfer& transfer) {
     for (const auto& part : transfer.parts()) {
       if (!part.local->closing && !part.local->refusedBy(registrar) &&
           part.local->registration(registrar) == nullptr) {
-        ++part.local->registering; // until no result of ours is left
+        ++part.local->registering; // until our results are dropped
         missing.push_back(part.local);
       }
     }
@@ -192,11 +196,12 @@ void Engine::registerHere(Group& group, const Transfer& transfer) {
       const EngineLock lock(state_);
       region->keepRegistration(registrar, result);
     } catch (const Error& error) {
-      if (region->accelerator() != nullptr) { // once
+      if (region->accelerator() !=
+          nullptr) { // a GPU registration is tried only once
         state_.registrationThread.logRefused(*region, error);
         const EngineLock lock(state_);
         region->noteRefused(registrar);
-      } // else it shows when the transfer is started
+      } // otherwise the failure shows when the transfer is started
       break;
     }
   }
@@ -228,7 +233,7 @@ void Engine::transfer(Group& group, const TransferPtr& transfer) {
     return;
   }
   lock.leave();
-  for (bool more = true; more;) { // what is claimed must be done
+  for (bool more = true; more;) { // a claimed copy must be made
     job.error = job.run(job);
     const EngineLock again(state_);
     channel->finishCopy(job);

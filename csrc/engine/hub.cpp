@@ -12,7 +12,8 @@ Hub::Hub(std::shared_ptr<Engine> engine, const Endpoint::Options& options)
   auto group = groupOptions(options, 0, exchange);
   group.acceptQueue = acceptQueue_;
   group_ = engine_->join(std::move(group));
-  // Its id is the lowest there is: it is rank 0 to everybody.
+  // The hub's id is the lowest possible, so every endpoint takes the hub for
+  // rank 0.
   const auto record = *exchange->tryGet(addressKey(0));
   address_ = endpointAddress(Bytes(kEndpointIdBytes), record, record);
 }

@@ -7,9 +7,9 @@
 
 namespace dlslime {
 
-// Where any number of processes connect by Endpoint::connect(), without being
-// known before: each is in a group of two of its own with this one, which is
-// rank 0 there. Any thread.
+// Accepts any number of endpoints, not known before, that connect by
+// Endpoint::connect(). Each endpoint gets a separate group of two with the hub,
+// and the hub is rank 0. Any thread may call.
 class Hub {
  public:
   Hub(std::shared_ptr<Engine> engine, const Endpoint::Options& options);
@@ -19,16 +19,18 @@ class Hub {
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
 
-  // What Endpoint::connect() takes; the same during the hub's life.
+  // Argument for Endpoint::connect(); the same during the hub's life.
   const Bytes& address() const {
     return address_;
   }
-  // Those that have come since the last call. The groups are the caller's, to
-  // leave or to keep().
+  // Returns the groups of endpoints that have connected since the last call.
+  // The caller owns the groups, and gives each back by Engine::leave() or
+  // Engine::keepGuest().
   std::vector<std::shared_ptr<Group>> accept() {
     return acceptQueue_->accept();
   }
-  // Nobody comes any more; only accepted guests stay. Idempotent.
+  // Lets no endpoint connect any more; only guests accepted and still owned by
+  // the caller stay. Idempotent.
   void leave();
 
   const std::shared_ptr<Engine>& engine() const {
@@ -38,7 +40,8 @@ class Hub {
  private:
   const std::shared_ptr<Engine> engine_;
   const std::shared_ptr<AcceptQueue> acceptQueue_;
-  std::shared_ptr<Group> group_; // of all who have not come
+  std::shared_ptr<Group>
+      group_; // the group that connecting endpoints ask to join
   Bytes address_;
   std::atomic<bool> left_{false};
 };

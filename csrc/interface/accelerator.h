@@ -14,159 +14,207 @@
 
 namespace dlslime {
 
-// A stream of a GPU, by the handle that the GPU's driver has for it.
+// A stream of a GPU; `native` is the handle of the GPU's driver.
 struct DeviceStream {
   int device = MemoryView::kProcessor;
   void* native = nullptr;
 };
 
-// Called around each copy from or to a GPU's memory, which must stay until it
-// has ended.
+// Calls made around each copy from or to memory of a GPU; the memory must stay
+// until the copy has ended.
 struct CopyUser {
   std::function<void()> begins;
-  std::function<void(const Status&)> ended; // once for each of the above
+  std::function<void(const Status&)> ended; // once for each begins()
 };
 
-// What the engine asks of the GPUs of this process. It makes no call that waits
-// for a GPU.
+// Access of NICs to memory of GPUs. Any thread.
+class GpuNicMemory {
+ public:
+  struct Allocation {
+    // Ids never given to different memory, even at equal addresses. Memory put
+    // together of several parts (torch's expandable segments) has an id for
+    // each part.
+    std::vector<uint64_t> ids;
+    MemoryView whole;
+  };
+  // Returns the allocation holding the memory. Throws Error if no allocation
+  // does.
+  virtual Allocation allocationOf(const MemoryView& view) = 0;
+  // Description of GPU memory for the driver of a NIC.
+  struct ForNics {
+    // A dma-buf with the memory; -1: NICs register the memory by address, and
+    // the kernel must know the address.
+    UniqueFd dmaBuf;
+    uint64_t offset = 0; // of the memory in dmaBuf, in bytes
+  };
+  // Describes the memory to NICs; slow. Throws Error with the reason if NICs
+  // can't or should not have access.
+  virtual ForNics forNics(const MemoryView& view) = 0;
+
+ protected:
+  ~GpuNicMemory() = default;
+};
+
+// Sharing memory of GPUs with processes of the host. Under the engine's lock,
+// except where a comment says otherwise.
+class GpuSharing {
+ public:
+  // Returns the ids of the allocations holding the memory, by address; an id is
+  // never used twice. Returns none if the memory can't be shared, and logs the
+  // reason the first time.
+  virtual std::vector<uint64_t> share(const MemoryView& view) = 0;
+  // Returns a description for the peer's PeerMemory::add(), to be mapped soon;
+  // empty if the allocation can no longer be shared, with the reason logged.
+  virtual Bytes describeShared(uint64_t id) = 0;
+  // Returns false if the allocation was found freed, or is no longer shared.
+  virtual bool isShared(uint64_t id) = 0;
+  // Stops sharing all allocations but `ids`.
+  virtual void shareOnly(const std::set<uint64_t>& ids) = 0;
+  // GPU memory shared by a peer; mapped at the first use.
+  class PeerMemory {
+   public:
+    virtual ~PeerMemory() = default;
+    // Adds an allocation described by the peer's describeShared(). Throws Error
+    // if the description is invalid.
+    virtual void add(uint64_t id, ByteSpan description) = 0;
+    virtual void forget(uint64_t id) = 0;
+    // Unmaps memory not in use by copies, until the next use.
+    virtual void unmapIdle() = 0;
+    // Starts copies between memory of our GPU `device` and memory of the peer,
+    // as Accelerator::copy() does. Returns false if copying is impossible for
+    // now; throws Error if the memory was not shared, or can't be mapped.
+    // Nothing is copied then.
+    virtual bool move(
+        int device,
+        bool write, // to the peer
+        std::span<const Piece> pieces,
+        std::function<void(const Status&)> done) = 0;
+    // Returns the ids not mapped by the last move() because their descriptions
+    // have expired; the peer should send new descriptions.
+    virtual std::set<uint64_t> takeOutdated() = 0;
+  };
+  // `pid` is the peer's, proven by reading the peer's memory; 0 if reading is
+  // not permitted.
+  virtual std::unique_ptr<PeerMemory> peerMemory(uint32_t pid) = 0;
+  // Stops sharing freed memory; any thread, not under the engine's lock.
+  // Returns true if any was found, so that peers should be told.
+  virtual bool dropFreed() = 0;
+
+ protected:
+  ~GpuSharing() = default;
+};
+
+// Mappings of memory that peers have shared. Any thread.
+class GpuMappings {
+ public:
+  // Unmaps mappings no longer in use, waiting for all work of the GPUs; not
+  // under the engine's lock. Returns
+  // false if a stream is held back, so that unmapping has to be tried later.
+  virtual bool unmapUnused() = 0;
+  // Sets a function called when a mapping falls out of use: on any thread,
+  // perhaps under the engine's lock.
+  virtual void onUnused(std::function<void()> tell) = 0;
+
+ protected:
+  ~GpuMappings() = default;
+};
+
+// Interface to the GPUs of the process. Calls return without waiting for a GPU,
+// except where a comment says otherwise.
 class Accelerator {
  public:
   virtual ~Accelerator() = default;
 
-  // Makes ready what transfers need on one GPU. It may wait for all that the
-  // GPU has been given, and so is called neither under the engine's lock nor
-  // for a message. Any thread. Throws Error.
+  // Sets up a GPU for transfers. May wait for all work given to the GPU, so it
+  // is called neither under the engine's lock nor on behalf of a message. Any
+  // thread. Throws Error.
   virtual void meet(int device) = 0;
 
   // --- The caller's streams. Any thread ----------------------------------
 
-  // Tells when a stream has come to a place. It is dropped only once that is
-  // so, or the stream has failed.
+  // A place in a stream; dropped only once reached, or once the stream has
+  // failed.
   class Mark {
    public:
     virtual ~Mark() = default;
     virtual bool reached() const = 0;
-    // Not ok: the stream has failed, and never will. Costs a call.
+    // Returns why the stream has failed and will never reach the place, or ok.
+    // Costs a driver call.
     virtual Status health() const = 0;
   };
-  // What the stream copies before it comes there, into pinned memory, which
-  // must stay until then.
+  // A copy made by the stream into pinned memory before the stream reaches a
+  // mark; the pinned memory must stay until then.
   struct Download {
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
     size_t size = 0; // 0: nothing
   };
-  // Behind all that was given to the stream so far. Throws Error:
-  // kInvalidArgument if the stream is being captured into a graph.
+  // Returns a mark behind all work given to the stream so far, and behind the
+  // download. Throws Error; kInvalidArgument means that a graph is being
+  // captured from the stream.
   virtual std::unique_ptr<Mark> mark(
       const DeviceStream& stream,
       const Download& before) = 0;
 
-  // Keeps a stream back until release(), which comes at least once, and makes
-  // no call to the driver. Any thread.
+  // Keeps a stream waiting until release(). release() is called at least once,
+  // on any thread, and makes no driver call.
   class StreamBlock {
    public:
     virtual ~StreamBlock() = default;
     virtual void release() = 0;
   };
-  // Null: here a stream can't be made to wait for a processor. Throws Error.
+  // Blocks the stream; returns null if streams can't be made to wait for a
+  // processor. May wait, so not under the engine's lock. Throws Error.
   virtual std::unique_ptr<StreamBlock> hold(const DeviceStream& stream) = 0;
 
-  // Memory that processors and that GPU can get at. Any thread. Throws Error.
+  // Returns memory accessible to processors and the GPU. Allocating may wait
+  // for the GPU. Any thread. Throws Error.
   virtual std::shared_ptr<std::byte> pin(int device, size_t size) = 0;
-  // Of all such memory, part of which is kept for its next use. Any thread.
+  // Returns the bytes of pinned memory, partly kept for later use. Any thread.
   virtual MemoryUse memoryUse() = 0;
+  // Frees idle pinned memory unless a stream is held back. May wait for GPUs,
+  // so not under the engine's lock. Any thread.
   virtual void trim() = 0;
 
-  // --- Copies between pinned memory and a GPU's, by a stream of ours and in
-  // the order of the calls. Under the engine's lock; `done` is called from
-  // poll(), for all of them. Throws nothing --------------------------------
+  // --- Copies. Under the engine's lock ------------------------------------
   struct Copy {
     std::byte* to = nullptr;
     const std::byte* from = nullptr;
     size_t size = 0;
   };
   using Done = std::function<void(const Status&)>;
+  // Starts copies between pinned memory and memory of the GPU, by a stream of
+  // the accelerator's own and in the order of the calls. poll() calls `done`
+  // once, for all copies together. If copy() throws, no copy has begun and
+  // `done` is not called.
   virtual void copy(int device, std::span<const Copy> copies, Done done) = 0;
 
-  // --- Memory of GPUs and NICs. Any thread --------------------------------
-  struct Allocation {
-    // Of no other memory, be it at the same addresses. Several: it was put
-    // together of so many (torch's expandable segments).
-    std::vector<uint64_t> ids;
-    MemoryView whole;
-  };
-  // What the memory is in. Throws Error: it is in none.
-  virtual Allocation allocationOf(const MemoryView& view) = 0;
-  struct ForNics {
-    UniqueFd dmaBuf; // -1: by its address, which the kernel must know
-    uint64_t offset = 0; // of the memory in it
-  };
-  // Takes its time. Throws Error: NICs should not get at it, and why.
-  virtual ForNics forNics(const MemoryView& view) = 0;
-
-  // --- Memory of GPUs between processes of one host. Under the engine's lock
-  // --
-  // The allocations that the memory is in, by address: numbers that are never
-  // used twice. None: it can't be shared, which was logged at the first time.
-  virtual std::vector<uint64_t> share(const MemoryView& view) = 0;
-  // For the other process's PeerMemory, which should map it soon. Empty: it
-  // can't be shared any more, which was logged.
-  virtual Bytes describeShared(uint64_t id) = 0;
-  // False: it was found to have been freed, or is not shared any more.
-  virtual bool isShared(uint64_t id) = 0;
-  // All others are not shared any more.
-  virtual void shareOnly(const std::set<uint64_t>& ids) = 0;
-  // What one peer has shared, mapped at its first use.
-  class PeerMemory {
-   public:
-    virtual ~PeerMemory() = default;
-    // What describeShared() gave there. Throws Error: it is not that.
-    virtual void add(uint64_t id, ByteSpan description) = 0;
-    virtual void forget(uint64_t id) = 0;
-    // It is mapped again when it is used again.
-    virtual void unmapIdle() = 0;
-    // Copies between memory of one of our GPUs and the peer's, as copy() does.
-    // False: not now. Throws Error: it was not shared, or can't be mapped. Then
-    // nothing is copied.
-    virtual bool move(
-        int device,
-        bool write, // to the peer
-        std::span<const Piece> pieces,
-        Done done) = 0;
-    // What the last move() could not map because its description has had its
-    // time: it should be described anew.
-    virtual std::set<uint64_t> takeOutdated() = 0;
-  };
-  // `pid`: of the peer, proven by reading its memory; 0: that is not permitted.
-  virtual std::unique_ptr<PeerMemory> peerMemory(uint32_t pid) = 0;
-
-  // --- Giving back. Any thread, not under the engine's lock ----------------
-  // Unmaps what nobody uses any more. To unmap waits for all that goes on at
-  // the GPU. False: a stream is held back, so that it has to wait, too.
-  virtual bool unmapUnused() = 0;
-  // Has this called when there is some. Any thread, also under the lock.
-  virtual void onUnused(std::function<void()> tell) = 0;
-  // Stops sharing memory that has been freed. True if there was any, of which
-  // peers should be told.
-  virtual bool dropFreed() = 0;
-
-  // True if a copy has ended.
+  // Calls `done` of ended copies. Returns true if a copy has ended. Under the
+  // engine's lock.
   virtual bool poll() = 0;
   virtual bool copying() const = 0;
+
+  // The further duties; each object is a part of this one.
+  virtual GpuNicMemory& nicMemory() = 0;
+  virtual GpuSharing& sharing() = 0;
+  virtual GpuMappings& mappings() = 0;
 };
 
-// What an operation on memory of a GPU has besides; under the engine's lock
-// from when it is posted.
+// Additional state of an operation on memory of a GPU. Under the engine's lock
+// once the operation is posted.
 struct OnDevice {
-  DeviceStream stream; // the caller's, when it was posted
-  Accelerator* accelerator = nullptr; // set when it is posted, as the next two
-  std::unique_ptr<Accelerator::Mark> mark; // where the stream may begin it
-  std::shared_ptr<std::byte> staged; // the bytes of a small send, once reached
-  // Copies of ours from or to its memory: it ends when they have.
+  DeviceStream stream; // current stream of the caller at posting
+  Accelerator* accelerator = nullptr; // set at posting
+  // Place in `stream` where the operation may begin; set at posting.
+  std::unique_ptr<Accelerator::Mark> mark;
+  // Pinned copy of a small send's bytes, complete once the mark is reached; set
+  // at posting.
+  std::shared_ptr<std::byte> staged;
+  // Number of copies under way from or to the memory; the operation ends after
+  // the last copy.
   int copies = 0;
   Status copyFailure;
-  std::optional<Status> ending; // it would have ended with that meanwhile
+  std::optional<Status> ending; // status to end with after the last copy
 };
 
 } // namespace dlslime

@@ -7,28 +7,30 @@
 #include "interface/memory.h"
 #include "interface/message.h"
 
-// Payloads that system calls copy from and to registered memory.
+// Payloads copied from and to registered memory by system calls.
 
 namespace dlslime {
 
-// Of one message: what one system call is given.
+// Most places of a message, all given to a single system call.
 constexpr size_t kMostPlaces = 256;
 
-// Where the payload of a message belongs, from its byte `from` on.
+// Destination of a message's payload from byte `from` on.
 struct Placement {
   size_t from = 0;
-  std::vector<std::span<std::byte>> places; // of all the rest
+  std::vector<std::span<std::byte>> places; // of all bytes from `from` on
 };
 
-// For routes whose system calls read registered memory themselves, which saves
-// the copies that guard against faults.
+// Sender of a route with system calls that read registered memory directly,
+// without a copy as a guard against faults.
 class Gatherer {
  public:
   virtual ~Gatherer() = default;
 
-  virtual bool canGather(size_t payload) = 0; // there is room for so much
-  // As Connection::send(), where there is room, of at most kMostPlaces whose
-  // bytes need not be readable: the fault, and then nothing has been sent.
+  // Returns true if there is room for a payload of `payload` bytes.
+  virtual bool canGather(size_t payload) = 0;
+  // Sends as Connection::send() does, once canGather() has found room. Takes at
+  // most kMostPlaces places, with bytes that need not be readable; returns the
+  // fault of unreadable bytes, and then no message has been sent.
   virtual Fault sendGathered(
       const MessageHeader& header,
       std::span<const ByteSpan> places) = 0;

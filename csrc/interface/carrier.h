@@ -8,16 +8,16 @@
 
 namespace dlslime::gloo {
 
-// Ordered blocking bytes between the two ends of one pair, by a message
-// library that we do not link: torch_ext implements it over torch's own Gloo.
-// One thread sends while another receives. Errors are thrown as Error.
+// Ordered, blocking bytes between both ends of a pair, over a message library
+// not linked by csrc: torch_ext implements the class over torch's own Gloo. One
+// thread sends while a second receives. Failures are thrown as std::exception.
 class Carrier {
  public:
   virtual ~Carrier() = default;
   virtual void send(const std::byte* data, size_t size) = 0;
-  // Exactly `size` bytes of one send() of that size.
+  // Receives exactly `size` bytes, sent by one send() of equal size.
   virtual void receive(std::byte* data, size_t size) = 0;
-  // Any thread: makes the two above throw, now and later.
+  // Makes send() and receive() throw, now and later. Any thread.
   virtual void abort() noexcept = 0;
 };
 
@@ -25,10 +25,11 @@ class Carrier {
 class CarrierSource {
  public:
   virtual ~CarrierSource() = default;
-  // Throws Error: there is something that none can be made without.
+  // Throws Error if something needed by make() is missing.
   virtual void require() {}
-  // Blocks until the other end does the same with the same `nonce`. `end` is
-  // 0 at the initiator, 1 at the other.
+  // Makes a carrier. Blocks until the peer calls make() with an equal `nonce`.
+  // `end` is 0 at the initiator and 1 at the accepting end; `side` opens the
+  // pair's side socket.
   virtual std::unique_ptr<Carrier>
   make(const std::string& nonce, int end, const OpenSideSocket& side) = 0;
 };

@@ -14,7 +14,8 @@ MemoryView Operation::view() const {
 
 void Operation::settle(Status status) {
   status_ = std::move(status);
-  // In one order with letGoWhenDone(): it sees the end, or we its hold.
+  // Sequentially consistent with letGoWhenDone(): either the hold is seen here,
+  // or the end is seen by letGoWhenDone().
   done_.store(true, std::memory_order_seq_cst);
   if (held_.load(std::memory_order_seq_cst)) {
     letGo();
@@ -51,7 +52,7 @@ void Operation::failLate(Status why) {
   const auto* const late = new Status(std::move(why));
   const Status* none = nullptr;
   if (!late_.compare_exchange_strong(none, late)) {
-    delete late; // somebody was first, and may be read already
+    delete late; // an earlier failure stays: readers may have it already
   }
 }
 

@@ -16,35 +16,51 @@
 namespace dlslime {
 
 class MemoryRegistrar;
+class Registration;
 class Operation;
 using OperationPtr = std::shared_ptr<Operation>;
 
-// One send, receive or one-sided transfer, from post to completion. The caller
-// and the engine share it; it ends exactly once, with a Status.
+// Part of the engine in charge of an operation under way. Under the engine's
+// lock.
+class OperationHolder {
+ public:
+  // Ends the operation with `why`: immediately, or once nothing touches the
+  // memory any more.
+  virtual void cancel(const OperationPtr& operation, const Status& why) = 0;
+
+ protected:
+  ~OperationHolder() = default;
+};
+
+// A send, receive or one-sided transfer, from post to completion. The caller
+// and the engine share ownership; the operation ends exactly once, with a
+// Status.
 //
-// Whoever derives from it keeps the memory of `view` alive until
-// releaseMemory(), even if every other handle is dropped: the engine holds
-// the operation for as long as anything may touch that memory.
+// A derived class keeps the memory of `view` alive until releaseMemory(), even
+// after all callers have dropped their handles: the engine holds the operation
+// for as long as anything may touch the memory.
 class Operation : public std::enable_shared_from_this<Operation> {
  public:
   enum class Kind : uint8_t { kSend, kReceive, kRead, kWrite };
   static constexpr int kAnySource = -1;
 
-  // Where the operation is; what cancelling it takes depends on it.
+  // Progress of the operation, which determines the way to cancel.
   enum class Stage : uint8_t {
     kNew,
-    kHeld, // its stream has not come there, or one before it is held
-    kAwaitingPeer, // all but receives: the pair is not connected yet
-    kPosted, // receive: in the matcher, perhaps offered to its peer
+    // The stream has not come to the operation, or an earlier operation is
+    // held.
+    kHeld,
+    kAwaitingPeer, // except receives: the pair is not connected yet
+    kPosted, // receive: in the matcher, perhaps advertised
     kQueued, // send: waits for room on the route
-    kAnnounced, // send: the peer was told, and has not matched or not finished
+    kAnnounced, // send: RTS sent, FIN not received
     kPushing, // send: being written into the receiver's memory
-    kPulling, // receive: the bytes are on their way
-    kTransferring, // read, write: the pair's RmaInitiator has it
+    kPulling, // receive: the bytes are on the way
+    kTransferring, // read, write: in the pair's RmaInitiator
     kDone,
   };
 
-  // `peer` is a rank in the group; kAnySource only for receives.
+  // `peer` is a rank in the group; kAnySource is for receives only.
   Operation(Kind kind, int peer, uint32_t tag, MemoryView view)
       : kind_(kind), peer_(peer), tag_(tag), view_(view) {}
   virtual ~Operation();
@@ -60,7 +76,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   int peer() const {
     return peer_;
   }
-  // For texts: "rank 1", or "the peer" of a pair.
+  // Returns "rank 1", or "the peer" in a pair without ranks; for texts.
   std::string nameOf(int rank) const;
   uint32_t tag() const {
     return tag_;
@@ -68,92 +84,106 @@ class Operation : public std::enable_shared_from_this<Operation> {
   size_t size() const {
     return view_.size;
   }
-  // It is on memory of a GPU, whose caller's streams wait for it.
+  // Returns true for a message in memory of a GPU: streams of the caller wait
+  // for the operation.
   bool ofDevice() const {
     return view_.onDevice();
   }
-  // Where its bytes are for those who move them, until it ends.
+  // Returns the memory from or to which the bytes move, until the operation
+  // ends: pinned memory for a staged send.
   MemoryView view() const;
 
-  // Any thread. Once true, a receive's bytes are visible to the caller and a
-  // send's memory may be overwritten.
+  // Returns true once the operation has ended. After success, a receive's bytes
+  // are visible to the caller and a send's memory may be overwritten. Any
+  // thread.
   bool done() const noexcept {
     return done_.load(std::memory_order_acquire);
   }
-  // The next three only once done, the status once decided.
+  // Call only once decided().
   const Status& status() const noexcept {
     const auto* const late = late_.load(std::memory_order_acquire);
     return late != nullptr ? *late : status_;
   }
+  // Call only once done().
   int source() const noexcept {
     return source_;
   }
+  // Call only once done().
   size_t bytes() const noexcept {
     return bytes_;
   }
 
-  // Any thread. It has failed, however it ends or has ended: a receiver refused
-  // the send afterwards, or nobody could wait any longer. Counts once.
+  // Makes `why` the status, whether the operation is still under way or has
+  // ended: the receiver refused a send afterwards, or a waiting stream has run
+  // out of time. Only the first call counts. Any thread.
   void failLate(Status why);
-  // Any thread. It has a status, if not yet its end.
+  // Returns true once the status is known, perhaps before the end. Any thread.
   bool decided() const noexcept {
     return late_.load(std::memory_order_acquire) != nullptr || done();
   }
 
-  // Any thread; exactly once, on the thread that completes the operation and
-  // outside the engine's lock, or at once if it is done already.
+  // Has `callback` called exactly once, without the engine's lock: on the
+  // thread completing the operation, or at once if callbacks have run already.
+  // Any thread.
   void onDone(std::function<void()> callback);
-  // Any thread. A stream waits until it is done, and no longer: the engine's
-  // next call to the driver may wait for that stream, so it is before that.
+  // Releases a waiting stream when the operation is done, within settle(): the
+  // engine's next driver call may wait for the stream. Any thread.
   void letGoWhenDone(std::shared_ptr<Accelerator::StreamBlock> hold);
 
-  // "recv from rank 1 tag 7 (4096 bytes)"
+  // Returns "recv from rank 1 tag 7 (4096 bytes)".
   virtual std::string describe() const;
 
   // --- For the engine, under its lock ------------------------------------
 
-  // First half of completion: from here on done() is true.
+  // First half of completion: makes done() true.
   void settle(Status status);
-  // Before that, or after it if the caller was told early: nothing touches its
-  // memory any more.
+  // Called when nothing touches the memory any more: just before settle(), or
+  // later if the caller was told early.
   virtual void over() {}
-  // Second half, outside the lock, because freeing memory and callbacks run
-  // code that we don't know (a tensor's deleter may want the GIL).
+  // Runs the callbacks: second half of completion, without the engine's lock
+  // because callbacks are unknown code.
   void runCallbacks();
+  // Frees the memory, or leaves that to letMemoryGo(): second half of
+  // completion, without the engine's lock because deleters are unknown code (a
+  // tensor's may want the GIL).
   void release();
 
   Stage stage = Stage::kNew;
-  // kAnnounced, kPushing, kPulling, kPosted if offered: the channel's number
+  // The channel's number of the operation, for kQueued, kAnnounced, kPushing
+  // and kPulling, and for kPosted when advertised.
   uint64_t transferId = 0;
-  void* holder = nullptr; // kQueued, kAnnounced, kPushing: the Outbound that
-                          // has it; kPulling, kPosted if offered: the Inbound;
-                          // kTransferring: the RmaInitiator
-  // For whoever registers the memory without the lock: if release() comes
-  // meanwhile, letMemoryGo(), not under the lock either, does its work.
-  // False: somebody does that already, who is to be left alone.
+  // Null before the first holder, and for a receive in the matcher alone.
+  OperationHolder* holder = nullptr;
+  // Keeps the memory for a thread that registers the memory without the
+  // engine's lock: a release() meanwhile leaves freeing to letMemoryGo().
+  // Returns false if a thread is keeping the memory already; the caller must
+  // then leave the operation alone.
   bool keepMemory() {
     auto own = Memory::kOwn;
     return memory_.compare_exchange_strong(
         own, Memory::kKept, std::memory_order_relaxed);
   }
+  // Ends keepMemory(). Not under the engine's lock, because freeing may follow.
   void letMemoryGo();
-  std::shared_ptr<const void> prepared; // what this one has made of the memory
+  std::shared_ptr<const Registration>
+      prepared; // registration made by preparedBy
   MemoryRegistrar* preparedBy = nullptr;
   std::unique_ptr<OnDevice> onDevice; // null: memory of processors
   uint64_t groupKey = 0; // the engine's id of the group
   std::array<std::shared_ptr<Operation>, 2> nextEnded; // see EndedQueue
-  bool inPair = false; // of processes that have not given each other ranks
+  bool inPair = false; // between processes without ranks
   uint64_t order = 0; // posting order among the receives of a group
-  Status cancelStatus; // not ok: the caller gave up, with this status
+  Status cancelStatus; // not ok: cancelled, to end with the status
   bool memoryInUse = false; // done, but a peer may still touch the memory
-  OperationPtr follower; // ends when this one does: the transfer of a note
+  OperationPtr follower; // of a note: the transfer, which ends with the note
   void setResult(int source, size_t bytes) {
     source_ = source;
     bytes_ = bytes;
   }
 
  protected:
-  // Drops what keeps the memory alive. Called once, outside the lock.
+  // Drops the references that keep the memory alive. Called once, without the
+  // engine's lock.
   virtual void releaseMemory() {}
 
  private:
@@ -172,7 +202,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   int source_ = kAnySource;
   size_t bytes_ = 0;
   OperationPtr next_; // see OperationQueue
-  Operation* previous_ = nullptr; // null: the first one, or in no queue
+  Operation* previous_ = nullptr; // null: first, or in no queue
 
   std::atomic<Memory> memory_{Memory::kOwn};
 
@@ -181,14 +211,15 @@ class Operation : public std::enable_shared_from_this<Operation> {
   std::vector<std::function<void()>> callbacks_; // guarded by callbackMutex_
   // Guarded by callbackMutex_.
   std::vector<std::shared_ptr<Accelerator::StreamBlock>> holds_;
-  std::atomic<bool> held_{false}; // some were added
+  std::atomic<bool> held_{false}; // holds_ has had an entry
 };
 
-// For texts: tags from 2^31 on are our own, which no caller knows.
+// Returns the name of a tag for texts; tags from 2^31 on are internal, and no
+// caller knows them.
 std::string tagName(uint32_t tag);
 
-// First in, first out, linked through the operations: no allocation. An
-// operation is in one queue at a time.
+// First-in, first-out queue linked through the operations, so that queueing
+// allocates nothing. An operation is in one queue at a time.
 class OperationQueue {
  public:
   OperationQueue() = default;
@@ -221,7 +252,8 @@ class OperationQueue {
       visit(const_cast<Operation*>(at)->shared_from_this());
     }
   }
-  // False if it is in no queue; it is in no other one.
+  // Returns false if the operation is in no queue; must not be called for an
+  // operation in a second queue.
   bool remove(Operation* operation);
 
  private:
@@ -229,8 +261,9 @@ class OperationQueue {
   Operation* tail_ = nullptr;
 };
 
-// The same of operations that have ended, of which each is in each of two such
-// queues at most once: told early (0), and with its memory to be let go (1).
+// First-in, first-out queue of ended operations. `which` is 0 for operations
+// told early and 1 for operations with memory to let go; an operation may be in
+// one queue of each kind.
 class EndedQueue {
  public:
   explicit EndedQueue(size_t which) : which_(which) {}
@@ -253,7 +286,7 @@ class EndedQueue {
     next = std::move(operation);
     tail_ = raw;
   }
-  // Null: there is none.
+  // Returns null if the queue is empty.
   OperationPtr pop() noexcept {
     auto first = std::move(head_);
     if (first != nullptr) {

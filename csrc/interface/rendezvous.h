@@ -9,14 +9,15 @@
 
 namespace dlslime {
 
-// Where the ranks of a group find each other: a c10d store, or a map in memory.
-// Any thread. Throws Error{kUnavailable} if the store can't be reached.
+// Key-value store by which the ranks of a group find each other: a c10d store,
+// or a map in memory. Any thread. Calls throw Error{kUnavailable} if the store
+// can't be reached.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
   virtual void set(const std::string& key, const Bytes& value) = 0;
   virtual std::optional<Bytes> tryGet(const std::string& key) = 0;
-  // The values of all these keys; none if any is missing.
+  // Returns the values of all keys, or none if any is missing.
   virtual std::optional<std::vector<Bytes>> tryGetAll(
       const std::vector<std::string>& keys) {
     std::vector<Bytes> values;
@@ -29,15 +30,15 @@ class Rendezvous {
     }
     return values;
   }
-  // Adds one to a counter and returns its new value.
+  // Increments a counter and returns the new value.
   virtual uint64_t increment(const std::string& key) = 0;
 
-  // Whether a call may take longer than a look into memory.
+  // Returns whether a call may take longer than a look into memory.
   virtual bool blocks() const {
     return true;
   }
-  // The same one by a connection of its own, for when another thread holds up
-  // this one; null: there can be none.
+  // Opens a second connection to the store, for use while a thread holds up the
+  // first connection; null if impossible.
   virtual std::shared_ptr<Rendezvous> another() {
     return nullptr;
   }

@@ -8,15 +8,15 @@
 
 namespace dlslime {
 
-// A socket of its own between the two ends of one connection, for what a
-// transport has to agree on beyond its offers.
+// Second socket between both ends of a connection, for what a transport has to
+// agree on beyond the offers.
 struct SideSocket {
-  UniqueFd fd; // does not block
-  Bytes early; // what has come on it already
+  UniqueFd fd; // non-blocking
+  Bytes early; // bytes already received
 };
 
-// Blocks until both ends have asked, at most until the deadline, on any thread.
-// Throws Error.
+// Opens the side socket; blocks until both ends have asked, at most until the
+// deadline. Any thread. Throws Error.
 using OpenSideSocket = std::function<SideSocket(TimePoint deadline)>;
 
 } // namespace dlslime

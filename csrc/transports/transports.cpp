@@ -6,8 +6,8 @@
 #include "transports/loopback/loopback_connection.h"
 #include "transports/shm/shm_transport.h"
 #include "transports/tcp/tcp_transport.h"
-// libibverbs is opened at run time; whether its header was there to build with
-// is for the build files to tell.
+// The build files tell by DLSLIME_HAVE_VERBS whether to build with
+// infiniband/verbs.h; libibverbs is opened at run time only.
 #if DLSLIME_HAVE_VERBS
 #include "transports/rdma/rdma_transport.h"
 #endif

@@ -10,32 +10,34 @@
 
 namespace dlslime {
 
-// A route that may be tried, or why not.
+// Route known to the engine, with a transport or with the reason for having
+// none.
 struct RouteOption {
   std::string route;
   Transport* transport = nullptr;
-  std::string reason; // where there is no transport
+  std::string reason; // set if transport is null
 };
 
-// The routes that this build and this machine have. The only file of the
-// engine that names them, and what knows of GPUs.
+// Routes of the build on the current machine. transports.cpp is the only file
+// of the engine naming all routes and the CUDA accelerator.
 class Transports {
  public:
   explicit Transports(const Config& config);
 
-  // Those that exist here.
+  // Transports of the routes available on the machine.
   const std::vector<std::unique_ptr<Transport>>& all() const {
     return all_;
   }
   Transport* find(const std::string& name) const;
-  // Why find() has nothing of this name.
+  // Returns the reason why find(name) is null.
   std::string whyNot(const std::string& name) const;
-  // All that we know, best first.
+  // All routes known to the engine, available or not, the preferred route
+  // first.
   const std::vector<RouteOption>& routes() const {
     return routes_;
   }
 
-  // A process's way to itself.
+  // Makes a connection of the process to itself, by the loopback route.
   static std::unique_ptr<Connection> makeSelfConnection();
 
  private:
@@ -46,9 +48,10 @@ class Transports {
   std::vector<RouteOption> routes_;
 };
 
-// The GPUs of this process. Throws Error: there is no driver for them.
+// Makes the accelerator for the GPUs of the process. Throws Error if no GPU
+// driver is available.
 std::unique_ptr<Accelerator> makeAccelerator(const Config& config);
-// Which of them has this address, or MemoryView::kProcessor.
+// Returns the GPU holding the address, or MemoryView::kProcessor.
 int deviceOf(const std::byte* address);
 
 } // namespace dlslime

@@ -1,1 +1,1 @@
-"""dlslime under the names by which serving frameworks choose what moves their KV caches."""
+"""Connectors and plugins for serving frameworks: KV caches move over dlslime."""

@@ -1,4 +1,4 @@
-"""Where a worker's KV cache lies in memory, told in a way that other engines understand."""
+"""Describes where a worker's KV cache lies in memory, for workers of other engines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dlslime_backend import _untrusted
 from dlslime_backend._untrusted import U64, decode_base64, fields, integer, items
 
 _FORMAT = "dlslime vllm 2"
-# What a description may have; one of 128 layers has some 60 KiB, and 10 KiB as text.
+# Limits of a description. A description of 128 layers has some 60 KiB, and 10 KiB as text.
 _MOST = 16 << 20  # bytes
-MOST_TEXT = 4 << 20  # characters, when it is compressed and encoded
+MOST_TEXT = 4 << 20  # characters, compressed and encoded
 _MOST_LAYERS = 4096
 _MOST_PIECES = 65536  # of a block in one layer
 _MOST_NAME = 4096  # characters
-_MOST_NUMBER = 2**31 - 1  # of blocks, and of the tokens of one
+_MOST_NUMBER = 2**31 - 1  # of blocks, and of tokens in a block
 _MOST_SIZE = 2**63 - 1  # bytes
 _MOST_DEVICE = 65535
 Addresses = npt.NDArray[np.uint64]
@@ -33,21 +33,21 @@ Addresses = npt.NDArray[np.uint64]
 
 @dataclass
 class Layer:
-    """The blocks of one layer: block b has `nbytes` bytes at each of `offsets` + b * `stride`."""
+    """The blocks of a layer: block b has pieces of `nbytes` bytes at `offsets` + b * `stride`."""
 
     name: str
     address: int
     stride: int  # bytes from one block to the next
-    nbytes: int  # that lie together
+    nbytes: int  # of a piece, contiguous
     offsets: list[int]
-    form: str  # what a block holds, and in which order
+    form: str  # dtype, and order of the dimensions in a block
 
     @classmethod
     def decode(cls, found: object) -> Layer:
-        """Return the layer of a JSON value.
+        """Return a layer from a decoded JSON value; the value is not trusted.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the value is no layer.
         """
         entry = fields(found, "a layer", [field.name for field in dataclasses.fields(cls)])
         name = _untrusted.text(entry["name"], "the name of a layer", _MOST_NAME)
@@ -62,7 +62,10 @@ class Layer:
         )
 
     def addresses(self, blocks: Sequence[int]) -> Addresses:
-        """Return where all pieces of these blocks are: of each block in turn its offsets."""
+        """Return the addresses of all pieces of blocks, uint64 [len(blocks) * len(offsets)].
+
+        The pieces are in the order of the blocks, and of the offsets within a block.
+        """
         starts = np.asarray(blocks, dtype=np.uint64) * np.uint64(self.stride)
         starts += np.uint64(self.address)
         return (starts[:, None] + np.asarray(self.offsets, dtype=np.uint64)).reshape(-1)
@@ -70,29 +73,29 @@ class Layer:
 
 @dataclass
 class Cache:
-    """What a worker tells of its cache: enough to read it, so it is told to nobody else."""
+    """Description of a worker's cache; every holder can read the cache, so it is a secret."""
 
-    agent: bytes  # metadata of its agent
+    agent: bytes  # metadata of the worker's agent
     num_blocks: int
     block_size: int  # tokens
     layers: list[Layer]
-    device: int  # the GPU that they are on, by its number there; -1: they are on CPUs
-    expired: int  # the address of its list of requests given up, in the memory of CPUs
+    device: int  # index of the GPU in the worker's process; -1: the cache is on CPUs
+    expired: int  # address of the worker's list of requests given up, in CPU memory
 
     def encode(self) -> str:
-        """Return it as text, for `kv_transfer_params`."""
+        """Return the description as a text for `kv_transfer_params`."""
         agent = base64.b64encode(self.agent).decode()
         content = {**asdict(self), "format": _FORMAT, "agent": agent}
-        # Layers differ by their names and addresses only: a tenth is left of them.
+        # Layers differ in name and address only: compression leaves a tenth of their size.
         packed = zlib.compress(json.dumps(content).encode())
         return base64.b64encode(packed).decode()
 
     @classmethod
     def decode(cls, text: str) -> Cache:
-        """Return what `encode` was given; it comes with a request, so nothing is trusted.
+        """Return the description from the text of `encode`; the text is not trusted.
 
         Raises:
-            ValueError: this text is something else, or of another version.
+            ValueError: the text is no description, or has another version.
         """
         try:
             packed = decode_base64(text, "the text", MOST_TEXT)
@@ -115,10 +118,10 @@ class Cache:
         )
 
     def require_like(self, other: Cache) -> None:
-        """Refuse a cache whose blocks can't be copied into this one's as they are.
+        """Require that the blocks of another cache can be copied into this cache byte by byte.
 
         Raises:
-            ValueError: other layers, block sizes or layouts; the text has both.
+            ValueError: layers, block sizes or layouts differ; the text has both values.
         """
         pairs: list[tuple[str, Any, Any]] = [
             ("tokens of a block", self.block_size, other.block_size),
@@ -127,7 +130,8 @@ class Cache:
         for mine, theirs in zip(self.layers, other.layers, strict=False):
             block = f"a block of {mine.name}"
             pairs.append((block, mine.form, theirs.form))
-            # The form has them both, in a text that the other engine's cache need not agree with.
+            # The form contains both numbers, but only as a text: an untrusted description may
+            # contradict its form.
             pairs.append((f"bytes of a piece of {block}", mine.nbytes, theirs.nbytes))
             pairs.append((f"pieces of {block}", len(mine.offsets), len(theirs.offsets)))
         for what, here, there in pairs:
@@ -137,15 +141,15 @@ class Cache:
 
 
 def layers_of(caches: Mapping[str, torch.Tensor], config: Any) -> list[Layer]:
-    """Describe the layers of vLLM's KVCacheConfig, in the order of their names.
+    """Describe the layers of vLLM's KVCacheConfig, sorted by name.
 
     Args:
-        caches: tensors by the layers' names; further ones share another's memory.
-        config: a KVCacheConfig of one group.
+        caches: tensor of each layer, by name; further entries share the memory of a layer.
+        config: a KVCacheConfig with one group.
 
     Raises:
-        ValueError: a tensor is missing or neither on a CPU nor on a CUDA GPU, or it can't be told
-            which dimension is that of blocks.
+        ValueError: a tensor is missing, or on another device than CPUs and CUDA GPUs; or the
+            dimension of the blocks can't be determined.
     """
     strides = {
         name: placed.block_stride for placed in config.kv_cache_tensors for name in placed.layers
@@ -169,12 +173,12 @@ def _layer(name: str, cache: torch.Tensor, num_blocks: int, stride: int | None) 
     found = [
         dim
         for dim in range(cache.dim())
-        # A kernel may use smaller blocks than the manager, `parts` of them in each of its.
+        # Blocks of a kernel may be smaller than blocks of the manager: `parts` to one.
         if size[dim]
         and size[dim] % num_blocks == 0
         and stride in (None, strides[dim] * (size[dim] // num_blocks))
     ]
-    if stride is None and len(found) > 1:  # nothing but the size tells
+    if stride is None and len(found) > 1:  # only the size is known
         found = [dim for dim in found if size[dim] == num_blocks]
     if len(found) != 1:
         raise ValueError(
@@ -193,17 +197,17 @@ def _layer(name: str, cache: torch.Tensor, num_blocks: int, stride: int | None) 
         else:
             outer.append([step * i for i in range(count)])
     offsets = [sum(steps) for steps in itertools.product(*outer)]
-    # The way from one piece to the next may depend on how many blocks there are: it is left out.
+    # Strides between pieces are left out of the form: they may depend on the number of blocks.
     order = [(other, count) for _, count, other in rest]
     form = f"{cache.dtype}, {nbytes} bytes together, (dimension, size) from the innermost {order}"
     return Layer(name, cache.data_ptr(), strides[dim] * parts, nbytes, offsets, form)
 
 
 def device_of(caches: Mapping[str, torch.Tensor]) -> int:
-    """Return the number of the GPU that all these tensors are on, or -1: they are on CPUs.
+    """Return the index of the GPU that holds all tensors, or -1 if they are on CPUs.
 
     Raises:
-        ValueError: they are on several devices.
+        ValueError: the tensors are on several devices.
     """
     devices = {entry.device for entry in caches.values()}
     if len(devices) > 1:
@@ -213,7 +217,7 @@ def device_of(caches: Mapping[str, torch.Tensor]) -> int:
 
 
 def storages(caches: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
-    """Return (address, bytes) of the allocations that these tensors are in, each once."""
+    """Return (address, bytes) of every allocation behind the tensors, without duplicates."""
     found = {
         entry.untyped_storage().data_ptr(): entry.untyped_storage().nbytes()
         for entry in caches.values()

@@ -1,4 +1,4 @@
-"""The scheduler's side of the vLLM connector: which blocks go from where to where, and when."""
+"""The scheduler's side of the vLLM connector: decides which blocks are copied, and when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dlslime_backend._untrusted import fields, integer, items, printable, shown,
 from dlslime_backend.integrations._vllm_layout import MOST_TEXT
 
 _PARAMS = "dlslime"
-# Of what `kv_transfer_params` may have.
+# Required keys of `kv_transfer_params`.
 _NEEDED = (
     "remote_engine_id",
     "remote_request_id",
@@ -18,9 +18,9 @@ _NEEDED = (
     "remote_num_tokens",
     _PARAMS,
 )
-MOST_NAME = 4096  # characters of a request's name, or of an engine's
-_MOST_BLOCKS = 1 << 22  # where nothing tells how many a prompt needs
-# Requests whose decoded parameters are kept; more are decoded again.
+MOST_NAME = 4096  # characters of the name of a request or an engine
+_MOST_BLOCKS = 1 << 22  # if the length of the prompt is unknown
+# Requests whose decoded parameters are kept. Parameters of further requests are decoded again.
 _MOST_SOURCES = 1 << 14
 _MOST_NUMBER = 2**31 - 1  # of a block, and of tokens
 _MOST_RANKS = 4096
@@ -29,16 +29,16 @@ _logger = logging.getLogger("dlslime.vllm")
 
 @dataclass
 class Source:
-    """A request's blocks at the engine that has computed them; of its `kv_transfer_params`."""
+    """A request's blocks at the prefill engine; decoded from `kv_transfer_params`."""
 
     engine: str
-    request: str  # its name there
+    request: str  # name of the request at the prefill engine
     blocks: list[int]
     num_tokens: int
-    caches: list[str]  # of its ranks, encoded
+    caches: list[str]  # of the engine's ranks, encoded
 
     def encode(self) -> dict[str, Any]:
-        """Return what the prefill engine answers; plain JSON, with vLLM's own names."""
+        """Return the `kv_transfer_params` of prefill's answer: plain JSON with vLLM's names."""
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -52,11 +52,16 @@ class Source:
 
     @classmethod
     def decode(cls, params: object, tp_size: int, most_blocks: int = _MOST_BLOCKS) -> Source:
-        """Return what `encode` was given; it comes with a request, so nothing is trusted.
+        """Return the source from the dict of `encode`. The dict comes with a request: untrusted.
+
+        Args:
+            params: the request's `kv_transfer_params`.
+            tp_size: tensor-parallel size of this engine.
+            most_blocks: limit of the number of blocks.
 
         Raises:
-            ValueError: something is missing or something else than it should be, or the engine is
-                of another tensor-parallel size; or there are more than `most_blocks`.
+            ValueError: a field is missing or malformed, the prefill engine has another
+                tensor-parallel size, or there are more than `most_blocks` blocks.
         """
         try:
             source = cls._of(params, most_blocks)
@@ -87,7 +92,7 @@ class Source:
 
 @dataclass
 class Load:
-    """Blocks to read; without any, the other engine is only told that it may free its own."""
+    """Blocks to read from `there` into `here`. If both are empty, prefill is only notified."""
 
     source: Source
     there: list[int]
@@ -96,14 +101,14 @@ class Load:
 
 @dataclass
 class Plan:
-    """What the scheduler tells the workers in one step."""
+    """Work for the workers in one step: loads to begin, and leases of finished requests."""
 
     loads: dict[str, Load] = field(default_factory=dict)
     leases: dict[str, float] = field(default_factory=dict)  # request -> seconds
 
 
 class Scheduler:
-    """One engine's requests that are loaded, or are kept for another engine."""
+    """The requests of one engine that are loaded from, or kept for, another engine."""
 
     def __init__(self, engine: str, tp_size: int, block_size: int, lease: float) -> None:
         self._engine = engine
@@ -112,10 +117,14 @@ class Scheduler:
         self._lease = lease
         self._caches: list[str] = []
         self._plan = Plan()
-        self._sources: dict[str, Source] = {}  # of requests whose loads are not planned yet
+        self._sources: dict[str, Source] = {}  # of requests without a planned load
 
     def set_caches(self, caches: dict[int, str]) -> None:
-        """Take what the workers tell of themselves, by tensor-parallel rank."""
+        """Take the encoded caches of all workers, by tensor-parallel rank.
+
+        Raises:
+            ValueError: a rank is missing.
+        """
         if sorted(caches) != list(range(self._tp_size)):
             raise ValueError(
                 f"dlslime: {self._tp_size} workers are needed, ranks {sorted(caches)} have answered"
@@ -123,11 +132,11 @@ class Scheduler:
         self._caches = [caches[rank] for rank in range(self._tp_size)]
 
     def arrived(self, request: Any) -> None:
-        """Look at what has come with a request; what is malformed is taken away from it."""
+        """Decode the parameters of a new request; malformed parameters are refused and logged."""
         if request.kv_transfer_params and not isinstance(request.kv_transfer_params, dict):
             found, request.kv_transfer_params = request.kv_transfer_params, None
             _refuse(request, f"kv_transfer_params is {shown(found)}, not an object")
-        self._sources.pop(request.request_id, None)  # of another one of this name
+        self._sources.pop(request.request_id, None)  # of an older request of the same name
         self._source(request)
 
     def matched(self, request: Any, computed: int) -> int:
@@ -145,7 +154,7 @@ class Scheduler:
         first, count = 0, 0
         (mine,) = blocks.get_block_ids()
         if wanted:
-            # What is cached here already comes first, in whole blocks.
+            # Blocks cached locally come first, and are whole.
             first = len(mine) - len(blocks.get_unhashed_block_ids())
             count = -(-wanted // self._block_size)
         there, here = source.blocks[first : first + count], mine[first : first + count]
@@ -153,9 +162,9 @@ class Scheduler:
         self._plan.loads[request.request_id] = Load(source, there, here)
 
     def finished(self, request: Any, blocks: list[int], completed: bool) -> dict[str, Any] | None:
-        """Return what a decode engine needs for a request, whose blocks are kept then; or None."""
+        """Return the parameters for decode, and keep the request's blocks; or return None."""
         params = _params(request)
-        if params.get("do_remote_prefill"):  # aborted before there was a place for it
+        if params.get("do_remote_prefill"):  # aborted before allocation
             self._release(request)
         self._sources.pop(request.request_id, None)
         if not params.get("do_remote_decode") or not completed or not blocks:
@@ -166,12 +175,12 @@ class Scheduler:
             return None
         name, tokens = request.request_id, request.num_computed_tokens
         self._plan.leases[name] = self._lease
-        # Those of speculative or generated tokens are of no use there: see `_needed`.
+        # Blocks of speculative or generated tokens are useless to decode: see `_needed`.
         useful = list(blocks)[: self._needed(request)]
         return Source(self._engine, name, useful, tokens, self._caches).encode()
 
     def take_plan(self) -> Plan:
-        """Return what is new since the last call."""
+        """Return the work planned since the last call."""
         plan, self._plan = self._plan, Plan()
         return plan
 
@@ -191,20 +200,22 @@ class Scheduler:
         try:
             source = Source.decode(params, self._tp_size, self._needed(request))
         except ValueError as error:
-            # It came with a request: that must not end the engine, which can compute it by itself.
-            params["do_remote_prefill"] = False  # so that it is neither decoded nor logged again
-            if not self._caches:  # nor that it can't be read
+            # Malformed parameters must not end the engine, which can compute the request by itself.
+            # So the parameters are neither decoded nor logged again; and an engine that is no
+            # producer does not log, either, that the request can't be read.
+            params["do_remote_prefill"] = False
+            if not self._caches:
                 params["do_remote_decode"] = False
             _refuse(request, str(error))
             return None
-        # vLLM asks in each step until there is room for the request.
+        # vLLM asks in every step until the request is allocated.
         if len(self._sources) >= _MOST_SOURCES:
             del self._sources[next(iter(self._sources))]
         self._sources[request.request_id] = source
         return source
 
     def _needed(self, request: Any) -> int:
-        """How many blocks a request's prompt has."""
+        """Number of blocks of a request's prompt."""
         return -(-int(request.num_prompt_tokens) // self._block_size)
 
     def _total(self, request: Any, source: Source) -> int:

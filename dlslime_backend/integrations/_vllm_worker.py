@@ -1,8 +1,8 @@
-"""The worker's side of the vLLM connector: reads blocks, and keeps those that others are to read.
+"""The worker's side of the vLLM connector: loads blocks, and lends blocks to other workers.
 
-A load is over when its blocks have been read, and then the list of requests that the other worker
-has given up: it writes a request there before it frees the blocks, so that what was read from
-memory that had been used again is always found out.
+A load reads its blocks, and afterwards the lending worker's list of requests given up. A worker
+writes a request into the list before it frees the blocks, so a load from blocks in new use is
+always detected.
 """
 
 from __future__ import annotations
@@ -32,17 +32,20 @@ from dlslime_backend.integrations._vllm_layout import (
 )
 from dlslime_backend.integrations._vllm_scheduler import MOST_NAME, Load, Plan
 
-# Of the list of requests given up. One is missed if as many more are given up, within the time that
-# its blocks are read in.
+# Length of the list of requests given up. A load misses its entry if 4,096 further requests are
+# given up while the blocks are read.
 _SLOTS = 4096
-# Requests that others have told of and the scheduler has not: others may tell of what never was.
+# Limit of requests announced as read by a peer, but without a lease: a peer may announce requests
+# that never existed.
 _MOST_EARLY = 1 << 16
-# Workers of other engines that are known at a time. Each costs two descriptions, a copy of its list
-# and an endpoint, and requests may name workers that nobody has heard of.
+# Limit of known workers of other engines. Each takes two descriptions, a copy of its list and an
+# endpoint, and requests may name invented workers.
 _MOST_PEERS = 1024
 _FAILED = (
     ValueError,
-    TypeError,  # nothing that was decoded should raise this or the next, but no step may end by it
+    # TypeError and OverflowError: decoded input should raise neither, but an error must not end a
+    # step.
+    TypeError,
     OverflowError,
     dist.DistBackendError,
     nixl.nixlBackendError,
@@ -53,7 +56,8 @@ _FAILED = (
     nixl.nixlRemoteDisconnectError,
 )
 _LOST = (dist.DistBackendError, nixl.nixlRemoteDisconnectError)
-# One side of a transfer: addresses with the bytes at each, and the GPU that they are on, or -1.
+# One side of a transfer: addresses, bytes at each address; and the index of the GPU, or -1 for
+# CPUs.
 _Side = tuple[Sequence[tuple[Addresses, int]], int]
 _logger = logging.getLogger("dlslime.vllm")
 
@@ -64,42 +68,42 @@ def _digest(request: str) -> int:
 
 @dataclass(eq=False)
 class _Peer:
-    """The worker of another engine that has this one's rank."""
+    """The worker of another engine with the rank of this worker."""
 
     cache: Cache
     agent: str
-    expired: Addresses  # a copy of its list
+    expired: Addresses  # local copy of the peer's list of requests given up
     reading: dict[str, tuple[Load, nixl_xfer_handle]] = field(default_factory=dict)
     read: dict[str, Load] = field(default_factory=dict)  # to be checked
     checking: dict[str, Load] = field(default_factory=dict)
     check: nixl_xfer_handle | None = None
-    used: float = 0.0  # when it was last read from, or asked
+    used: float = 0.0  # time of the last read or look-up
 
     @property
     def busy(self) -> bool:
-        """Whether a load from it is under way."""
+        """Whether a load from the peer is in progress."""
         return bool(self.reading or self.read or self.checking or self.check)
 
 
 class Worker:
-    """One worker's memory, its loads and its leases; used by one thread."""
+    """The memory, loads and leases of one worker. Not thread-safe: vLLM calls from one thread."""
 
     def __init__(self, engine: str, rank: int, block_size: int, lease: float) -> None:
         self._rank = rank
         self._block_size = block_size
         self._lease = lease
-        # A name of its own after every start: others must not take it for its predecessor.
+        # A new name at each start: peers must tell the agent from its predecessor.
         name = f"{engine} {rank} {uuid.uuid4().hex[:8]}"
         self._agent: nixl_agent | None = nixl_agent(name)
         self._expired: Addresses = np.zeros(_SLOTS, dtype=np.uint64)
         self._expirations = 0
-        self._spare: list[Addresses] = []  # copies of other workers' lists, registered
+        self._spare: list[Addresses] = []  # registered, for copies of lists
         self._caches: dict[str, torch.Tensor] = {}
-        self._peers: dict[str, _Peer] = {}  # by their encoded caches
-        self._leaving: list[_Peer] = []  # lost, with transfers that have not ended yet
-        self._leases: dict[str, float] = {}  # until when
-        self._until: dict[str, float] = {}  # of loads: when they are given up
-        # Told of, since when, but not leased yet; by their digests: names may be long, and lies.
+        self._peers: dict[str, _Peer] = {}  # by encoded caches
+        self._leaving: list[_Peer] = []  # lost, with transfers in progress
+        self._leases: dict[str, float] = {}  # request -> end
+        self._until: dict[str, float] = {}  # load -> when it is given up
+        # Announced as read, but not leased yet: digest -> time. Names may be long and invented.
         self._early: dict[int, float] = {}
         self._sent: set[str] = set()
         self._received: set[str] = set()
@@ -108,17 +112,21 @@ class Worker:
 
     @property
     def agent(self) -> nixl_agent:
-        """What moves the bytes."""
+        """The NIXL agent of the worker.
+
+        Raises:
+            ValueError: the worker was closed.
+        """
         if self._agent is None:
             raise ValueError("dlslime: the connector was shut down")
         return self._agent
 
     def register(self, caches: Mapping[str, torch.Tensor], config: Any) -> None:
-        """Make the KV cache readable for other engines; see `layers_of` for what is refused."""
+        """Register the KV cache for other engines; raises ValueError as `layers_of` does."""
         if self._caches:
             raise ValueError("dlslime: the KV caches are registered already")
         layers, device = layers_of(caches, config), device_of(caches)
-        self._caches = dict(caches)  # dlslime is given addresses: the memory must stay
+        self._caches = dict(caches)  # registered by address: keep alive
         for address, nbytes in storages(caches):
             self.agent.register_memory([(address, nbytes, max(device, 0), "")], _kind(device))
         expired = self._register(self._expired)
@@ -127,7 +135,7 @@ class Worker:
         self.cache = Cache(metadata, blocks, self._block_size, layers, device, expired)
 
     def start(self, plan: Plan) -> None:
-        """Begin what the scheduler has planned."""
+        """Begin the loads and leases of a plan."""
         now = time.monotonic()
         for request, seconds in plan.leases.items():
             if self._early.pop(_digest(request), None) is None:
@@ -138,7 +146,7 @@ class Worker:
             self._begin(request, load)
 
     def finished(self) -> tuple[set[str], set[str]]:
-        """Return whose blocks are not needed any more here, and whose have come, well or badly."""
+        """Make progress; return requests whose blocks may be freed, and those with ended loads."""
         self._collect()
         now = time.monotonic()
         for peer in [*self._peers.values(), *self._leaving]:
@@ -151,12 +159,12 @@ class Worker:
         return sent, received
 
     def take_errors(self) -> set[int]:
-        """Return the blocks that were to be loaded and have not been."""
+        """Return the blocks of all loads that have failed since the last call."""
         errors, self._errors = self._errors, set()
         return errors
 
     def close(self) -> None:
-        """Leave: what goes on ends with an error, here and at others."""
+        """Leave all peers; transfers in progress fail, here and at the peers."""
         agent, self._agent = self._agent, None
         for peer in [*self._peers.values(), *self._leaving]:
             if agent is not None:
@@ -164,7 +172,7 @@ class Worker:
         self._peers.clear()
         self._leaving.clear()
 
-    # As the one that has computed.
+    # The lending side.
 
     def _collect(self) -> None:
         now = time.monotonic()
@@ -179,10 +187,10 @@ class Worker:
             self._expirations += 1
             self._sent.add(request)
         for early in [name for name, since in self._early.items() if since + self._lease < now]:
-            del self._early[early]  # it was late, and its lease is over
+            del self._early[early]  # the lease has ended by now
 
     def _told(self, note: bytes, now: float) -> None:
-        if len(note) > 4 * MOST_NAME:  # bytes of UTF-8: no engine asks for such a request
+        if len(note) > 4 * MOST_NAME:  # bytes of UTF-8: longer than any valid name
             return
         request = note.decode(errors="replace")
         if self._leases.pop(request, None) is not None:
@@ -190,16 +198,16 @@ class Worker:
             return
         if len(self._early) >= _MOST_EARLY:
             del self._early[next(iter(self._early))]  # the oldest
-        self._early[_digest(request)] = now  # the scheduler may tell us later than the peer
+        self._early[_digest(request)] = now  # the scheduler's lease may come later
 
-    # As the one that loads.
+    # The loading side.
 
     def _begin(self, request: str, load: Load) -> None:
         try:
             peer = self._peer(load.source.caches[self._rank])
             if load.here:
                 peer.reading[request] = load, self._read(peer, load)
-                # By then the other worker has given up the blocks, too.
+                # With an equal lease, the other worker gives up the blocks at about the same time.
                 self._until[request] = time.monotonic() + self._lease
             else:
                 self._release(peer, load)
@@ -228,7 +236,7 @@ class Worker:
         if len(self._peers) + len(self._leaving) < _MOST_PEERS:
             return
         for encoded, peer in sorted(self._peers.items(), key=lambda entry: entry[1].used):
-            # To leave one that has not been told all yet would take time.
+            # Leaving a peer with unsent notifications would block.
             if not peer.busy and self.agent.has_told(peer.agent):
                 del self._peers[encoded]
                 self.agent.remove_remote_agent(peer.agent)
@@ -237,8 +245,8 @@ class Worker:
         raise ValueError(f"dlslime: {_MOST_PEERS} workers are read from; no more at a time")
 
     def _require_new(self, agent: str) -> None:
-        # A worker has one description as long as it lives: another one would take the place of what
-        # other requests are read by.
+        # A worker keeps one description for life. A second description of an agent would replace
+        # the regions used by loads of earlier requests.
         if any(peer.agent == agent for peer in self._peers.values()):
             raise ValueError(
                 f"dlslime: the agent {shown(agent)} has told of another KV cache before"
@@ -251,7 +259,7 @@ class Worker:
 
     def _read(self, peer: _Peer, load: Load) -> nixl_xfer_handle:
         assert self.cache is not None
-        count = peer.cache.num_blocks  # `there` came with the request
+        count = peer.cache.num_blocks  # `there` came with the request: untrusted
         if max(load.there) >= count:
             raise ValueError(f"dlslime: block {max(load.there)} of a KV cache of {count} blocks")
         here = [(layer.addresses(load.here), layer.nbytes) for layer in self.cache.layers]
@@ -274,7 +282,7 @@ class Worker:
             try:
                 if not handle.done():
                     if self._is_late(request, now):
-                        handle.cancel()  # its blocks are still in use until it is done
+                        handle.cancel()  # blocks stay in use until the end
                     continue
                 peer.read[request] = load
             except nixl.nixlCancelledError:
@@ -287,7 +295,7 @@ class Worker:
             for request in [name for name in loads if self._is_late(name, now)]:
                 self._fail(request, loads.pop(request), self._late(), peer)
         if peer.check is not None and not peer.checking:
-            peer.check.cancel()  # nobody waits for it
+            peer.check.cancel()  # no load waits for the check
 
     def _is_late(self, request: str, now: float) -> bool:
         return self._until.get(request, now) <= now
@@ -319,7 +327,7 @@ class Worker:
             self._over(request)
             try:
                 self._release(peer, load)
-            except _FAILED as error:  # the blocks are here, and there they are freed in time
+            except _FAILED as error:  # blocks are loaded; the lease frees the peer's
                 name, text = printable(request), printable(str(error))
                 _logger.warning("%s can't be told that it is read: %s", name, text)
 
@@ -344,14 +352,14 @@ class Worker:
         self._received.add(request)
 
     def _lose(self, peer: _Peer) -> None:
-        # A later request connects anew: the engine may have been out of reach for a while only.
+        # A later request connects again: the engine may have been unreachable for a moment only.
         for encoded, known in list(self._peers.items()):
             if known is peer:
                 del self._peers[encoded]
                 self._leaving.append(peer)
 
     def _part(self) -> None:
-        # Whose loads have ended by themselves: to let go of it before would end them while their
+        # Peers are removed once their loads have ended: removal would end a load early, while its
         # blocks may still be written.
         for peer in [peer for peer in self._leaving if not peer.busy]:
             self._leaving.remove(peer)

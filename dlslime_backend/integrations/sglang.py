@@ -1,29 +1,30 @@
 """SGLang's prefill and decode servers, with KV caches that move over dlslime.
 
-For SGLang 0.5.23; other versions get a warning, or an error where they lack what this needs. Where
-both packages are installed, SGLang finds `plugin` itself, and there is nothing to do but
+For SGLang 0.5.23; other versions get a warning, or an error if they lack a needed part. If both
+packages are installed, SGLang finds `plugin` by an entry point, and only the command line changes:
 
     sglang serve --disaggregation-transfer-backend dlslime --disaggregation-mode ...
 
-on both sides, on CUDA GPUs or with --device cpu. Programs that SGLang finds no plugins for
-(SGLANG_PLUGINS names others, or the package is on PYTHONPATH only) call `install()` in each
-process, before they make ServerArgs.
+on both sides, on CUDA GPUs or with --device cpu. Programs without SGLang's plugins (SGLANG_PLUGINS
+names other plugins, or the package is on PYTHONPATH only) call `install()` in each process, before
+they make ServerArgs.
 
-SGLang's NIXL backend does the work, as it is: its bootstrap server, manager, senders and receivers,
-over `dlslime_backend.compat.nixl`, also where NIXL itself is installed: only that backend's manager
-gets ours. `--disaggregation-transfer-backend nixl` with SGLANG_DISAGGREGATION_NIXL_BACKEND=DLSLIME
-is the same, which is what the name turns into; where SGLang starts processes that do not inherit
-the environment (Ray's), set the variable there. What is added to the NIXL API here:
+SGLang's NIXL backend does the work, unchanged: its bootstrap server, manager, senders and
+receivers, over `dlslime_backend.compat.nixl`. NIXL may be installed as well; only the manager of
+the backend gets dlslime's module. The name "dlslime" is resolved to
+`--disaggregation-transfer-backend nixl` with SGLANG_DISAGGREGATION_NIXL_BACKEND=DLSLIME, and both
+may also be set by hand; if SGLang starts processes without the environment (Ray's), set the
+variable in their environment. Differences from the NIXL API:
 
-* SGLang calls all memory of its device VRAM: on the device "cpu" that is DRAM;
-* a transfer that has failed is reported as over, since it touches no memory any more: so the
+* SGLang calls all memory of its device VRAM: on the device "cpu", VRAM means DRAM;
+* a failed transfer has the state "ERR" instead of raising, since it touches no memory any more: the
   request fails at both servers at once, and not at decode's time-out;
-* an agent that can't be reached is forgotten, so that SGLang makes the next connection;
-* what prefill is told and can't use fails that registration or that request, where it would end
-  SGLang's thread, and with it all requests that come later.
+* an unreachable agent is forgotten, so that SGLang makes the next connection;
+* malformed messages to prefill fail their registration or their request; in SGLang they end the
+  thread, and with it all later requests.
 
-Whatever SGLang takes with its NIXL backend only under the name "nixl" before it looks at
-disaggregation is refused under the name "dlslime"; use the variable there.
+Options that SGLang accepts only with the name "nixl", and checks before disaggregation is resolved,
+are refused with the name "dlslime": use the variable for such options.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ from dlslime_backend.compat.nixl import _bindings as b
 from dlslime_backend.compat.nixl._remote import Metadata
 
 NAME = "dlslime"
-VERSIONS = ("0.5.23",)  # what this was tested with
+VERSIONS = ("0.5.23",)  # tested versions
 
-_BACKEND = "DLSLIME"  # of those that compat.nixl answers to, the one that SGLang knows nothing of
+# A backend name of compat.nixl that is unknown to SGLang.
+_BACKEND = "DLSLIME"
 _VARIABLE = "SGLANG_DISAGGREGATION_NIXL_BACKEND"
 _NIXL = "sglang.srt.disaggregation.nixl.conn"
 _CHOICES = ("sglang.srt.arg_groups.choices", "DISAGG_TRANSFER_BACKEND_CHOICES")
@@ -60,17 +62,17 @@ _FAILED = (
     b.nixlCancelledError,
     b.nixlInvalidParamError,
 )
-_MOST_LOGGED = 64  # lines about messages that were refused
+_MOST_LOGGED = 64  # lines about refused messages
 _logger = logging.getLogger("dlslime.sglang")
 
 
 def plugin() -> None:
-    """Tell SGLang of the name "dlslime"; SGLang calls this by the entry point, in each process.
+    """Register the name "dlslime" with SGLang; SGLang calls the entry point in each process.
 
     Does nothing the second time.
 
     Raises:
-        RuntimeError: this SGLang lacks something that is needed; the text has its name.
+        RuntimeError: SGLang lacks a needed part; the text has its name.
     """
     choices = _part(*_CHOICES)
     if NAME in choices:
@@ -86,10 +88,10 @@ def plugin() -> None:
 
 
 def install() -> None:
-    """Do what `plugin` does, and let SGLang apply it: for processes where it finds no plugins.
+    """Do the work of `plugin` and apply the hooks, in processes where SGLang finds no plugins.
 
     Raises:
-        RuntimeError: SGLang is not installed, or lacks something that is needed.
+        RuntimeError: SGLang is not installed, or lacks a needed part.
     """
     plugin()
     _part("sglang.srt.plugins.hook_registry", "HookRegistry").apply_hooks()
@@ -122,26 +124,26 @@ def _require_device(device: str) -> None:
 
 
 def _resolve(server_args: Any) -> None:
-    """Before SGLang looks at disaggregation: the name is SGLang's "nixl", with a variable."""
+    """Resolve "dlslime" to "nixl" and the variable, before SGLang looks at disaggregation."""
     view = _part("sglang.srt.arg_groups.overrides", "resolving_view")(server_args)
     if view.disaggregation_transfer_backend != NAME:
         return
     if view.device is not None:
         _require_device(view.device)
-    os.environ[_VARIABLE] = _BACKEND  # for the processes that SGLang starts, too
+    os.environ[_VARIABLE] = _BACKEND  # also for processes started by SGLang
     declare = _part("sglang.srt.arg_groups.overrides", "declare_resolution")
     declare(server_args, NAME, disaggregation_transfer_backend="nixl")
 
 
 def _choose(original: Callable[[Any, Any], Any], transfer_backend: Any, class_type: Any) -> Any:
-    """Around SGLang's choice of a class: the manager gets dlslime for NIXL."""
+    """Return SGLang's class, or dlslime's manager instead of the manager of the NIXL backend."""
     chosen = original(transfer_backend, class_type)
     ours = transfer_backend.value == "nixl" and os.environ.get(_VARIABLE) == _BACKEND
     return _manager(chosen) if ours and class_type.value == "manager" else chosen
 
 
 class _Screened:
-    """A socket of SGLang's whose messages are looked at before SGLang's thread gets them."""
+    """A socket of SGLang whose malformed messages are dropped before SGLang's thread gets them."""
 
     def __init__(self, socket: Any, takes: Callable[[list[bytes]], bool]) -> None:
         self._socket = socket
@@ -158,7 +160,7 @@ class _Screened:
 
 
 class _Careful:
-    """Of SGLang's manager: what any process may send to prefill's thread, and would end it."""
+    """Part of the manager: guards prefill's thread from fatal messages of other processes."""
 
     _refused = 0
     _screened: _Screened
@@ -172,13 +174,13 @@ class _Careful:
         self._screened = _Screened(socket, self._takes)
 
     def _takes(self, message: list[bytes]) -> bool:
-        """Decode a message as SGLang is about to; what can't be fails its request."""
+        """Return whether SGLang can decode a message; if not, fail the message's request."""
         whole: Any = self
         if whole.disaggregation_mode.value != "prefill":
-            return True  # decode's thread does this itself
+            return True  # decode's thread guards itself
         try:
             _require_decodable(message)
-        except Exception as error:  # noqa: BLE001  (whatever it is would end the thread)
+        except Exception as error:  # noqa: BLE001 (any error would end the thread)
             self._refuse("a message", error)
             with contextlib.suppress(ValueError, IndexError):
                 room = int(message[1].decode("ascii"))
@@ -190,17 +192,17 @@ class _Careful:
         return True
 
     def _add_remote_peer(self, info: Any) -> None:
-        """Get to know a decode server; one that can't be used stays unknown: its requests fail."""
+        """Add a decode server; an invalid server remains unknown, and its requests fail."""
         whole: Any = self
         name = info.agent_name
         if name in whole.decode_kv_args_table:
-            return  # as SGLang
+            return  # as in SGLang
         try:
             _require_own_name(info, whole.agent.name)
             super()._add_remote_peer(info)  # type: ignore[misc]
-        except Exception as error:  # noqa: BLE001  (SGLang's thread would end)
+        except Exception as error:  # noqa: BLE001 (SGLang's thread would end)
             self._refuse(f"the decode server {printable(name)}", error)
-            # What SGLang has kept of it, before it came to what is wrong.
+            # Parts of the server that SGLang stored before the error.
             if whole.decode_kv_args_table.pop(name, None) is not None:
                 for table in ("prep_handles", "prep_handles_slice_dst", "_prepared_state_plans"):
                     getattr(whole, table, {}).pop(name, None)
@@ -214,21 +216,21 @@ class _Careful:
 
 
 def _require_own_name(info: Any, here: str) -> None:
-    """Refuse a decode server that would take the place of another one, or of this agent."""
+    """Raise ValueError for a decode server that would replace another server or the own agent."""
     name = info.agent_name
-    if name in ("", "NIXL_INIT_AGENT", here):  # the first two are this agent, too
+    if name in ("", "NIXL_INIT_AGENT", here):  # "" and NIXL_INIT_AGENT mean the own agent
         raise ValueError("this is no name of another agent")
     if Metadata.decode(info.agent_metadata).name != name:
         raise ValueError("its metadata is another agent's")
 
 
 def _require_decodable(message: list[bytes]) -> None:
-    """Raise what SGLang's thread would end by: it does the same with the message."""
+    """Decode a message as SGLang's thread does, and raise the error that would end the thread."""
     tag, *rest = message
     if tag == b"ABORT":
-        return  # this is looked at by SGLang
+        return  # SGLang checks the message
     if tag in (b"WATERMARK", b"STAGING_RSP"):
-        count = 2 if tag == b"WATERMARK" else 5  # integers, and then a name
+        count = 2 if tag == b"WATERMARK" else 5  # integers, then a name
         for number in range(count):
             int(rest[number].decode("ascii"))
         if tag == b"STAGING_RSP" or len(rest) > count:
@@ -248,11 +250,11 @@ def _require_decodable(message: list[bytes]) -> None:
 def _manager(base: Any) -> Any:
     module = importlib.import_module(_NIXL)
     known = getattr(module, "_NIXL_TRANSPORT_ERRORS", None)
-    if known is not None:  # these get a line in the log, and others a traceback
+    if known is not None:  # types logged without a traceback
         module._NIXL_TRANSPORT_ERRORS = (*known, *_FAILED)  # type: ignore[attr-defined]
 
     class DlslimeKVManager(_Careful, base):
-        """SGLang's manager of the NIXL backend, with an agent of dlslime's."""
+        """SGLang's manager of the NIXL backend with an agent of dlslime."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             device = _part("sglang.srt.runtime_context", "get_device")().device
@@ -265,7 +267,7 @@ def _manager(base: Any) -> Any:
 
 @contextlib.contextmanager
 def _provided(agent: type[Agent]) -> Iterator[None]:
-    """Makes `from nixl._api import` find ours, with this agent, whatever is installed."""
+    """Makes `from nixl._api import` find dlslime's module with `agent`, and hides NIXL."""
     name = "nixl._api"
     module = types.ModuleType(name, _api.__doc__)
     vars(module).update((key, value) for key, value in vars(_api).items() if key[:2] != "__")
@@ -282,20 +284,21 @@ def _provided(agent: type[Agent]) -> Iterator[None]:
 
 
 class Agent(_api.nixl_agent):
-    """An agent as SGLang uses it; see the top of this file for what is different."""
+    """An agent for SGLang; the docstring of the module lists the differences."""
 
     def __init__(self, agent_name: str, nixl_conf: _api.nixl_agent_config | None = None) -> None:
         super().__init__(agent_name, nixl_conf)
-        # Of which agents it was logged that transfers with them fail, and how.
+        # By remote agent, the types of errors already logged.
         self._reported: weakref.WeakKeyDictionary[Any, set[type]] = weakref.WeakKeyDictionary()
 
     def check_xfer_state(self, handle: _api.nixl_xfer_handle) -> str:
-        """Tell whether a transfer goes on ("PROC"), is over ("DONE") or has failed ("ERR").
+        """Return "PROC" (in progress), "DONE" or "ERR" (failed).
 
-        One that has failed touches no memory any more; the log says why it has.
+        A failed transfer touches no memory any more; the first error of each type is logged per
+        agent.
 
         Raises:
-            nixlNotPostedError: it was never begun.
+            nixlNotPostedError: the transfer was never posted.
         """
         try:
             return super().check_xfer_state(handle)
@@ -313,12 +316,12 @@ class Agent(_api.nixl_agent):
 
 
 class CpuAgent(Agent):
-    """The same where SGLang's device is "cpu"."""
+    """An agent for SGLang on the device "cpu"."""
 
     def get_xfer_descs(self, descs: Any, mem_type: str | None = None) -> b.nixlXferDList | None:
-        """See `nixl_agent.get_xfer_descs`; "VRAM" is DRAM."""
+        """See `nixl_agent.get_xfer_descs`; "VRAM" means DRAM."""
         return super().get_xfer_descs(descs, "DRAM" if mem_type == "VRAM" else mem_type)
 
     def get_reg_descs(self, descs: Any, mem_type: str | None = None) -> b.nixlRegDList | None:
-        """See `nixl_agent.get_reg_descs`; "VRAM" is DRAM."""
+        """See `nixl_agent.get_reg_descs`; "VRAM" means DRAM."""
         return super().get_reg_descs(descs, "DRAM" if mem_type == "VRAM" else mem_type)

@@ -1,7 +1,8 @@
-"""dlslime among torch's own one-sided transports: `new_transport("dlslime", "cpu")`.
+"""dlslime as one of torch's one-sided transports: `new_transport("dlslime", "cpu")`.
 
-torch 2.15 finds it by the entry-point group "torch.distributed.transports"; older ones have no such
-interface, and never import this. Transfers are those of `dlslime_backend.one_sided`.
+torch 2.15 finds the class by the entry-point group "torch.distributed.transports"; older versions
+of torch have no such interface, and never import the module. The transfers are those of
+`dlslime_backend.one_sided`. Offsets and lengths are in bytes, time-outs in seconds.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ _MOST_BYTES = 128 << 10  # of a serialized buffer
 
 @dataclass(frozen=True)
 class DlslimeRemoteBuffer:
-    """A range of a peer's memory, in bytes. Who has it may read and write the memory."""
+    """A range of a peer's memory, in bytes. Every holder may read and write the memory."""
 
     exported: bytes
     offset: int
     length: int
 
     def serialize(self) -> bytes:
-        """Return it as bytes, for the peer."""
+        """Return the buffer as bytes, for the peer."""
         text = base64.b64encode(self.exported).decode()
         return json.dumps([_FORMAT, text, self.offset, self.length]).encode()
 
     @classmethod
     def deserialize(cls, data: bytes) -> DlslimeRemoteBuffer:
-        """Return what `serialize` was called on; nothing in it is trusted.
+        """Return the buffer from the bytes of `serialize`; the bytes are not trusted.
 
         Raises:
-            ValueError: these bytes are something else, or the range is outside of the memory.
+            ValueError: the bytes are no serialized buffer, or the range is outside of the region.
         """
         try:
             found = parse_json(data, most_bytes=_MOST_BYTES, most_values=16)
@@ -62,7 +63,7 @@ class DlslimeRemoteBuffer:
 
 
 class DlslimeMemoryView:
-    """A range of registered memory."""
+    """A range of registered memory, in bytes; a source of writes."""
 
     def __init__(self, region: memory.Region, offset: int, length: int) -> None:
         self.region = region
@@ -70,12 +71,12 @@ class DlslimeMemoryView:
         self._length = length
 
     def size(self) -> int:
-        """Return its bytes."""
+        """Return the length in bytes."""
         return self._length
 
 
 class DlslimeMutableMemoryView(DlslimeMemoryView):
-    """One that may be read into."""
+    """A range of registered memory that reads may fill."""
 
     writable: Literal[True] = True
 
@@ -87,17 +88,25 @@ class DlslimeMemory:
         self.region = region
 
     def to_view(self, offset: int | None = None, length: int | None = None) -> DlslimeMemoryView:
-        """Return a range to write from; in bytes, all by default."""
+        """Return a range to write from.
+
+        Args:
+            offset: of the first byte; None is 0.
+            length: in bytes; None is the rest of the memory.
+
+        Raises:
+            ValueError: the range is not inside of the memory.
+        """
         return DlslimeMemoryView(self.region, *self._range(offset, length))
 
     def to_mutable_view(
         self, offset: int | None = None, length: int | None = None
     ) -> DlslimeMutableMemoryView:
-        """Return a range to read into; in bytes, all by default."""
+        """Return a range to read into; see `to_view`."""
         return DlslimeMutableMemoryView(self.region, *self._range(offset, length))
 
     def to_remote_buffer(self, *, timeout: float | None = None) -> DlslimeRemoteBuffer:
-        """Return what the peer reads from and writes to."""
+        """Return the whole memory as a buffer for the peer; `timeout` is not used."""
         return DlslimeRemoteBuffer(self.region.export(), 0, self.region.nbytes)
 
     def _range(self, offset: int | None, length: int | None) -> tuple[int, int]:
@@ -111,7 +120,7 @@ class DlslimeMemory:
 
 
 class _Work(Work):
-    """A transfer, as torch's interface has it."""
+    """A transfer as a Work of torch."""
 
     def __init__(self, transfer: Transfer, timeout: float | None) -> None:
         super().__init__()
@@ -120,30 +129,30 @@ class _Work(Work):
         self._future: torch.futures.Future[Any] | None = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Block until it is over. What is late is taken back, and touches no memory then."""
+        """Block until the transfer has ended. A late transfer is cancelled; see `Transfer.wait`."""
         self._transfer.wait(timeout.total_seconds() or self._timeout)
         return True
 
     def is_completed(self) -> bool:
-        """Tell whether it is over, well or badly."""
+        """Return whether the transfer has ended, with success or failure."""
         return self._transfer.done()
 
     def exception(self) -> BaseException | None:
-        """Return what went wrong, once it is over."""
+        """Return the error of the transfer; None before the end and after success."""
         if not self._transfer.done():
             return None
         try:
             self._transfer.wait(0)
-        except Exception as error:  # noqa: BLE001  (it is returned, whatever it is)
+        except Exception as error:  # noqa: BLE001 (any error is returned)
             return error
         return None
 
     def is_success(self) -> bool:
-        """Tell whether it is over, and well."""
+        """Return whether the transfer has ended without an error."""
         return self.is_completed() and self.exception() is None
 
     def result(self) -> list[torch.Tensor]:
-        """Wait; there are no tensors to return."""
+        """Wait; return an empty list."""
         self.wait()
         return []
 
@@ -152,7 +161,7 @@ class _Work(Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future of an empty list."""
+        """Return a future, completed with an empty list or with the error."""
         if self._future is None:
             self._future = torch.futures.Future()
             self._transfer.add_done_callback(self._settle)
@@ -168,14 +177,14 @@ class _Work(Work):
 
 
 class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
-    """One end of a pair: see torch.distributed._transport.Transport.
+    """One end of a pair; the methods are those of torch.distributed._transport.Transport.
 
     Args:
-        device: "cpu", "cuda", or None: any memory is taken by all of them.
+        device: "cpu", "cuda", or None. Every transport takes memory of both.
         timeout: of operations, and of reaching the peer, in seconds.
 
     Raises:
-        ValueError: another device.
+        ValueError: another device, or the time-out is out of range.
     """
 
     def __init__(self, device: torch.device | str | None = None, timeout: float = 300.0) -> None:
@@ -188,7 +197,7 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
 
     @staticmethod
     def supported() -> bool:
-        """Tell whether dlslime was built for this torch."""
+        """Return whether dlslime was built for the installed torch."""
         try:
             extension()
         except ImportError:
@@ -196,17 +205,25 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
         return True
 
     def bind(self, *, timeout: float | None = None) -> bytes:
-        """Return what the peer connects to."""
+        """Return the address for the peer's `connect`; `timeout` is not used."""
         return self._endpoint.address
 
     def connect(self, peer_url: bytes, *, timeout: float | None = None) -> int:
-        """Say who the peer is; it is reached with the first transfer. Returns 0."""
+        """Set the peer by the result of its `bind`; return 0.
+
+        The connection is made at the first transfer; `timeout` is not used.
+
+        Raises:
+            ValueError: the bytes are no address of another endpoint, or the transport has another
+                peer.
+            TypeError: `peer_url` is not bytes.
+        """
         self._endpoint.connect(peer_url)
         self._peer = peer_url
         return 0
 
     def connected(self) -> bool:
-        """Tell whether the peer is known."""
+        """Return whether `connect` has been called; the peer may not be reachable."""
         return bool(self._peer)
 
     def register_memory(
@@ -214,19 +231,25 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
     ) -> DlslimeMemory:
         """Make a contiguous CPU or CUDA tensor readable and writable for the peer.
 
+        The memory is kept until `unregister_memory`; `timeout` is not used.
+
         Raises:
-            ValueError: it is something else.
+            ValueError: the tensor is not contiguous or on another device.
         """
         made = DlslimeMemory(memory.register(tensor))
         self._regions.append(made.region)
         return made
 
     def unregister_memory(self, memory: DlslimeMemory, *, timeout: float | None = None) -> None:
-        """Take memory back: when this returns, the peer does not touch it any more.
+        """End the peer's access to memory: after the call, the peer does not touch the memory.
+
+        Args:
+            memory: from `register_memory`.
+            timeout: seconds to wait for the peer; None is 10.
 
         Raises:
-            ValueError: a transfer of this process with it goes on.
-            TimeoutError: the peer has not let go of it.
+            ValueError: a transfer of this process uses the memory.
+            TimeoutError: the peer has not given the memory back in time.
         """
         memory.region.deregister(10.0 if timeout is None else timeout)
         if memory.region in self._regions:
@@ -240,10 +263,22 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
         async_op: bool = False,
         timeout: float | None = None,
     ) -> int | Work:
-        """Write to the peer; returns 0, or a Work at once.
+        """Write to the peer.
+
+        Args:
+            local_buffer: the source.
+            remote_buffer: the destination, of the same length.
+            async_op: return a Work at once, instead of waiting.
+            timeout: of the wait, in seconds; None is the time-out of the transport.
+
+        Returns:
+            0 once the bytes are written, or the Work.
 
         Raises:
-            ValueError: the two are of different sizes, or no range of memory.
+            ValueError: the lengths differ, a buffer is no valid range, or the time-out is negative
+                or not finite.
+            TimeoutError: the transfer did not end in time; it is cancelled.
+            torch.distributed.DistBackendError: the peer has ended or can't be reached.
         """
         return self._transfer(self._endpoint.write, local_buffer, remote_buffer, async_op, timeout)
 
@@ -255,7 +290,7 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
         async_op: bool = False,
         timeout: float | None = None,
     ) -> int | Work:
-        """Read from the peer; as `write`."""
+        """Read from the peer; see `write`. `local_buffer` must be a mutable view."""
         if not getattr(local_buffer, "writable", False):
             raise ValueError("dlslime: a read needs a mutable view")
         return self._transfer(self._endpoint.read, local_buffer, remote_buffer, async_op, timeout)
@@ -280,18 +315,26 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
             return _Work(transfer, timeout)
         try:
             transfer.wait(timeout)
-        except BaseException:  # Ctrl-C as well: the caller has no handle of what would go on
+        except BaseException:  # Ctrl-C, too: the caller has no handle to cancel by
             transfer.cancel()
             raise
         return 0
 
     def close(self, *, timeout: float | None = None) -> None:
-        """End the pair, and take all memory back. Does nothing the second time."""
+        """Leave the pair, and unregister all memory. Does nothing the second time.
+
+        Args:
+            timeout: seconds to wait for the peer, for each tensor; None is 10.
+
+        Raises:
+            ValueError: a transfer of this process uses the memory.
+            TimeoutError: the peer has not given memory back in time; a second call continues.
+        """
         self._endpoint.close()
         while self._regions:
             self._regions[-1].deregister(10.0 if timeout is None else timeout)
             self._regions.pop()
 
     async def close_async(self, *, timeout: float | None = None) -> None:
-        """Close, in a thread, so that the event loop goes on."""
+        """Run `close` in a thread, so that the event loop is not blocked."""
         await asyncio.to_thread(self.close, timeout=timeout)

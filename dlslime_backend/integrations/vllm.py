@@ -4,27 +4,28 @@
         "kv_connector_module_path": "dlslime_backend.integrations.vllm",
         "kv_role": "kv_producer"}'            # of prefill; decode: "kv_consumer"; or "kv_both"
 
-For vLLM 0.33, whose interface of connectors is called experimental by vLLM itself; others have not
-been tried. Any of vLLM's proxies for prefill and decode does, which hands the `kv_transfer_params`
-of prefill's answer to decode: they have all that is needed, and no port has to be chosen. Who has
-them may read and write prefill's KV cache while it runs.
+For vLLM 0.33, whose connector interface is experimental; other versions are untested. Every proxy
+of vLLM for prefill and decode works if it hands the `kv_transfer_params` of prefill's answer to
+decode. The params contain everything that decode needs, so no port has to be configured. Every
+holder of the params may read and write prefill's KV cache while prefill runs.
 
 `kv_transfer_params` must not come from clients: the router or proxy in front of vLLM has to strip
-or overwrite what a client's request has under this name. Well-formed params can name any endpoint
-that can be reached: decode's workers connect to it and read the memory that the params name, and
-they can make a prefill engine free the blocks of another request. Malformed ones harm their own
-request only: what the scheduler can't decode it refuses with one line in the log, and decode
-computes the request; what a worker can't decode is a load that fails, as below.
+or overwrite the field of that name in a client's request. Well-formed params can name any reachable
+endpoint: decode's workers connect to the endpoint and read the memory named by the params, and can
+make a prefill engine free the blocks of another request. Malformed params harm their own request
+only. If the scheduler can't decode the params, it logs one line, and decode computes the request;
+if a worker can't decode its part, the load fails, as below.
 
-What it wants: KV caches on CPUs or CUDA GPUs, each worker's on one device; equal tensor-parallel
-sizes, models and KV cache layouts on both sides, without pipeline or context parallelism; one KV
-cache group of full attention. It starts no thread and blocks no step.
+Requirements: KV caches on CPUs or CUDA GPUs, the cache of a worker on one device; equal
+tensor-parallel sizes, models and KV cache layouts of prefill and decode; no pipeline or context
+parallelism; one KV cache group of full attention. The connector starts no thread and blocks no
+step.
 
-`kv_connector_extra_config`: "lease_seconds" (480, as long as vLLM's NIXL connector gives), after
-which prefill frees blocks that nobody has fetched, and decode gives up a load that has not come:
-it fails once nothing can write into its blocks any more. A load that fails, by any cause, is
-reported to vLLM: with `"kv_load_failure_policy": "recompute"` decode computes these blocks itself;
-vLLM's own default is to fail the request.
+`kv_connector_extra_config`: "lease_seconds" (default 480, as in vLLM's NIXL connector). After the
+lease, prefill frees blocks that no engine has fetched, and decode gives up an unfinished load,
+which fails once its blocks can't be written any more. Failed loads are reported to vLLM: with
+`"kv_load_failure_policy": "recompute"` decode computes the blocks by itself; by default vLLM fails
+the request.
 """
 
 from __future__ import annotations
@@ -50,23 +51,25 @@ _LEASE = 480.0  # seconds
 
 @dataclass
 class DlslimeMetadata(KVConnectorMetadata):
-    """What the scheduler's connector tells those of the workers, in each step."""
+    """Message from the scheduler's connector to the workers' connectors, in each step."""
 
     plan: Plan
 
 
 @dataclass
 class DlslimeHandshake(KVConnectorHandshakeMetadata):
-    """What a worker's connector tells that of the scheduler, once."""
+    """Message from a worker's connector to the scheduler's connector, once at start."""
 
     cache: str
 
 
 class DlslimeConnector(KVConnectorBase_V1):
-    """See the module, and vLLM's KVConnectorBase_V1 for what each method is for.
+    """The connector class; vLLM's KVConnectorBase_V1 says when each method is called.
+
+    vLLM makes one connector in the scheduler, and one in each worker.
 
     Raises:
-        ValueError: the configuration is none of what the module names.
+        ValueError: the configuration does not meet the requirements of the module.
     """
 
     _cache_hit_source = CacheHitSource.P2P
@@ -86,93 +89,99 @@ class DlslimeConnector(KVConnectorBase_V1):
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
-        """Tell that the KV caches may not move."""
+        """Return False: the KV caches must stay in place."""
         return False
 
     def shutdown(self) -> None:
-        """Leave; what other engines read from here ends with an error there."""
+        """Leave all peers; transfers of other engines with this worker fail."""
         if self._worker is not None:
             self._worker.close()
 
-    # In the scheduler.
+    # Methods of the scheduler's connector.
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
-        """Take what the workers' `get_handshake_metadata` have returned, by their ranks.
+        """Take the results of the workers' `get_handshake_metadata`, by rank.
 
         Raises:
-            ValueError: not all ranks are there.
+            ValueError: a rank is missing.
         """
         self._of_scheduler.set_caches({rank: entry.cache for rank, entry in metadata.items()})
 
     def on_new_request(self, request: Any) -> None:
-        """Take malformed `kv_transfer_params` away from a request, before it is scheduled."""
+        """Decode the `kv_transfer_params` of a new request; malformed params are disabled."""
         self._of_scheduler.arrived(request)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Return how many tokens more prefill has computed; True if they are to be loaded.
+        """Return how many tokens after the computed ones can be loaded, and whether any can.
 
-        Params of an engine that can't be read from, such as one of another tensor-parallel size,
+        Params of an engine that can't be read, such as an engine of another tensor-parallel size,
         are refused with a line in the log, and decode computes the request.
         """
         count = self._of_scheduler.matched(request, num_computed_tokens)
         return count, count > 0
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Plan the load of a request's tokens; 0 tells prefill that its blocks are not needed."""
+        """Plan the load of a request's tokens. With 0 tokens, prefill is only notified."""
         self._of_scheduler.allocated(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> DlslimeMetadata:
-        """Return what the workers are to begin in this step."""
+        """Return the loads and leases for the workers, planned since the last call."""
         return DlslimeMetadata(self._of_scheduler.take_plan())
 
     def request_finished(
         self, request: Any, block_ids: list[int]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Keep what prefill has computed until decode has fetched it, and tell how to."""
+        """Keep the blocks of a finished request for decode, if the request asks for remote decode.
+
+        Returns:
+            (True, params for decode) if the blocks are kept, or (False, None) if vLLM may free
+            them.
+        """
         params = self._of_scheduler.finished(request, block_ids, _is_complete(request))
         return params is not None, params
 
-    # In the workers.
+    # Methods of the workers' connectors.
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Make the KV caches readable for decode, or writable for loads.
+        """Register the KV caches for reads by decode and for loads.
 
         Raises:
-            ValueError: a tensor is on another device than CPUs and CUDA GPUs, or they are on
-                several; it can't be told where its blocks are; they are registered already.
+            ValueError: a tensor is on another device than CPUs and CUDA GPUs; the tensors are on
+                several devices; the dimension of the blocks can't be determined; or caches are
+                registered already.
         """
         self._of_worker.register(kv_caches, self._kv_cache_config)
 
     def get_handshake_metadata(self) -> DlslimeHandshake | None:
-        """Return what the scheduler is to hand to decode; None where nothing is to be read."""
+        """Return the description of the cache for decode; None if the engine is no producer."""
         cache = self._of_worker.cache
         if cache is None or not self._kv_transfer_config.is_kv_producer:
             return None
         return DlslimeHandshake(cache.encode())
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Begin what the scheduler has planned; waits for nothing."""
+        """Begin the planned loads; does not wait."""
         metadata = self._get_connector_metadata()
         assert isinstance(metadata, DlslimeMetadata)
         self._of_worker.start(metadata.plan)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
-        """Return requests whose blocks may be freed, and those that are loaded, well or badly."""
+        """Return requests whose blocks may be freed, and requests whose loads have ended."""
         return self._of_worker.finished()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """Return the blocks of the loads that have failed since the last call."""
+        """Return the blocks of all loads that have failed since the last call."""
         return self._of_worker.take_errors()
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing: requests begin when all of their layers are there."""
+        """Do nothing: a request runs after all of its layers are loaded."""
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Do nothing: decode reads where prefill computes."""
+        """Do nothing: decode reads from the blocks in which prefill computes."""
 
     def wait_for_save(self) -> None:
         """Do nothing."""
@@ -206,7 +215,11 @@ def _is_complete(request: Any) -> bool:
 
 
 def _require_plain(parallel: Any, cache: Any) -> int:
-    """Refuse what can't be transferred, and return the tokens of a block."""
+    """Return the number of tokens of a block.
+
+    Raises:
+        ValueError: the configuration is not supported.
+    """
     for what in (
         "pipeline_parallel_size",
         "decode_context_parallel_size",

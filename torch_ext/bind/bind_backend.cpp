@@ -147,7 +147,9 @@ void bindBackend(py::module& module) {
       .def_property_readonly("groups", &DlslimeBackend::groups)
       .def_property_readonly("listener_address", &DlslimeBackend::listenerName);
   module.def("machine_report", &machineReport);
-  // Where a variable chooses interfaces, or else `anyway`; else None.
+  // Returns the address of the interface chosen by an environment variable.
+  // Without a choice, returns the first usable address if `anyway` is set, else
+  // None.
   module.def(
       "own_address",
       [](bool anyway) -> std::optional<std::string> {

@@ -11,7 +11,8 @@ namespace dlslime {
 
 namespace {
 
-// (Region, RemoteRegion, pieces), of which PartSpec says what is wrong.
+// A part of a transfer, (Region, RemoteRegion, pieces), left untyped so that
+// PartSpec reports wrong types.
 using PartTuple = std::tuple<py::object, py::object, py::object>;
 
 Pending startTransfer(
@@ -37,7 +38,8 @@ Pending startTransfer(
   });
 }
 
-// Of one part, which costs less to take apart.
+// Builds the parts of a transfer with a single part, at less cost than several:
+// parts cannot overlap.
 std::shared_ptr<Transfer::Parts> partsOf(bool write, const PartSpec& spec) {
   auto built = std::make_shared<Transfer::Parts>();
   spec.build(write, *built);
@@ -56,8 +58,7 @@ Pending startOne(
       [&] { return link.transfer(write, partsOf(write, spec), 0, nullptr); });
 }
 
-// Pieces that were taken apart and checked, to be transferred any number of
-// times.
+// Pieces parsed and checked once, for any number of transfers.
 struct Prepared {
   std::shared_ptr<const PeerLink> link;
   bool write;
@@ -112,7 +113,7 @@ void bindPending(py::module& module) {
             return released([&] { return pending.done(); });
           })
       .def_property_readonly(
-          "ended", // as far as somebody has looked
+          "ended", // without looking for news
           [](const Pending& pending) { return pending.operation().done(); })
       .def("wait", &waitFor, py::arg("timeout") = std::nullopt)
       .def(
@@ -283,7 +284,7 @@ void bindLinks(py::module& module) {
 void bindOneSided(py::module& module) {
   bindPending(module);
   bindLinks(module);
-  bindHubs(module); // after PeerLink
+  bindHubs(module); // after PeerLink, the base class of GuestLink
 }
 
 } // namespace dlslime

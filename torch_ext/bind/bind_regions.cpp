@@ -37,7 +37,8 @@ PyRegion registerTensor(
       sharedWithPython(c10::Storage(tensor.storage())));
 }
 
-// The kernel looks only at its list of mappings for this.
+// Whether the whole range is mapped. For msync(MS_ASYNC), the kernel only walks
+// the list of mappings.
 bool isMapped(uint64_t address, uint64_t size) {
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const auto begin = address / page * page;
@@ -46,10 +47,12 @@ bool isMapped(uint64_t address, uint64_t size) {
       errno != ENOMEM;
 }
 
-// Of a process, as far as its processor can say it.
+// End of the user addresses of a process, on processors with the most address
+// bits (57).
 constexpr uint64_t kEndOfAddresses = uint64_t{1} << 56;
 
-// Memory of this process by its address alone; an error if there is none.
+// Returns memory of this process given by address alone. Raises ValueError
+// unless the whole range is mapped.
 MemoryView memoryAt(const py::object& address, const py::object& size) {
   const auto refuse = [&](const char* why) {
     raise(
@@ -85,7 +88,8 @@ PyRegion registerRaw(
   return registered(memoryAt(address, size), name, readOnly, nullptr);
 }
 
-// What exports a buffer, which stays where it is until this is dropped.
+// Exported buffer of a Python object. The memory stays in place until the
+// destructor, which takes the GIL.
 class HeldBuffer {
  public:
   explicit HeldBuffer(const py::object& exporter) {
@@ -137,7 +141,8 @@ c10::Device torchDeviceOf(const MemoryView& view) {
   return {c10::DeviceType::CUDA, index};
 }
 
-// A tensor of bytes over a part of memory, which does not keep it.
+// Returns a tensor of bytes over a part of the memory. The tensor does not keep
+// the memory alive.
 at::Tensor tensorOver(const MemoryView& view, uint64_t offset, uint64_t bytes) {
   const auto device = torchDeviceOf(view);
   return at::for_blob(view.data + offset, {static_cast<int64_t>(bytes)})
@@ -151,7 +156,7 @@ at::Tensor bytesAt(
     const py::object& from,
     const py::object& length) {
   const auto view = region.region->view();
-  // Negative ones are huge here.
+  // Negative numbers become huge, and are refused.
   const auto offset = static_cast<uint64_t>(integerOf(from, "an offset"));
   const auto nbytes = static_cast<uint64_t>(integerOf(length, "a length"));
   if (offset > view.size || nbytes > view.size - offset) {

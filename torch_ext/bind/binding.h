@@ -12,11 +12,12 @@
 
 namespace dlslime {
 
-// What the bindings of one-sided transfers have in common.
+// Helpers for the bindings of one-sided transfers.
 
 namespace py = pybind11;
 
-// Without the GIL; what it throws becomes a Python exception.
+// Calls `body` without the GIL. An Error thrown by `body` becomes a Python
+// exception.
 template <typename Body>
 auto released(const Body& body) {
   Status problem;

@@ -3,7 +3,7 @@
 #include "torch_ext/c10d/backend.h"
 #include "torch_ext/support/python_end.h"
 
-// One function for each class that Python sees.
+// Each function adds the classes of a bind_*.cpp file to the module.
 namespace dlslime {
 void bindOptions(pybind11::module& module);
 void bindBackend(pybind11::module& module);

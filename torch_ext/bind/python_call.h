@@ -16,7 +16,8 @@
 
 namespace dlslime {
 
-// A Python callable that C++ threads may call, copy and drop without the GIL.
+// Wraps a Python callable in a pointer that C++ threads may copy and drop
+// without the GIL. A call needs the GIL.
 inline std::shared_ptr<pybind11::function> shareable(
     pybind11::function function) {
   return {
@@ -28,8 +29,9 @@ inline std::shared_ptr<pybind11::function> shareable(
       }};
 }
 
-// `make` is called with the GIL; the C++ caller must not hold it for long, so
-// what blocks inside releases it.
+// Returns a function that calls the Python `function` with the GIL, from any
+// thread. Code that blocks inside `function` releases the GIL, so that the
+// calling thread does not hold the GIL for long.
 template <typename... Args>
 std::function<c10::intrusive_ptr<c10d::Backend>(Args...)> callFromAnyThread(
     pybind11::function function) {
@@ -43,20 +45,21 @@ std::function<c10::intrusive_ptr<c10d::Backend>(Args...)> callFromAnyThread(
       return (*shared)(args...)
           .template cast<c10::intrusive_ptr<c10d::Backend>>();
     } catch (pybind11::error_already_set& error) {
-      // What a handler of a signal raises is the user's; other threads run
-      // none.
+      // Only the main thread runs signal handlers. An exception on the main
+      // thread, unless a RuntimeError, may come from a handler and goes on to
+      // the user.
       if (!error.matches(PyExc_RuntimeError) && onMainThread()) {
         throw;
       }
-      // A C++ thread can't raise; keep the text, without the traceback, and let
-      // go of the objects while we hold the GIL.
+      // A C++ thread cannot raise a Python exception: keep the text without the
+      // traceback, and drop the Python objects while the thread holds the GIL.
       const std::string text = pybind11::str(error.value());
       throw Error(ErrorCode::kUnavailable, text);
     }
   };
 }
 
-// Of dlslime_backend._backend's make_pair_group.
+// Wraps make_pair_group() of dlslime_backend._backend.
 inline MakePairGroup pairGroupMaker(pybind11::function function) {
   return callFromAnyThread<
       const c10::intrusive_ptr<c10d::Store>&,

@@ -44,7 +44,8 @@ std::shared_ptr<GroupHandle> joinGroup(const DlslimeBackend::Setup& setup) {
 }
 
 const char* titleOf(c10d::OpType type) {
-  // Making a title's record costs more than sending 8 bytes.
+  // Without a profiler, no title is given: making the record of a title costs
+  // more than sending 8 bytes.
   if (!at::hasCallbacks()) {
     return nullptr;
   }
@@ -76,15 +77,19 @@ DlslimeBackend::~DlslimeBackend() {
   if (inForkedChild()) {
     return;
   }
-  // Gloo's end waits for what it has begun, which may be for ever.
+  // Gloo's destructor waits for collectives under way, perhaps for ever, so a
+  // busy Gloo is leaked.
   if (liveCollectives_->busy() || pythonEnds()) {
     collectives_->leak();
   }
-  if (pythonEnds()) { // peers hear of the process's end, and of nothing before
+  // At the interpreter's end the group is not left: peers learn of the end from
+  // the end of the process, and from nothing before.
+  if (pythonEnds()) {
     return;
   }
   if (!left_.exchange(true)) {
-    // Dropped without destroy_process_group(): nobody expects us to wait here.
+    // A program that drops the group without destroy_process_group() expects no
+    // wait for pending sends, so abort() ends all operations first.
     handle_->engine->abort(
         *handle_->group,
         Status(ErrorCode::kCancelled, "the process group has been destroyed"));
@@ -93,7 +98,8 @@ DlslimeBackend::~DlslimeBackend() {
 }
 
 namespace {
-// What a new group is to have, of what torch hands on.
+// Returns the options of a new group: a copy of `options`, or the parent's
+// options with the fields common to all backends taken from `options`.
 c10::intrusive_ptr<BackendOptions> ownOptions(
     const c10::intrusive_ptr<c10d::Backend::Options>& options,
     const BackendOptions& parent) {
@@ -102,7 +108,7 @@ c10::intrusive_ptr<BackendOptions> ownOptions(
     return c10::make_intrusive<BackendOptions>(*given);
   }
   auto own = c10::make_intrusive<BackendOptions>(parent);
-  if (options) { // of another backend
+  if (options) { // of a different backend
     own->timeout = options->timeout;
     own->group_name = options->group_name;
     own->global_ranks_in_group = options->global_ranks_in_group;
@@ -111,7 +117,8 @@ c10::intrusive_ptr<BackendOptions> ownOptions(
 }
 } // namespace
 
-// For torch the global ranks of the group are never missing.
+// Fills in an empty list of global ranks, because torch expects every group to
+// have the list.
 c10::intrusive_ptr<DlslimeBackend::Options>
 DlslimeBackend::getBackendOptions() {
   auto copy = c10::make_intrusive<BackendOptions>(*options_);

@@ -18,15 +18,16 @@
 #include "torch_ext/support/options.h"
 #include "torch_ext/support/shared_tensors.h"
 
-// Added in 2.12, without a macro of torch's own.
+// suspend() and resume() were added in torch 2.12, without a macro of torch's
+// own.
 #define DLSLIME_TORCH_HAS_SUSPEND \
   (TORCH_VERSION_MAJOR > 2 ||     \
    (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 12))
 
 namespace dlslime {
 
-// One group's backend: point-to-point by the process's engine, collectives by
-// torch's own backends. Any thread.
+// Backend of a process group: the process's engine carries sends and receives,
+// torch's own backends carry collectives. Any thread may call.
 class DlslimeBackend final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -48,13 +49,15 @@ class DlslimeBackend final : public c10d::Backend {
   const std::string getBackendName() const override {
     return kBackendName;
   }
-  // A copy: torch writes into it what a group that is split off is to have.
+  // Returns a copy, because torch writes the options of a group to be split off
+  // into the result.
   c10::intrusive_ptr<Options> getBackendOptions() override;
   const c10::intrusive_ptr<BackendOptions>& options() const {
     return options_;
   }
 
-  // Groups of some of the ranks, and of several groups' ranks.
+  // split() makes a group of some of the ranks, and merge() a group of the
+  // ranks of several groups.
   bool supportsSplitting() const override {
     return true;
   }
@@ -68,31 +71,32 @@ class DlslimeBackend final : public c10d::Backend {
       const int& rank,
       const int& size) override;
 
-  // Ranks are ranks in the group; tags are 0 .. 2^31-1. ValueError for bad
-  // arguments, before anything is queued.
+  // send(), recv() and recvAnysource() take ranks of the group, and tags from 0
+  // to 2^31-1. Bad arguments raise ValueError before anything is queued.
   WorkPtr send(Tensors& tensors, int dstRank, int tag) override;
   WorkPtr recv(Tensors& tensors, int srcRank, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
-  // Works and waiters end with an error, now and for all to come.
+  // Ends all works with an error, pending works as well as future works.
   void abort() override;
-  // Lets sends finish for a moment (DLSLIME_LINGER_MS), then leaves the group.
+  // Lets sends finish for up to DLSLIME_LINGER_MS, then leaves the group.
   // Idempotent; not collective.
   void shutdown() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
   c10d::ErrorType getError() override;
   void setGroupUid(const std::string& uid) override;
   void enableCollectivesTiming() override {}
-  // Counts collectives, and not sends and receives, of which each rank may
-  // have another number.
+  // The sequence number counts collectives only, because ranks may differ in
+  // the number of sends and receives.
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override {
     return sequence_.load();
   }
 
-  // For dlslime_backend.stats() and explain().
+  // report(), explain(), connections() and groups() serve
+  // dlslime_backend.stats() and explain().
   std::vector<PeerReport> report() {
-    checkedCall(refuseInForkedChild); // where the lock may be held for ever
+    checkedCall(refuseInForkedChild); // a child may inherit a held lock
     return handle_->engine->report(*handle_->group);
   }
   PeerReport explain(int rank);
@@ -104,7 +108,8 @@ class DlslimeBackend final : public c10d::Backend {
     checkedCall(refuseInForkedChild);
     return handle_->engine->groups();
   }
-  // For transfers past torch's interface, with any rank.
+  // Returns the group's handle, for transfers outside of torch's interface with
+  // any rank.
   const std::shared_ptr<GroupHandle>& handle() const {
     return handle_;
   }
@@ -113,8 +118,9 @@ class DlslimeBackend final : public c10d::Backend {
     return handle_->engine->socketName();
   }
 
-  // Memory that other processes of this host can map (c10d::Window): of CPU
-  // tensors. torch asks by number alone, which a CPU lacks, but so does "cuda".
+  // CPU tensors can be allocated in memory that processes of this host map
+  // (c10d::Window). torch passes only the device index, which is negative for a
+  // CPU, but also for "cuda" without an index.
   bool supportsTensorAlloc(c10::DeviceIndex device) override {
     return device < 0;
   }
@@ -171,8 +177,9 @@ class DlslimeBackend final : public c10d::Backend {
   WorkPtr alltoall(Tensors&, Tensors&, const c10d::AllToAllOptions&) override;
   WorkPtr barrier(const c10d::BarrierOptions&) override;
   void monitoredBarrier(const c10d::BarrierOptions&, bool) override;
-  // Of collectives. torch sends and receives without it, since each of those
-  // has a work of its own (supportsCoalescing).
+  // startCoalescing() and endCoalescing() enclose collectives only: torch gives
+  // each send and receive a separate work, because supportsCoalescing() is
+  // false.
   void startCoalescing() override {
     coalescing_.start();
   }
@@ -182,13 +189,14 @@ class DlslimeBackend final : public c10d::Backend {
 
 #if DLSLIME_TORCH_HAS_SUSPEND // --- backend_memory.cpp --------------------
   // Gives memory back until resume(): idle buffers and registrations of the
-  // connections, which other groups may share, what GPUs of this host share,
-  // and what NCCL holds for collectives. Nothing may be pending, and every use
-  // raises, in between. Not collective for sends and receives.
+  // connections (several groups may share a connection), idle sharing of GPU
+  // memory on this host, and NCCL's memory for collectives. Nothing may be
+  // pending, and any use of a suspended group raises. Not collective for sends
+  // and receives.
   void suspend() override;
   void resume() override;
-  // "suspend" (bytes that suspend() gives back), "suspended" (0 or 1),
-  // "persist" (bytes that stay), "total".
+  // Returns "suspend" (bytes that suspend() gives back), "suspended" (0 or 1),
+  // "persist" (bytes that stay) and "total", including NCCL's numbers.
   std::unordered_map<std::string, uint64_t> getMemoryStats() override;
 #endif
 
@@ -196,7 +204,7 @@ class DlslimeBackend final : public c10d::Backend {
   bool supportsWindow() const override {
     return true;
   }
-  // Collective, in the same order on all ranks.
+  // Collective: all ranks make the windows of a group in the same order.
   c10::intrusive_ptr<c10d::Window> new_window(
       const std::optional<at::Tensor>& tensor) override;
 #endif
@@ -228,7 +236,7 @@ class DlslimeBackend final : public c10d::Backend {
   Splits splits_;
   std::atomic<uint64_t> sequence_{0};
 #ifdef C10D_BACKEND_HAS_WINDOW
-  std::atomic<uint32_t> windows_{0}; // made in this group
+  std::atomic<uint32_t> windows_{0}; // number of windows made
 #endif
   std::atomic<bool> left_{false};
   std::atomic<bool> aborted_{false};

@@ -1,4 +1,4 @@
-// Collectives: each goes to torch's own backend for its device.
+// Collectives, each passed on to torch's own backend for the device.
 #include <algorithm>
 
 #include "torch_ext/c10d/backend.h"
@@ -12,7 +12,8 @@ namespace dlslime {
 
 using WorkPtr = DlslimeBackend::WorkPtr;
 
-// Before anything that takes a lock: a forked child must not wait for one.
+// Throws if collectives cannot be called. Comes before any call that takes a
+// lock: a forked child may inherit a held lock.
 void DlslimeBackend::requireCollectives() const {
   checkedCall([&] { handle_->requireUsable(); });
   TORCH_CHECK_WITH(
@@ -34,7 +35,8 @@ c10::DeviceType deviceOf(const DlslimeBackend::Tensors& tensors) {
   return tensors.empty() ? c10::DeviceType::CPU : tensors[0].device().type();
 }
 
-// With what is left of the time.
+// Returns the options with the time-out shortened by the time since `begun`, if
+// longer than 100 ms.
 template <typename Settings>
 Settings
 within(std::chrono::milliseconds limit, TimePoint begun, Settings options) {
@@ -46,7 +48,8 @@ within(std::chrono::milliseconds limit, TimePoint begun, Settings options) {
   return options;
 }
 
-// Throws what is refused at once.
+// Begins a collective of CPU tensors. Throws if the collective is refused at
+// once.
 void beginNow(
     Collectives& collectives,
     const c10::intrusive_ptr<CollectiveWork>& work,
@@ -56,7 +59,7 @@ void beginNow(
     collectives.begin(c10::DeviceType::CPU, limit, std::move(begin), [work] {
       work->endIfLate();
     });
-  } catch (...) { // it never begins
+  } catch (...) { // the work never begins
     work->begin(std::current_exception(), {});
     throw;
   }
@@ -67,9 +70,10 @@ void beginNow(
 
 } // namespace
 
-// `call` is given the backend and the options, perhaps later and on another
-// thread: what it needs it has by value. What the first collective has taken to
-// be set up is part of its time. What `check` refuses is not begun.
+// Passes the backend and the options to `call`, perhaps later and on a
+// different thread, so `call` holds the arguments by value. Setting up the
+// backend counts against the time-out. A collective refused by `check` does not
+// begin.
 template <typename Settings, typename Check, typename Call>
 WorkPtr DlslimeBackend::runOn(
     c10::DeviceType device,
@@ -105,10 +109,10 @@ WorkPtr DlslimeBackend::runOn(
   try {
     beginNow(*collectives_, work, limit, ask);
   } catch (...) {
-    sequence_.fetch_sub(1); // other ranks count none
+    sequence_.fetch_sub(1); // no rank counts a refused call
     throw;
   }
-  if (aborted_.load()) { // while this one was begun
+  if (aborted_.load()) { // aborted during the call
     work->abort();
   }
   coalescing_.note(work);
@@ -310,7 +314,7 @@ WorkPtr DlslimeBackend::reduce_scatter_tensor_coalesced(
     const c10d::ReduceScatterOptions& options) {
   return runOn(
       deviceOf(outputs),
-      // Its own name came with torch 2.12 or later.
+      // A separate OpType came with torch 2.12 or later.
       c10d::OpType::_REDUCE_SCATTER_BASE,
       options,
       [&](const auto& checks) { checks.reduceScatterTensors(outputs, inputs); },

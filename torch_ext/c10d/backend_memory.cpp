@@ -1,4 +1,4 @@
-// What a group holds, and giving it back for a while.
+// Memory held by a group, and giving memory back from suspend() to resume().
 #include "torch_ext/c10d/backend.h"
 #include "torch_ext/support/checked_call.h"
 
@@ -8,7 +8,7 @@ namespace dlslime {
 
 namespace {
 
-// Gloo has nothing to give back, and says so by throwing.
+// Gloo has no memory to give back: suspend() of Gloo's backend throws.
 bool holdsMemory(const c10d::Backend& backend) {
   return backend.getBackendName() != "gloo";
 }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kPruneAt = 64;
 
-// Several works as one.
+// Several works in the form of a single work.
 class CoalescedWork final : public c10d::Work {
  public:
   explicit CoalescedWork(std::vector<Coalescing::WorkPtr> works)
@@ -52,7 +52,7 @@ class CoalescedWork final : public c10d::Work {
       if (timeout != kNoTimeout) {
         left -= std::chrono::duration_cast<std::chrono::milliseconds>(
             Clock::now() - begun);
-        left = std::max(left, std::chrono::milliseconds(1)); // 0: for ever
+        left = std::max(left, std::chrono::milliseconds(1)); // 0: no limit
       }
       if (!work->wait(left)) {
         return false;
@@ -73,7 +73,7 @@ class CoalescedWork final : public c10d::Work {
 } // namespace
 
 void Coalescing::start() {
-  std::vector<WorkPtr> left; // ends outside the lock
+  std::vector<WorkPtr> left; // destroyed after the unlock
   const std::lock_guard<std::mutex> guard(mutex_);
   started_ = true;
   left.swap(works_);
@@ -85,8 +85,8 @@ void Coalescing::note(const WorkPtr& work) {
   if (!started_) {
     return;
   }
-  // A manager that an exception has ended never comes to its end: what is over
-  // is not kept for it.
+  // Drops works that have succeeded: an exception inside the manager keeps
+  // torch from calling end(), and the list would grow without bound.
   if (works_.size() >= pruneAt_) {
     const auto over =
         std::remove_if(works_.begin(), works_.end(), [](const auto& one) {

@@ -7,22 +7,22 @@
 
 namespace dlslime {
 
-// torch's coalescing manager where it is told of a device: what is begun
-// between its two calls ends as one work. Each collective is begun at its own
-// call all the same. Any thread.
+// Collects works for torch's coalescing manager, when the manager is given a
+// device: collectives between start() and end() end as a single work. Each
+// collective still begins when called. Any thread.
 class Coalescing {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  // Forgets what an exception inside an earlier manager has left.
+  // Forgets works left over by an exception inside an earlier manager.
   void start();
   void note(const WorkPtr& work);
-  // Null: nothing has begun since start().
+  // Returns null if no collective has begun since start().
   WorkPtr end();
 
  private:
   std::mutex mutex_;
-  // Guarded by mutex_:
+  // mutex_ guards all members below.
   bool started_ = false;
   std::vector<WorkPtr> works_;
   size_t pruneAt_ = 0;

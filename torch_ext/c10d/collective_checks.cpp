@@ -35,7 +35,8 @@ void requireSameCount(const Refuse& refuse, size_t outputs, size_t inputs) {
   }
 }
 
-// At the root of a gather or a scatter: one list, with a tensor for each rank.
+// Refuses anything but a single list with a tensor for each rank, at the root
+// of a gather or scatter.
 void requireList(
     const Refuse& refuse,
     const CollectiveChecks::Lists& lists,
@@ -149,7 +150,7 @@ void CollectiveChecks::allgatherBase(
   const bool fits = !part.empty() && whole.size() == part.size() &&
       whole[0] == part[0] * size_ && whole.slice(1) == part.slice(1) &&
       output.options().type_equal(input.options());
-  if (!fits) { // or it does, by the rules of chunk()
+  if (!fits) { // chunk() may still cut fitting parts
     allgather({at::chunk(output, size_, 0)}, {input});
   }
 }
@@ -196,7 +197,7 @@ void CollectiveChecks::allgatherIntoTensorCoalesced(
       inputs.size());
   Lists lists(size_);
   for (const auto& output : outputs) {
-    const auto chunks = output.chunk(size_); // of few rows: fewer than ranks
+    const auto chunks = output.chunk(size_); // may be fewer than the ranks
     for (size_t i = 0; i < chunks.size(); ++i) {
       lists[i].push_back(chunks[i]);
     }

@@ -6,16 +6,15 @@
 
 namespace dlslime {
 
-// Arguments that Gloo refuses, of CPU tensors. Gloo itself can't be asked
-// before the group's first collective has met the other ranks, and an error
-// must not come later for that one. Each throws RuntimeError with Gloo's text,
-// so that programs find what they know.
+// Checks arguments of collectives of CPU tensors as Gloo does. Gloo exists only
+// once the group's first collective has met all ranks, which is too late for an
+// error at the call. Each check throws RuntimeError with Gloo's text, so that
+// programs find the text they know.
 class CollectiveChecks {
  public:
   using Tensors = std::vector<at::Tensor>;
   using Lists = std::vector<Tensors>;
 
-  // Of a group.
   CollectiveChecks(int rank, int size) : rank_(rank), size_(size) {}
 
   void broadcast(const Tensors& tensors, const c10d::BroadcastOptions& options)
@@ -39,13 +38,13 @@ class CollectiveChecks {
       const Lists& inputs,
       const c10d::ScatterOptions& options) const;
   void reduceScatter(const Tensors& outputs, const Lists& inputs) const;
-  // Gloo reads beyond the shape of a tensor with fewer dimensions than the
-  // output has.
+  // Checks the shapes because Gloo reads past the end of the input's shape if
+  // the output has more dimensions.
   void reduceScatterTensors(const Tensors& outputs, const Tensors& inputs)
       const;
   void alltoall(const Tensors& outputs, const Tensors& inputs) const;
-  // Before torch 2.15 Gloo refuses such splits only at the wait: the ranks
-  // don't agree about the next collective then.
+  // Checks the splits because Gloo before torch 2.15 refuses wrong splits only
+  // in wait(), and the ranks then disagree about the next collective.
   void alltoallBase(
       const at::Tensor& output,
       const at::Tensor& input,

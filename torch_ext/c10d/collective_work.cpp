@@ -19,7 +19,8 @@ namespace {
 
 constexpr milliseconds kSignalsEvery{200};
 constexpr milliseconds kLag{300};
-// Less than this of a time-out is not worth to be told to Gloo.
+// A collective that has waited for its turn for up to kOften leaves the full
+// time-out to Gloo.
 constexpr milliseconds kOften{100};
 
 std::string textOf(const std::exception_ptr& error) {
@@ -32,7 +33,8 @@ std::string textOf(const std::exception_ptr& error) {
   }
 }
 
-// Without the place in Gloo's sources, and a stack of C++.
+// Returns the first line without the place in Gloo's sources. The lines after
+// the first are a C++ stack.
 std::string withoutPlace(const std::string& text) {
   const auto line = text.substr(0, text.find('\n'));
   const auto place = line.rfind('[', 0) == 0 ? line.find("] ") : line.npos;
@@ -84,7 +86,7 @@ std::exception_ptr CollectiveEnd::error() const {
   return error_;
 }
 
-// As WorkFuture::await().
+// Waits like WorkFuture::await().
 void CollectiveEnd::awaitFuture() {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   uint64_t ticket = 0;
@@ -107,7 +109,8 @@ bool CollectiveEnd::await(TimePoint until) {
   return changed_.wait_until(lock, until, [this] { return ended_; });
 }
 
-// What hangs on it may take the GIL, and its time.
+// Completes the future on a callback thread, because callbacks may take the GIL
+// and run long.
 void CollectiveEnd::completeLocked() {
   ticket_ = CallbackThread::concurrent().post(
       [future = future_, inner = inner_, error = error_] {
@@ -115,12 +118,13 @@ void CollectiveEnd::completeLocked() {
       });
 }
 
-// Of any type, since what Gloo's will be of is not known before it has begun.
+// Makes a future of any type, because the type of Gloo's future is unknown
+// before Gloo's work has begun.
 c10::intrusive_ptr<c10::ivalue::Future> CollectiveEnd::future() {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (!future_) {
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::AnyType::get());
-    if (ended_) { // nothing hangs on it yet
+    if (ended_) { // no callbacks are attached yet
       complete(*future_, inner_, error_);
     }
   }
@@ -215,8 +219,8 @@ void CollectiveWork::follow(const InnerPtr& inner) const {
       });
 }
 
-// The store in which the first one meets the other ranks tells more, a moment
-// after its time is over.
+// Waits for kLag after the deadline, because the store where the first
+// collective meets all ranks fails a moment after the deadline, and says more.
 void CollectiveWork::endIfLate() {
   if (Clock::now() < deadline_ + kLag || end_->ended()) {
     return;
@@ -256,7 +260,8 @@ std::vector<at::Tensor> CollectiveWork::result() {
   return value->toTensorVector();
 }
 
-// One that is made of others, and done by the thread that waits for it: Gloo's
+// Waits for the work on a new thread. A work without a future is composed of
+// several works, and done by the thread that calls wait(): Gloo's
 // reduce_scatter of whole tensors.
 void CollectiveWork::awaitEnd(const InnerPtr& work) const {
   const auto finish = [end = end_,
@@ -275,7 +280,7 @@ void CollectiveWork::awaitEnd(const InnerPtr& work) const {
   };
   try {
     std::thread(finish).detach();
-  } catch (const std::system_error&) { // there can be no more threads
+  } catch (const std::system_error&) { // no thread can be started
     auto here = finish;
     here();
   }
@@ -289,7 +294,8 @@ std::string CollectiveWork::describe() const {
   return name + " in group \"" + setup_.handle->group->options().name + "\"";
 }
 
-// Ours as they are; Gloo's with what is known of the ranks.
+// Returns errors of dlslime unchanged. Adds the known failures of ranks to
+// errors of Gloo.
 std::exception_ptr CollectiveWork::exception() const {
   const auto error = end_->error();
   if (!error || error == refusal()) {
@@ -306,7 +312,8 @@ std::exception_ptr CollectiveWork::exception() const {
           (gone.empty() ? "" : " (" + gone + ")")));
 }
 
-// A death shows at Gloo's sockets and at ours, and perhaps there first.
+// Describes the failed ranks. Waits for up to kLag, because a death may show at
+// Gloo's sockets first, and at the engine's later.
 std::string CollectiveWork::failures() const {
   auto& engine = *setup_.handle->engine;
   const auto deadline = deadlineAfter(kLag);
@@ -333,7 +340,9 @@ void CollectiveWork::await(TimePoint deadline) {
         setup_.handle->engine->hasAbortedPeer(*setup_.handle->group)) {
       giveUp = now + kGrace;
     }
-    if (now >= giveUp) { // a rank that has aborted keeps Gloo's sockets open
+    // A rank that has aborted keeps Gloo's sockets open, so Gloo's work would
+    // not end.
+    if (now >= giveUp) {
       end_->end(std::make_exception_ptr(
           std::runtime_error("it can't come to its end")));
     }

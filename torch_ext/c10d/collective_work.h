@@ -14,24 +14,28 @@
 
 namespace dlslime {
 
-// How one collective ends for the caller: with Gloo's end, or before it.
+// End of a collective for the caller: the end of Gloo's work, or an earlier end
+// by an abort or a time-out.
 class CollectiveEnd {
  public:
-  // The first one counts. Null: well.
+  // Ends the collective, successfully if `error` is null. Only the first call
+  // counts.
   void end(std::exception_ptr error);
   bool ended() const;
-  // Null: well, or not yet.
+  // Returns null if the collective has succeeded, or has not ended.
   std::exception_ptr error() const;
-  // False: not by then.
+  // Returns false if the collective has not ended by `until`.
   bool await(TimePoint until);
-  // After the end: the future is done when this returns.
+  // Waits, after the end, until the future is completed. Returns early if
+  // earlier callbacks run long.
   void awaitFuture();
-  // Completed on a thread of callbacks, with the value of Gloo's, or else with
-  // an empty list.
+  // Returns a future with the value of Gloo's future or else an empty list,
+  // completed by a callback thread, or at once if the collective has ended.
   c10::intrusive_ptr<c10::ivalue::Future> future();
-  // Gloo's future.
+  // Makes `inner`, Gloo's future, the source of the value.
   void follow(c10::intrusive_ptr<c10::ivalue::Future> inner);
-  // The value of Gloo's future; null: there is none, or not yet.
+  // Returns the value of Gloo's future, or none if the future is missing,
+  // pending or failed.
   std::optional<c10::IValue> value() const;
 
  private:
@@ -39,19 +43,20 @@ class CollectiveEnd {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_:
+  // mutex_ guards all members below.
   bool ended_ = false;
   std::exception_ptr error_;
-  uint64_t ticket_ = 0; // 0: nothing was posted
+  uint64_t ticket_ = 0; // 0: no completion was posted
   c10::intrusive_ptr<c10::ivalue::Future> future_, inner_;
 };
 
-// A group's collectives that Gloo has not ended. Any thread.
+// Collectives of a group that Gloo has not ended. Any thread.
 class LiveCollectives {
  public:
   void add(std::weak_ptr<CollectiveEnd> end);
-  // Gloo has ended this one. Its caller hears of it last, since it may drop the
-  // group at once, whose Gloo is only kept while any is busy.
+  // Notes the end of Gloo's work. The count falls before the caller learns of
+  // the end, because the caller may drop the group at once, and a group with a
+  // live collective leaks Gloo's backend.
   void over(CollectiveEnd& end, std::exception_ptr error) {
     count_.fetch_sub(1);
     end.end(std::move(error));
@@ -59,7 +64,7 @@ class LiveCollectives {
   bool busy() const {
     return count_.load() != 0;
   }
-  // All end with this, for their callers.
+  // Ends all collectives with `why` for the callers. Gloo's works go on.
   void endAll(const Status& why);
 
  private:
@@ -68,31 +73,34 @@ class LiveCollectives {
   std::vector<std::weak_ptr<CollectiveEnd>> ends_; // guarded by mutex_
 };
 
-// A collective of CPU tensors, which promises what sends and receives do: a
-// waiting main thread runs the handlers of signals, an abort ends it at once,
-// and time-outs and texts are ours. Gloo's own work knows none of that, and
-// there is none before the group's first collective has met the other ranks.
+// Work of a collective of CPU tensors, with the promises of sends and receives:
+// a waiting main thread runs the handlers of signals, an abort takes effect at
+// once, and time-outs and texts are dlslime's. Gloo's own work keeps none of
+// these promises, and does not exist before the group's first collective has
+// met all ranks.
 class CollectiveWork final : public c10d::Work {
  public:
   struct Setup {
     std::shared_ptr<GroupHandle> handle;
     std::shared_ptr<LiveCollectives> live;
-    std::weak_ptr<Collectives> collectives; // a kept work keeps no Gloo group
+    std::weak_ptr<Collectives> collectives; // a kept work must not keep Gloo
     c10d::OpType type;
-    uint64_t sequence; // among the group's collectives
+    uint64_t sequence; // number within the group
     std::chrono::milliseconds limit;
   };
   explicit CollectiveWork(Setup setup);
 
-  // Has `call` begin Gloo's work, in what is left of the time; or ends with the
-  // problem. See Collectives::Begin.
+  // Begins Gloo's work. `left` is the rest of the time-out; none means the full
+  // time-out.
   using Call = std::function<c10::intrusive_ptr<c10d::Work>(
       std::optional<std::chrono::milliseconds> left)>;
+  // Begins Gloo's work by `call`, or ends with `problem` if not null. Returns
+  // as Collectives::Begin requires.
   bool begin(const std::exception_ptr& problem, const Call& call);
-  // Ends one that still waits for its turn when its time is over: asked again
-  // and again, since its caller may look at nothing but its future.
+  // Times out a collective waiting for its turn. Called again and again,
+  // because a caller may look only at the future.
   void endIfLate();
-  // What Gloo has thrown at the call; null: nothing so far.
+  // Returns the exception thrown by Gloo at the call, or null.
   std::exception_ptr refusal() const;
 
   bool isCompleted() override {
@@ -103,14 +111,16 @@ class CollectiveWork final : public c10d::Work {
     return end_->ended() && !end_->error();
   }
   std::exception_ptr exception() const override;
-  // As Gloo's: of what has ended well, and has no list of lists.
+  // Returns tensors as Gloo's result() does. Throws if the collective has
+  // failed or not ended, or if the value is a list of lists.
   std::vector<at::Tensor> result() override;
   void synchronize() override {}
   void blockCurrentStream() override {
     wait(kNoTimeout);
   }
-  // kNoTimeout: until Gloo's own, which is that of the collective. One that is
-  // late goes on, and may be waited for again.
+  // With kNoTimeout, waits until the collective ends or times out. With a
+  // time-out of the caller's, a late collective goes on, and the caller may
+  // wait again.
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
@@ -123,7 +133,8 @@ class CollectiveWork final : public c10d::Work {
  private:
   using InnerPtr = c10::intrusive_ptr<c10d::Work>;
 
-  // Gloo's work is not kept: it would keep Gloo's sockets and threads.
+  // Takes the end from Gloo's work, but does not keep the work: a work keeps
+  // Gloo's sockets and threads.
   void follow(const InnerPtr& inner) const;
   void awaitEnd(const InnerPtr& inner) const;
   std::string describe() const;
@@ -135,9 +146,9 @@ class CollectiveWork final : public c10d::Work {
   const TimePoint deadline_;
   const std::shared_ptr<CollectiveEnd> end_ = std::make_shared<CollectiveEnd>();
   mutable std::mutex mutex_;
-  // Guarded by mutex_:
+  // mutex_ guards both members below.
   std::exception_ptr refusal_;
-  bool decided_ = false; // begun, or never to be
+  bool decided_ = false; // has begun, or never will
 };
 
 } // namespace dlslime

@@ -15,13 +15,14 @@ namespace dlslime {
 
 namespace {
 
-// Tags of stores' messages, by the type of device, which no user's tag can be.
+// First tag of the stores' messages, before the device type is added. Tags of
+// users are below 2^31.
 constexpr uint32_t kStoreTag = 0x80000000;
 constexpr size_t kNonceBytes = 16;
 constexpr milliseconds kSignalsEvery{200};
-constexpr milliseconds kLag{300}; // in which the store itself tells more
+constexpr milliseconds kLag{300}; // the store's own error comes first
 
-// A number that rank 0 draws.
+// Returns a random number, drawn by rank 0 for all ranks.
 std::string agreeNonce(MessageStore& store, int rank) {
   if (rank == 0) {
     store.set("nonce", hex(randomBytes(kNonceBytes)));
@@ -35,7 +36,8 @@ std::string nameOf(c10::DeviceType device) {
 
 } // namespace
 
-// Throws where no collective can begin any more.
+// Returns the set-up of a device type, with mutex_ held. Throws if no
+// collective can begin any more.
 Collectives::Setup& Collectives::usableLocked(c10::DeviceType device) {
   TORCH_CHECK_WITH(
       DistBackendError,
@@ -70,7 +72,7 @@ void Collectives::begin(
           },
           std::move(whileWaiting)}));
       if (setup.waiting.size() > 1) {
-        return; // there is a thread
+        return; // a thread is running
       }
     }
   }
@@ -84,7 +86,7 @@ void Collectives::begin(
   };
   try {
     std::thread(work).detach();
-  } catch (const std::system_error&) { // there can be no more threads
+  } catch (const std::system_error&) { // no thread can be started
     auto here = work;
     here();
   }
@@ -115,7 +117,8 @@ Collectives::BackendPtr Collectives::await(
   return result.get();
 }
 
-// On a thread of its own.
+// Makes the backend if missing, then begins the waiting collectives. Runs on a
+// separate thread.
 void Collectives::run(c10::DeviceType device, std::chrono::milliseconds limit) {
   std::exception_ptr problem;
   try {
@@ -137,7 +140,8 @@ void Collectives::beginAll(c10::DeviceType device, std::exception_ptr problem) {
   std::unique_lock<std::mutex> lock(mutex_);
   auto& setup = setups_[device];
   while (!setup.waiting.empty()) {
-    // It stays there meanwhile, so that none overtakes it.
+    // The emptied entry stays in the queue meanwhile, so that no later
+    // collective overtakes the present one.
     auto next = std::move(setup.waiting.front());
     const auto backend = setup.backend;
     lock.unlock();
@@ -192,7 +196,8 @@ Collectives::BackendPtr Collectives::make(
     return backend;
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    if (!pythonEnds()) { // which nobody hears of but by the process's end
+    // Peers learn of the interpreter's end only from the end of the process.
+    if (!pythonEnds()) {
       store->fail(text.substr(0, text.find('\n')));
     }
     std::rethrow_exception(fail(device, store->problem()));
@@ -213,7 +218,7 @@ void Collectives::adopt(c10::DeviceType device, const BackendPtr& backend) {
   }
 }
 
-// Returns what is to be told to those that wait.
+// Records the failure, and returns the error for the waiting collectives.
 std::exception_ptr Collectives::fail(
     c10::DeviceType device,
     const std::string& why) {

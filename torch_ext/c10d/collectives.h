@@ -14,58 +14,60 @@
 
 namespace dlslime {
 
-// Makes torch's own backend for collectives on "cpu" or "cuda" tensors; every
-// rank of the group does so in the same collective. `store` is among these
-// ranks alone, and ends once all have made theirs. What uses the group's store,
-// whose keys outlive jobs, uses keys under `nonce`, the same on all ranks of
-// this life.
+// Makes torch's own backend for collectives of "cpu" or "cuda" tensors, on
+// every rank in the same collective. `store` serves only the ranks of the
+// group, and ends once all ranks have made the backend. Keys in the group's
+// store, which outlive jobs, are prefixed with `nonce`, equal on all ranks of
+// an incarnation.
 using MakeCollectives = std::function<c10::intrusive_ptr<c10d::Backend>(
     const std::string& device,
     const std::string& nonce,
     const c10::intrusive_ptr<c10d::Store>& store,
     std::chrono::milliseconds limit)>;
 
-// The backends that carry a group's collectives: Gloo for CPU tensors, NCCL
-// for CUDA ones. Made at the first collective, never before: most groups that
-// frameworks create never see one, and a Gloo group is a mesh of sockets. That
-// waits for the other ranks, so it goes on behind the caller, and what is
-// called meanwhile begins afterwards, in its order.
+// Backends that carry a group's collectives: Gloo for CPU tensors, NCCL for
+// CUDA tensors. A backend is made at the first collective: most groups of
+// frameworks never run a collective, and a Gloo group is a mesh of sockets.
+// Making a backend waits for all ranks, so a background thread makes it, and
+// collectives called meanwhile begin afterwards, in the order of the calls.
 class Collectives : public std::enable_shared_from_this<Collectives> {
  public:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
-  // Begins one collective, or is told why none can be begun. Must not throw.
-  // False: it was given up before its turn, so that the ranks would no more
-  // agree about the next one.
+  // Begins a collective, or takes the `problem` that prevents a begin. Must not
+  // throw. Returns false if the collective was given up before its turn, after
+  // which the ranks would disagree about the next collective.
   using Begin =
       std::function<bool(const BackendPtr&, const std::exception_ptr& problem)>;
-  // Called at least every fifth of a second while the other ranks are awaited;
-  // not while Gloo connects to them. Must not throw.
+  // Called at least every 200 ms while waiting for the ranks of the group, but
+  // not while Gloo connects. Must not throw.
   using WhileWaiting = std::function<void()>;
 
   Collectives(std::shared_ptr<GroupHandle> handle, MakeCollectives make)
       : handle_(std::move(handle)), make_(std::move(make)) {}
 
-  // Calls `begin` now where that is possible, else later on a thread of its
-  // own. Any thread. `limit` is for all ranks to come. Throws DistBackendError
-  // where they have not come: some may have made theirs.
+  // Calls `begin` at once if the backend is ready, else later on a separate
+  // thread. `limit` is for all ranks to come. Throws DistBackendError after
+  // close(), and after a failed set-up, because some ranks may have made the
+  // backend. Any thread.
   void begin(
       c10::DeviceType device,
       std::chrono::milliseconds limit,
       Begin begin,
       WhileWaiting whileWaiting);
-  // The same at once, for a stream's collectives: waits for the other ranks,
-  // heeding signals.
+  // Returns the backend for collectives in a stream, after waiting for all
+  // ranks. Runs handlers of signals meanwhile.
   BackendPtr await(c10::DeviceType device, std::chrono::milliseconds limit);
-  // Why one that has waited so long for its turn has not begun.
+  // Says why a collective has waited for `limit` without beginning.
   std::string describeLate(
       c10::DeviceType device,
       std::chrono::milliseconds limit);
-  // What exists already.
+  // Returns the backends made so far.
   std::vector<BackendPtr> made();
   void setNames(const std::string& uid, const std::string& description);
-  // New ones are refused from here on.
+  // Refuses collectives from now on.
   void close();
-  // They stay to the process's end, with their threads.
+  // Keeps Gloo's backend, and all backends made later, with their threads until
+  // the process ends.
   void leak();
 
  private:
@@ -73,12 +75,13 @@ class Collectives : public std::enable_shared_from_this<Collectives> {
     Begin begin;
     WhileWaiting whileWaiting;
   };
-  // Of one type of device.
+  // State for a type of device.
   struct Setup {
     BackendPtr backend;
-    c10::intrusive_ptr<MessageStore> store; // while it is made
+    c10::intrusive_ptr<MessageStore> store; // while the backend is made
     std::string failure;
-    // In turn, on a thread that lives until there are none.
+    // Collectives waiting for their turn, begun in order by a thread that ends
+    // when the queue is empty.
     std::deque<std::shared_ptr<Waiting>> waiting; // null: being begun
   };
 
@@ -97,7 +100,7 @@ class Collectives : public std::enable_shared_from_this<Collectives> {
   const std::shared_ptr<GroupHandle> handle_;
   const MakeCollectives make_;
   std::mutex mutex_;
-  // Guarded by mutex_:
+  // mutex_ guards all members below.
   std::map<c10::DeviceType, Setup> setups_;
   std::string uid_, description_;
   bool closed_ = false;

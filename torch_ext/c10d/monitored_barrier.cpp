@@ -109,8 +109,9 @@ void MonitoredBarrier::send(
           std::make_shared<Bytes>(writer.take())));
 }
 
-// What the peer's message of this barrier says; earlier ones are of barriers
-// that have failed here. Throws Error: none comes.
+// Returns the text in the peer's message of barrier `number`. Skips messages of
+// earlier barriers, which have failed on this rank. Throws Error if no message
+// comes.
 std::string
 MonitoredBarrier::receive(int peer, uint64_t number, TimePoint deadline) {
   auto& engine = *handle_->engine;
@@ -130,7 +131,7 @@ MonitoredBarrier::receive(int peer, uint64_t number, TimePoint deadline) {
       if (!waitHeedingSignals(engine, *operation, untilThen(deadline))) {
         giveUp("nothing has come in time");
       }
-    } catch (...) { // what a handler of a signal has raised
+    } catch (...) { // raised by a handler of a signal
       giveUp("its wait was interrupted");
       throw;
     }

@@ -7,16 +7,16 @@
 
 namespace dlslime {
 
-// torch's monitored barrier: rank 0 hears of every rank, and tells which have
-// not come in time. By messages, so that it needs nothing that a collective
-// before it would have made. Any thread.
+// torch's monitored barrier: rank 0 hears from every rank, and names the ranks
+// that are late. Uses only messages, so that no earlier collective is needed.
+// Any thread.
 class MonitoredBarrier {
  public:
   explicit MonitoredBarrier(std::shared_ptr<GroupHandle> handle)
       : handle_(std::move(handle)) {}
 
-  // Throws DistBackendError, with Gloo's texts and the cause: on rank 0, of the
-  // first rank that has not come within `limit`, or of all of them.
+  // Throws DistBackendError with Gloo's texts and the cause. Rank 0 names the
+  // first rank missing after `limit`, or with `waitAllRanks` all missing ranks.
   void run(std::chrono::milliseconds limit, bool waitAllRanks);
 
  private:
@@ -30,8 +30,8 @@ class MonitoredBarrier {
   std::string receive(int peer, uint64_t number, TimePoint deadline);
 
   const std::shared_ptr<GroupHandle> handle_;
-  // So many were run: messages of earlier ones, which failed, are not taken for
-  // those of a later one.
+  // Number of barriers run. Messages carry the number, so that messages of an
+  // earlier, failed barrier are skipped.
   std::atomic<uint64_t> count_{0};
 };
 

@@ -8,7 +8,7 @@
 namespace dlslime {
 
 namespace {
-// What can't be a list of ranks in a merge.
+// Stands for the list of ranks in a merge: no rank is -1.
 const std::vector<int> kOfSeveralParents{-1};
 } // namespace
 
@@ -49,7 +49,7 @@ c10::intrusive_ptr<c10d::Backend> Splits::merge(
   return makeOnce(store, kOfSeveralParents, rank, size, options);
 }
 
-// Not under the lock: it waits for Python.
+// Calls make_() without the lock, because make_() waits for Python.
 c10::intrusive_ptr<c10d::Backend> Splits::makeOnce(
     const c10::intrusive_ptr<c10d::Store>& store,
     const std::vector<int>& ranks,
@@ -64,8 +64,8 @@ c10::intrusive_ptr<c10d::Backend> Splits::makeOnce(
         return known;
       }
     }
-    // Ranks that merge may have been merged before, or not: theirs is a store
-    // of its own.
+    // Merges are not numbered, because ranks may differ in how often they have
+    // merged: torch gives each merge a separate store.
     number = ranks == kOfSeveralParents ? 0 : counts_[ranks]++;
   }
   std::string prefix = "dlslime/split/" + std::to_string(number);

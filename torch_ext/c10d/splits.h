@@ -11,8 +11,9 @@
 
 namespace dlslime {
 
-// Makes the backend of a group that comes from another one: with the prefix of
-// its keys in the store, this process's rank in it, and its size.
+// Makes the backend of a group that was split off or merged. The arguments are
+// the store, the prefix of the group's keys in the store, this process's rank
+// in the group, the group's size, and the options.
 using MakeChild = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>&,
     const std::string&,
@@ -20,16 +21,17 @@ using MakeChild = std::function<c10::intrusive_ptr<c10d::Backend>(
     int,
     const c10::intrusive_ptr<BackendOptions>&)>;
 
-// The groups that torch splits off one, or merges it into. All ranks of a new
-// group do so in the same order. Any thread.
+// Groups that torch splits off a group, or merges a group into. All ranks of a
+// new group take part, in the same order. Any thread.
 class Splits {
  public:
   Splits(int rank, int size, MakeChild make)
       : rank_(rank), size_(size), make_(std::move(make)) {}
 
-  // `ranks` are of the parent, in the order of the new ones; null: this process
-  // is none of them. torch asks once for each kind of device, with the same
-  // store. Throws ValueError.
+  // Splits off the parent's `ranks`, in the order of the new ranks. Returns
+  // null if this process is not among the ranks. torch asks once for each kind
+  // of device, with the same store, and gets a single backend. Throws
+  // ValueError.
   c10::intrusive_ptr<c10d::Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store,
       const std::vector<int>& ranks,
@@ -51,7 +53,8 @@ class Splits {
   const int rank_, size_;
   const MakeChild make_;
   std::mutex mutex_;
-  // Guarded by mutex_: how many there were of these ranks, and the last one.
+  // mutex_ guards the members below: the number of splits by list of ranks, and
+  // the last backend made.
   std::map<std::vector<int>, int> counts_;
   c10::intrusive_ptr<c10d::Store> lastStore_;
   c10::weak_intrusive_ptr<c10d::Backend> last_{

@@ -11,7 +11,7 @@ namespace dlslime {
 namespace {
 
 constexpr int kTag = 0;
-// For the other end to come.
+// Limit for both ends to come.
 constexpr milliseconds kSetupTime{60000};
 
 at::Tensor asTensor(const std::byte* data, size_t size) {
@@ -25,7 +25,8 @@ at::Tensor asTensor(const std::byte* data, size_t size) {
 
 } // namespace
 
-// Of what Gloo needs: this would show late, and at one end.
+// Checks the network interfaces for Gloo early: an error would otherwise come
+// late, and at a single end.
 void TorchCarrierSource::require() {
   if (!interfaces_.empty()) {
     requiredAddresses(interfaces_, setting_);
@@ -59,7 +60,7 @@ void TorchCarrier::run(
   const std::lock_guard<std::mutex> guard(mutex_);
   slot.reset();
   if (aborted_) {
-    throwAborted(); // Gloo's wait returns quietly when aborted
+    throwAborted(); // Gloo's aborted wait() returns quietly
   }
 }
 
@@ -81,7 +82,7 @@ void TorchCarrier::abort() noexcept {
       try {
         work->abort();
       } catch (const std::exception&) {
-        // It has ended by itself.
+        // The work has ended already.
       }
     }
   }

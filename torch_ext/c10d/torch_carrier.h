@@ -10,8 +10,8 @@
 
 namespace dlslime {
 
-// Makes a two-rank Gloo group over a store of its own, as rank `end` of it;
-// blocks until the other end has come, at most for `limit`.
+// Makes a Gloo group of two ranks over a separate store, as rank `end`. Blocks
+// until both ends have come, at most for `limit`.
 using MakePairGroup = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>& store,
     int end,
@@ -32,7 +32,7 @@ class TorchCarrierSource final : public gloo::CarrierSource {
   const std::string interfaces_, setting_;
 };
 
-// Carries bytes as tensors through that group.
+// Carries bytes as tensors through a Gloo group of two.
 class TorchCarrier final : public gloo::Carrier {
  public:
   TorchCarrier(c10::intrusive_ptr<c10d::Backend> group, int peer)
@@ -50,7 +50,7 @@ class TorchCarrier final : public gloo::Carrier {
   const c10::intrusive_ptr<c10d::Backend> group_;
   const int peer_;
   std::mutex mutex_;
-  // Guarded by mutex_:
+  // mutex_ guards all members below.
   bool aborted_ = false;
   c10::intrusive_ptr<c10d::Work> sending_, receiving_;
 };

@@ -42,7 +42,8 @@ P2PWork::P2PWork(
       handle_(std::move(handle)),
       operation_(std::move(operation)),
       tensors_(std::move(tensors)) {
-  // Set by the base class if a profiler listens: it wants to know the end.
+  // The base class sets the callback if a profiler listens and wants to know
+  // the end.
   if (recordFunctionEndCallback_) {
     operation_->onDone([end = recordFunctionEndCallback_] { end(); });
     recordFunctionEndCallback_ = nullptr;
@@ -53,7 +54,7 @@ bool P2PWork::isCompleted() {
   if (operation_->done()) {
     return true;
   }
-  // Looks for news as well, so that polling alone is enough to make progress.
+  // Looks for news, because polling alone must be enough to make progress.
   const StaysWhenPythonEnds stays;
   checkedCall(refuseInForkedChild);
   handle_->engine->poke(operation_.get());
@@ -75,7 +76,7 @@ int P2PWork::sourceRank() const {
       operation_->kind() == Operation::Kind::kReceive,
       "dlslime: only a receive has a source rank");
   if (operation_->ofDevice() && operation_->peer() == Operation::kAnySource) {
-    // Nobody has waited for it yet but a stream.
+    // Only a stream has waited so far, so the caller waits now.
     checkedCall(
         [&] { waitOrTakeBack(*handle_, operation_, handle_->timeout.load()); });
   }

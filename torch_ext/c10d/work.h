@@ -10,11 +10,11 @@
 
 namespace dlslime {
 
-// One send or receive, as torch sees it. Waiting any number of times, from
-// any threads, is fine; so is never waiting, or dropping it.
+// Work of a single send or receive. Any number of threads may wait, any number
+// of times; a work may also be dropped without a wait.
 class P2PWork final : public c10d::Work {
  public:
-  // `tensors` is what result() returns.
+  // result() of a receive returns `tensors`.
   P2PWork(
       std::shared_ptr<GroupHandle> handle,
       OperationPtr operation,
@@ -25,26 +25,28 @@ class P2PWork final : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
-  // From any source, of CUDA tensors: blocks until it is known.
+  // Blocks until the source is known, for a receive of CUDA tensors from any
+  // source.
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
-  // Of CUDA tensors as wait(); CPU tensors have no stream.
+  // Same as wait() for CUDA tensors. Does nothing for CPU tensors, which have
+  // no stream.
   void synchronize() override;
   void blockCurrentStream() override {
     wait(kNoTimeout);
   }
   // kNoTimeout means the group's time-out. A wait that times out takes the
-  // operation back: when it throws, the memory is the caller's again, and the
-  // pair works on. Of CUDA tensors the current stream waits, and not the
-  // caller: what goes wrong later is logged, and raised when it is asked again.
+  // operation back: when the call throws, the memory is the caller's again, and
+  // the pair works on. For CUDA tensors the current stream waits instead of the
+  // caller; a later failure is logged, and raised by the next call.
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override;
-  // What is hung on it runs on a thread of its own, one after the other.
+  // Callbacks of the future run on a separate thread, one after the other.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
-  // So that whoever asks the future after wait() finds it done, unless
-  // another's callback takes its time.
+  // Makes sure that the future is completed when wait() returns, unless an
+  // earlier callback runs long.
   void awaitFuture();
 
   const std::shared_ptr<GroupHandle> handle_;
@@ -52,7 +54,7 @@ class P2PWork final : public c10d::Work {
   const std::vector<at::Tensor> tensors_;
   std::mutex futureMutex_;
   std::shared_ptr<WorkFuture> future_; // guarded by futureMutex_
-  std::atomic<bool> hasFuture_{false}; // so that wait() takes no lock
+  std::atomic<bool> hasFuture_{false}; // lets wait() take no lock
 };
 
 } // namespace dlslime

@@ -28,10 +28,11 @@ std::shared_ptr<WorkFuture> WorkFuture::of(
     std::vector<at::Tensor> tensors) {
   std::shared_ptr<WorkFuture> made(new WorkFuture(std::move(tensors)));
   if (operation->done()) {
-    made->fulfil(*operation); // nothing hangs on it yet
+    made->fulfil(*operation); // no callbacks are attached yet
     return made;
   }
-  // The operation is alive while it calls back, and would keep itself.
+  // The callback gets a raw pointer: the operation is alive while calling back,
+  // and a shared pointer would be a cycle.
   operation->onDone([made, raw = operation.get()] { made->post(*raw); });
   return made;
 }
@@ -56,11 +57,11 @@ void WorkFuture::fulfil(const Operation& operation) const {
 }
 
 void WorkFuture::await(Operation& operation) {
-  if (future_->completed() || inForkedChild() || // without that thread
+  if (future_->completed() || inForkedChild() || // without a callback thread
       !CallbackThread::instance().awaitTurn(post(operation))) {
     return;
   }
-  // It comes before what hangs on it.
+  // fulfil() completes the future before callbacks run, so yielding is enough.
   while (!future_->completed() && !pythonEnds()) {
     std::this_thread::yield();
   }

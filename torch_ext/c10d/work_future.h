@@ -11,11 +11,11 @@
 
 namespace dlslime {
 
-// The torch error that a status that is not ok becomes.
+// Converts a failed status to torch's DistBackendError.
 std::exception_ptr makeException(const Status& status);
 
-// The future of one operation. What users hang on it runs on the callbacks'
-// thread, which fulfils it.
+// Future of an operation, completed by the callback thread. Callbacks of users
+// run on the callback thread, too.
 class WorkFuture : public std::enable_shared_from_this<WorkFuture> {
  public:
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
@@ -27,8 +27,8 @@ class WorkFuture : public std::enable_shared_from_this<WorkFuture> {
   const FuturePtr& future() const {
     return future_;
   }
-  // Once the operation is done: returns when the future is, too, or when a
-  // callback of another one takes its time.
+  // Waits, once the operation is done, until the future is completed. Returns
+  // early if earlier callbacks run long.
   void await(Operation& operation);
 
  private:
@@ -39,7 +39,7 @@ class WorkFuture : public std::enable_shared_from_this<WorkFuture> {
   const std::vector<at::Tensor> tensors_;
   const FuturePtr future_;
   std::mutex mutex_;
-  uint64_t ticket_ = 0; // guarded by mutex_; 0: it is not posted
+  uint64_t ticket_ = 0; // guarded by mutex_; 0: not posted
 };
 
 } // namespace dlslime

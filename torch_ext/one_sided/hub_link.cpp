@@ -38,7 +38,7 @@ HubLink::~HubLink() {
 
 std::vector<std::shared_ptr<GuestLink>> HubLink::accept() {
   refuseInForkedChild();
-  hub_->engine()->poke(); // so that polling alone makes progress
+  hub_->engine()->poke(); // polling alone must make progress
   std::vector<std::shared_ptr<GuestLink>> acceptQueue;
   for (auto& group : hub_->accept()) {
     const auto shared = std::make_shared<GroupHandle>();

@@ -8,8 +8,8 @@
 
 namespace dlslime {
 
-// A peer that has come to a hub. It stays until one of the two leaves, also
-// where nobody holds this any more; then the hub's end ends it, too.
+// Link to a peer that has connected to a hub. If the link is dropped without
+// close(), the peer stays until the peer or the hub leaves.
 class GuestLink final : public PeerLink {
  public:
   explicit GuestLink(std::shared_ptr<GroupHandle> handle)
@@ -21,7 +21,7 @@ class GuestLink final : public PeerLink {
   std::atomic<bool> closed_{false};
 };
 
-// See Hub. Any thread.
+// Wraps a Hub for Python. Any thread.
 class HubLink {
  public:
   explicit HubLink(const Endpoint::Options& options);
@@ -32,7 +32,7 @@ class HubLink {
   const Bytes& address() const {
     return hub_->address();
   }
-  // Who has come since the last call.
+  // Returns the peers that have connected since the last call.
   std::vector<std::shared_ptr<GuestLink>> accept();
   void close() {
     hub_->leave();

@@ -61,7 +61,8 @@ at::Tensor tensorOf(const py::handle& value) {
   return THPVariable_Unpack(value.ptr());
 }
 
-// As int64, on the CPU; of so many dimensions.
+// Converts to int64. Raises ValueError unless the tensor has integers, on the
+// CPU, and the given number of dimensions.
 at::Tensor integers(const at::Tensor& tensor, int64_t dimensions) {
   const auto type = tensor.scalar_type();
   const bool dense =
@@ -138,7 +139,8 @@ void PartSpec::build(bool write, std::vector<Transfer::Part>& parts) const {
   }
 }
 
-// (offsets, offsets, lengths) or (index, index, page bytes).
+// Reads (local offsets, remote offsets, lengths) or (local pages, remote pages,
+// bytes of a page).
 void PartSpec::readTuple(const py::tuple& tuple) {
   if (tuple.size() != 3) {
     raise(
@@ -162,7 +164,7 @@ void PartSpec::readTuple(const py::tuple& tuple) {
   second_ = spanOf(tensors_[1]);
 }
 
-// [N, 3]: each row is a piece.
+// Reads an [N, 3] tensor, with a piece in each row.
 void PartSpec::readRows(const at::Tensor& rows) {
   const auto numbers = integers(rows, 2);
   if (numbers.size(1) != 3) {
@@ -213,7 +215,7 @@ void PartSpec::addPages(PieceBuilder& builder) const {
   const uint64_t pages[] = {
       local_->view().size / pageBytes, remote_->size / pageBytes};
   for (size_t i = 0; i < first_.size(); ++i) {
-    // Negative ones are huge here.
+    // Negative numbers become huge, and are refused.
     if (static_cast<uint64_t>(first_[i]) >= pages[0]) {
       refusePage(first_[i], "the local " + local_->describe(), pages[0]);
     }

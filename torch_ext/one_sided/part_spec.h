@@ -11,17 +11,20 @@
 
 namespace dlslime {
 
-// Python's exceptions by what went wrong: the caller's arguments, time, or the
-// peer and the way to it.
+// Raises the Python exception for an error: ValueError for bad arguments,
+// TimeoutError for a time-out, else DistBackendError for the peer and the
+// connection.
 [[noreturn]] void raise(const Status& status);
 
-// What a caller has given, named in a few words: a whole list, or a handle that
-// gives access to memory, does not belong into a text.
+// Names the type of a value given by the caller. The value itself does not
+// belong into a text: a list may be long, and a handle gives access to memory.
 std::string kindOf(const pybind11::handle& value);
-// Raises TypeError if it is of another kind, and ValueError if it is too large.
+// Raises TypeError unless the value is an integer, and ValueError if the
+// integer does not fit into 64 bits.
 int64_t integerOf(const pybind11::handle& value, const char* what);
 
-// One of our own objects that Python gives back; raises TypeError.
+// Returns the C++ object of class T behind a Python value. Raises TypeError for
+// any other class.
 template <typename T>
 const T& argument(const pybind11::handle& value, const char* what) {
   if (!pybind11::isinstance<T>(value)) {
@@ -31,7 +34,7 @@ const T& argument(const pybind11::handle& value, const char* what) {
   return pybind11::cast<const T&>(value);
 }
 
-// A region, and the engine that has it.
+// A region, and the engine that has registered the memory.
 struct PyRegion {
   std::shared_ptr<Engine> engine;
   RegionPtr region;
@@ -41,17 +44,18 @@ struct PyRemote {
   RemotePtr handle;
 };
 
-// The pieces of one part, as Python gives them. Those given as arrays are read
-// without the GIL.
+// Pieces of a part of a transfer, as given by Python. Pieces given as arrays
+// are read without the GIL.
 class PartSpec {
  public:
-  // Raises ValueError, or TypeError: they are not a region of ours, a region of
-  // a peer and pieces.
+  // Raises TypeError or ValueError unless the arguments are a Region, a
+  // RemoteRegion and pieces.
   PartSpec(
       const pybind11::handle& local,
       const pybind11::handle& remote,
       const pybind11::handle& pieces);
-  // May be called without the GIL. Throws Error.
+  // Appends the part to `parts`, unless empty. May be called without the GIL.
+  // Throws Error.
   void build(bool write, std::vector<Transfer::Part>& parts) const;
 
  private:

@@ -6,7 +6,8 @@
 namespace dlslime {
 
 namespace {
-// The one GPU whose memory here is read or written, or kProcessor.
+// Returns the GPU with the transfer's local memory, or kProcessor. Throws Error
+// for local memory of two GPUs.
 int deviceOf(const Transfer::Parts& parts) {
   int found = MemoryView::kProcessor;
   for (const auto& part : parts) {
@@ -28,8 +29,8 @@ int deviceOf(const Transfer::Parts& parts) {
 }
 } // namespace
 
-// `shared` is handle(): asked for first, since endpoints know their peer from
-// then on.
+// `shared` is the result of handle(), called first because an endpoint knows
+// the peer only afterwards.
 Pending PeerLink::post(
     const std::shared_ptr<GroupHandle>& shared,
     const OperationPtr& operation,

@@ -10,18 +10,18 @@
 
 namespace dlslime {
 
-// One peer, by a process group or by an endpoint, for what torch's interface
-// does not have. Any thread.
+// Link to a peer, of a process group or an endpoint, for operations outside of
+// torch's interface. Any thread.
 class PeerLink {
  public:
   PeerLink(std::shared_ptr<GroupHandle> handle, int peer)
       : handle_(std::move(handle)), peer_(peer) {}
-  // For endpoints, before they are connected.
+  // For endpoints, which have no handle before they are connected.
   PeerLink() = default;
   virtual ~PeerLink() = default;
 
-  // Starts a read or write; `note` follows it under a note tag, if there is
-  // one.
+  // Starts a read or write. If `note` is not null, the peer gets the note under
+  // `noteTag` afterwards.
   Pending transfer(
       bool write,
       std::shared_ptr<const Transfer::Parts> parts,
@@ -29,7 +29,8 @@ class PeerLink {
       const std::shared_ptr<Bytes>& note) const;
   Pending send(const at::Tensor& tensor, uint32_t tag) const;
   Pending receive(const at::Tensor& tensor, uint32_t tag) const;
-  // Short bytes, apart from tensors and their tags.
+  // sendNote() and receiveNote() carry short bytes, separate from tensors and
+  // their tags.
   Pending sendNote(uint32_t noteTag, std::shared_ptr<Bytes> bytes) const;
   Pending receiveNote(uint32_t noteTag, size_t capacity) const;
   PeerReport explain() const;
@@ -53,7 +54,7 @@ class PeerLink {
   const int peer_ = 0;
 };
 
-// The same with a peer that has exchanged addresses with us.
+// Link of an endpoint, connected by exchanging addresses with the peer.
 class EndpointLink final : public PeerLink {
  public:
   explicit EndpointLink(const Endpoint::Options& options);
@@ -74,8 +75,8 @@ class EndpointLink final : public PeerLink {
   std::shared_ptr<Endpoint> endpoint_;
   const milliseconds timeout_;
   mutable std::mutex mutex_;
-  // Guarded by mutex_:
-  std::shared_ptr<GroupHandle> handle_; // once connected
+  // mutex_ guards both members below.
+  std::shared_ptr<GroupHandle> handle_; // null until connected
   bool closed_ = false;
 };
 

@@ -22,7 +22,7 @@ void Notifier::push(uint64_t number) {
     first = ended_.empty();
     ended_.push_back(number);
   }
-  if (first) { // else the loop is about to look
+  if (first) { // otherwise the loop was told already
     const uint64_t one = 1;
     [[maybe_unused]] const auto put = write(event_.get(), &one, sizeof(one));
   }

@@ -12,8 +12,8 @@
 
 namespace dlslime {
 
-// Tells one event loop of what has ended: a descriptor to watch, and the
-// numbers under which watch() was asked. Any thread.
+// Tells an event loop which operations have ended, by a descriptor to watch and
+// the numbers given to watch(). Any thread.
 class Notifier {
  public:
   Notifier();
@@ -29,8 +29,8 @@ class Notifier {
   std::vector<uint64_t> ended_; // guarded by mutex_
 };
 
-// Something that was posted past torch's interface, as Python sees it. Any
-// number of threads may wait for it, or nobody.
+// An operation posted outside of torch's interface, as Python sees it. Any
+// number of threads may wait, or none.
 class Pending {
  public:
   Pending(
@@ -41,24 +41,24 @@ class Pending {
         operation_(std::move(operation)),
         bytes_(std::move(bytes)) {}
 
-  // Looks for news as well, so that polling alone is enough to make progress.
+  // Looks for news, because polling alone must be enough to make progress.
   bool done() const;
-  // See waitOrTakeBack().
+  // Waits by waitOrTakeBack().
   void wait(milliseconds limit) const {
     waitOrTakeBack(*handle_, operation_, limit);
   }
-  // Keeps the calling thread's current stream back until it is over; as wait(),
-  // but for the host.
+  // Keeps the calling thread's current stream back until the operation is over;
+  // like wait(), but the host goes on.
   void holdCurrentStream() const;
   milliseconds usualLimit() const {
     return handle_->timeout.load();
   }
-  // It ends, early or well, and soon.
+  // Ends the operation soon: cancelled, or successfully if too late to cancel.
   void cancel() const;
   const Operation& operation() const {
     return *operation_;
   }
-  // What has come, of a note.
+  // Returns the content of a received note.
   ByteSpan bytes() const;
   void watch(const std::shared_ptr<Notifier>& notifier, uint64_t number) const;
 

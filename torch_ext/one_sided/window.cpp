@@ -20,16 +20,17 @@ constexpr uint32_t kExchangeTag = 0x90000000, kSignalTag = 0xa0000000;
 constexpr uint32_t kMostWindows = 0x10000000;
 constexpr size_t kMostPartBytes = 2048;
 
-// The tensor's storage is kept until the last transfer with it is over. Nobody
-// else gets it, so it is in no table; windows are of processors' memory.
+// Wraps a tensor in a region, which keeps the storage until the last transfer
+// is over. The region is in no table, because no peer gets the handle, and has
+// no accelerator, because windows are in processors' memory.
 RegionPtr sourceOf(const at::Tensor& tensor, const Region& ofWindow) {
   const auto view = bytesOf(tensor);
   RegionHandle handle;
-  handle.instance = ofWindow.handle().instance; // this process's
+  handle.instance = ofWindow.handle().instance; // of this process
   handle.address = reinterpret_cast<uint64_t>(view.data);
   handle.size = view.size;
   handle.name = "a tensor that is put";
-  if (view.mayFault) { // a file's, maybe, that a peer has mapped as well
+  if (view.mayFault) { // perhaps a file that a peer maps as well
     handle.pages = sharedPagesOf(view.data, view.size);
   }
   return std::make_shared<Region>(
@@ -41,7 +42,9 @@ RegionPtr sourceOf(const at::Tensor& tensor, const Region& ofWindow) {
 Window::~Window() {
   const WithoutGil others;
   if (region_ && !inForkedChild()) {
-    try { // whoever still writes keeps the memory alive
+    // If a peer still writes at the deadline, the region stays registered and
+    // keeps the memory alive.
+    try {
       handle_->engine->deregister(
           region_, deadlineAfter(handle_->timeout.load()));
     } catch (const Error&) {
@@ -93,7 +96,8 @@ Window::WorkPtr Window::finish(
       handle_, operation, c10d::OpType::UNKNOWN, std::move(tensors), nullptr);
   if (!asyncOp) {
     const WithoutGil others;
-    // A handler that throws would leave one signal behind that nobody counts.
+    // Python's handlers run later: an exception in the wait would leave a
+    // signal of the window uncounted.
     checkedCall(
         [&] { waitOrTakeBack(*handle_, operation, limit, Signals::kLeave); });
     if (!operation->status().ok()) {
@@ -190,7 +194,7 @@ void Window::tensor_deregister() {
         waitOrTakeBack(*handle_, put, limit, Signals::kLeave);
       }
     }
-    exchange(Bytes(1)); // nobody puts any more
+    exchange(Bytes(1)); // all ranks have stopped putting
     handle_->engine->deregister(region_, deadlineAfter(limit));
   });
   region_ = nullptr;
@@ -313,7 +317,7 @@ at::Tensor Window::map_remote_tensor(int64_t rank) {
     try {
       return part.map(pid);
     } catch (const OutdatedDescriptor&) {
-      throw; // gone, and with it the peer's window
+      throw; // the peer's window is gone
     } catch (const Error& error) {
       TORCH_CHECK_NOT_IMPLEMENTED(
           error.status().code() != ErrorCode::kUnavailable,

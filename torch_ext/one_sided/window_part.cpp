@@ -12,7 +12,8 @@ namespace {
 
 constexpr size_t kMostDimensions = 64;
 
-// Of a tensor of these sizes; none: they are no sizes.
+// Returns the bytes of a tensor with the given sizes, or none if a size is
+// negative or the product overflows.
 std::optional<uint64_t> bytesOf(
     at::ScalarType dtype,
     const std::vector<int64_t>& sizes) {

@@ -8,26 +8,26 @@
 
 namespace dlslime {
 
-// What a rank tells the others of its tensor in a window.
+// Description of a rank's tensor in a window, sent to all ranks.
 struct WindowPart {
-  // Of a contiguous tensor, which is this region.
+  // `tensor` is contiguous, and covers exactly the region.
   WindowPart(RegionHandle handle, const at::Tensor& tensor);
-  // Throws Error{kTransportFailed}: it is no such thing.
+  // Decodes a description. Throws Error if malformed.
   explicit WindowPart(ByteSpan encoded);
 
   Bytes encoded() const;
   bool mappable() const {
     return !memory.empty();
   }
-  // The tensor, as memory of this process. `pid`: of its owner, on this host.
-  // Throws Error: it can't be mapped, and why.
+  // Maps the tensor into this process. `pid` is the owner, on the same host.
+  // Throws Error with the reason if the memory cannot be mapped.
   at::Tensor map(uint32_t pid) const;
 
   RegionHandle region;
   at::ScalarType dtype;
   std::vector<int64_t> sizes;
-  Bytes memory; // SharedMemory::describe(); empty: it is in no such memory
-  uint64_t offset = 0; // there
+  Bytes memory; // SharedMemory::describe(); empty: not in shared memory
+  uint64_t offset = 0; // of the tensor in `memory`, in bytes
 };
 
 } // namespace dlslime

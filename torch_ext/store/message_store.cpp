@@ -18,14 +18,14 @@ namespace dlslime {
 
 namespace {
 
-// A value goes in messages of at most so many bytes: a receive is posted for
-// each.
+// Most bytes of a message, and the size of each posted receive. Longer values
+// go in several messages.
 constexpr size_t kMostBytes = 8 * 1024;
 constexpr milliseconds kSignalsEvery{200};
 
 } // namespace
 
-// What the store shares with the receives that are pending.
+// State shared by the store and the pending receives.
 class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(
@@ -108,7 +108,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     {
       const std::lock_guard<std::mutex> guard(mutex_);
       if (told_) {
-        return; // all others are, too
+        return; // every rank knows already
       }
     }
     note(why);
@@ -127,7 +127,6 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     return problem_;
   }
 
-  // Which ranks have not come, as far as this one knows.
   std::string lateText(milliseconds limit) {
     std::vector<std::pair<int, OperationPtr>> silent;
     {
@@ -165,8 +164,8 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     }
   }
 
-  // Posts receives for what `peer` sends until it has sent its last message.
-  // They end outside of the engine's lock, and mostly on its thread.
+  // Receives until the last message of `peer`. Receives end outside of the
+  // engine's lock, mostly on its thread.
   void listen(int peer) {
     for (bool more = true; more;) {
       auto bytes = std::make_shared<Bytes>(kMostBytes);
@@ -189,7 +188,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     }
   }
 
-  // For close(), unless it has been called.
+  // Keeps a receive for close(), or drops the receive if close() was called.
   bool keep(int peer, const OperationPtr& operation) {
     {
       const std::lock_guard<std::mutex> guard(mutex_);
@@ -209,7 +208,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
         Status(ErrorCode::kCancelled, "it is not needed any more"));
   }
 
-  // Whether more is to come from there.
+  // Returns whether more is to come from `peer`.
   bool take(int peer, const Operation& operation, const Bytes& bytes) {
     const auto& status = operation.status();
     if (!status.ok()) {
@@ -218,7 +217,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     }
     const auto whole = ByteSpan(bytes).first(operation.bytes());
     const auto message = decodeStoreMessage(whole);
-    // Others than rank 0 speak for themselves alone.
+    // Only rank 0 passes on messages of further ranks.
     if (!message || message->origin < 0 || message->origin >= size_ ||
         message->origin == rank_ || (rank_ == 0 && message->origin != peer)) {
       lost(peer, "it has sent what is no message of a store");
@@ -303,7 +302,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
       TORCH_CHECK_WITH(
           DistBackendError, problem_.empty(), "dlslime: ", problem_);
       lock.unlock();
-      handle_->engine->attend(); // whose thread then ends receives: take()
+      handle_->engine->attend(); // the engine's thread calls take()
       heedSignals();
       whileWaiting_();
       lock.lock();
@@ -322,13 +321,13 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
   const TimePoint deadline_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_:
+  // mutex_ guards all members below.
   StoreValues values_;
   std::map<int, OperationPtr> receives_; // pending, by rank
-  std::set<int> heard_; // ranks of which something has come
+  std::set<int> heard_; // ranks from which a message has come
   std::set<int> done_;
   std::string problem_;
-  bool told_ = false; // of a failure, by a rank that has told all
+  bool told_ = false; // a failure has come, known to all ranks
   bool closed_ = false;
 };
 

@@ -10,18 +10,18 @@
 
 namespace dlslime {
 
-// A store among the ranks of one group, by the group's own messages: it needs
-// no server, keeps nothing of an earlier life of the job, and knows which ranks
-// have not come. Every rank keeps every value; rank 0 passes on those of the
-// others. Made by all ranks, for one purpose (the tag), which ends by finish().
+// A store among the ranks of a group, by the group's own messages: needs no
+// server, keeps nothing of an earlier incarnation, and knows which ranks have
+// not come. Every rank keeps every value; rank 0 passes values on. All ranks
+// make the store, for a single purpose told by the tag, and end it by finish().
 // Any thread.
 class MessageStore final : public SetupStore {
  public:
   using SetupStore::set;
   using SetupStore::wait;
 
-  // `limit` is for all that is waited for until it ends. `whileWaiting` is
-  // called at least every fifth of a second, and must not throw.
+  // `limit` is for all waiting, until the store ends. `whileWaiting` is called
+  // at least every 200 ms while waiting, and must not throw.
   MessageStore(
       const std::shared_ptr<GroupHandle>& handle,
       uint32_t tag,
@@ -29,19 +29,21 @@ class MessageStore final : public SetupStore {
       std::function<void()> whileWaiting);
   ~MessageStore() override;
 
-  // Returns once all ranks have called it: nothing is asked of the store any
-  // more. Throws as get().
+  // Returns once all ranks have called finish(), when no rank needs the store
+  // any more. Throws as get() does.
   void finish();
-  // This rank gives up: the others are told why, and fail at once.
+  // Gives up: tells `why` to the other ranks, which then fail at once.
   void fail(const std::string& why);
-  // Why it can't go on: a rank has died or given up, the time is over, ...
+  // Says why the store cannot go on: a rank has died or given up, the time is
+  // over, ... Empty if the store is well.
   std::string problem() const;
-  // Which ranks have not come within `limit`, as far as this one knows.
+  // Names the ranks from which nothing has come within `limit`, as far as this
+  // rank knows.
   std::string describeLate(std::chrono::milliseconds limit) const;
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
-  // Waits for the key. Throws DistBackendError: see problem(); or what a Python
-  // handler of a signal raises.
+  // Waits for the key. Throws DistBackendError with problem(), or the exception
+  // of a Python signal handler.
   std::vector<uint8_t> get(const std::string& key) override;
   bool check(const std::vector<std::string>& keys) override;
   void wait(

@@ -16,9 +16,9 @@ namespace dlslime {
 
 namespace {
 
-// More than that is none of Gloo's addresses.
+// Largest accepted frame; Gloo's addresses are far smaller.
 constexpr uint32_t kMostFrameBytes = 1024 * 1024;
-// Of all together: Gloo's two addresses are a few hundred.
+// Limit of all entries together; Gloo's two addresses take a few hundred bytes.
 constexpr size_t kMostKeptBytes = size_t{4} << 20;
 constexpr size_t kBytesOfEntry = 128; // bookkeeping
 

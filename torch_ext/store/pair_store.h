@@ -9,23 +9,23 @@
 
 namespace dlslime {
 
-// A store between two processes, by a socket between them: for setting up a
-// group of two without the store of a larger one. One thread at a time.
+// A store between two processes, over a side socket, for setting up a group of
+// two without the store of a larger group. Used by a single thread at a time.
 class PairStore final : public SetupStore {
  public:
   using SetupStore::set;
   using SetupStore::wait;
 
-  // `limit` is for all that is waited for.
+  // `limit` is for all waiting together.
   PairStore(SideSocket socket, std::chrono::milliseconds limit);
 
-  // Returns once the other end has done the same, so that it has read all that
-  // was set here. Throws as get().
+  // Returns once both ends have called finish(), and so have read all values
+  // set. Throws as get() does.
   void finish();
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
-  // Waits for the key. Throws DistStoreError: the other end has gone, the time
-  // is over, ...
+  // Waits for the key. Throws DistStoreError if the other end has gone, or the
+  // time is over.
   std::vector<uint8_t> get(const std::string& key) override;
   bool check(const std::vector<std::string>& keys) override;
   void wait(
@@ -41,7 +41,7 @@ class PairStore final : public SetupStore {
   const TimePoint deadline_;
   Bytes received_;
   std::map<std::string, std::vector<uint8_t>> values_;
-  size_t keptBytes_ = 0; // of all that has come
+  size_t keptBytes_ = 0; // of all entries received
 };
 
 } // namespace dlslime

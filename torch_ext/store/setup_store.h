@@ -8,8 +8,8 @@
 
 namespace dlslime {
 
-// A store for the moment in which torch's backends find each other, who set
-// keys and wait for them, and no more: what would need a server is refused.
+// A store for setting up torch's backends, which only set keys and wait for
+// keys. Functions that need a server throw NotImplementedError.
 class SetupStore : public c10d::Store {
  public:
   using Store::set;
@@ -28,7 +28,8 @@ class SetupStore : public c10d::Store {
   int64_t getNumKeys() final {
     refuse("getNumKeys", "");
   }
-  // Any number of threads may use the one there is.
+  // Returns the store itself. Threads may share a MessageStore, but not a
+  // PairStore.
   c10::intrusive_ptr<Store> clone() final {
     return c10::intrusive_ptr<Store>::unsafe_reclaim_from_nonowning(this);
   }

@@ -5,7 +5,7 @@
 namespace dlslime {
 
 namespace {
-// A larger value is none that a sane peer sends.
+// Largest accepted value, in bytes. A sane peer sends less.
 constexpr uint64_t kMostValue = uint64_t{1} << 30;
 constexpr size_t kMostNamed = 16;
 } // namespace

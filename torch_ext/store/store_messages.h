@@ -10,26 +10,26 @@
 
 namespace dlslime {
 
-// What the ranks of a MessageStore send each other.
+// Message between the ranks of a MessageStore.
 struct StoreMessage {
   enum class Kind : uint32_t { kPart = 1, kDone, kFailed };
 
   Kind kind = Kind::kPart;
-  int origin = 0; // the rank that set the key, or failed
+  int origin = 0; // rank that set the key, or failed
   std::string key;
-  uint64_t total = 0; // bytes of the value, of which this is a part
+  uint64_t total = 0; // bytes of the whole value
   uint64_t offset = 0;
-  ByteSpan part; // or the text of a failure
+  ByteSpan part; // bytes of the value, or the text of a failure
 };
-constexpr size_t kStoreHeadBytes = 32; // of one without its key and part
+constexpr size_t kStoreHeadBytes = 32; // of a message without key and part
 
 std::shared_ptr<Bytes> encode(const StoreMessage& message);
-// None: it is malformed.
+// Returns none if the message is malformed.
 std::optional<StoreMessage> decodeStoreMessage(ByteSpan bytes);
 
 std::string textOf(ByteSpan bytes);
-// That nothing has come from these ranks in time, and what is known of the way
-// to those with a receive.
+// Says that nothing has come from the `silent` ranks in time, and describes the
+// link to each rank with a receive.
 std::string textOfSilent(
     const GroupHandle& handle,
     milliseconds limit,

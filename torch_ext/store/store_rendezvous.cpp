@@ -29,8 +29,9 @@ bool isOfTorch(c10d::Store* store) {
       dynamic_cast<c10d::FileStore*>(store) != nullptr;
 }
 
-// A store that is written in Python may lack check(): then get() waits, which
-// holds up no one but the directory's own thread.
+// Returns whether get() may find the keys. A store written in Python may lack
+// check(); get() then waits, which blocks only the address directory's own
+// thread.
 bool mayHave(c10d::Store& store, const std::vector<std::string>& names) {
   try {
     return store.check(names);
@@ -58,7 +59,7 @@ StoreRendezvous::~StoreRendezvous() {
   dropOrLeak(store_);
 }
 
-// Whatever a store throws, as the engine's error.
+// Calls `call`. Any exception of the store becomes an Error.
 template <typename Call>
 auto StoreRendezvous::guarded(const char* what, const Call& call) const {
   std::optional<PythonScope> scope;
@@ -68,7 +69,7 @@ auto StoreRendezvous::guarded(const char* what, const Call& call) const {
   try {
     return call();
   } catch (const std::exception& error) {
-    // The first line: torch's go on with a stack of C++.
+    // Keeps the first line: texts of torch go on with a C++ stack.
     const std::string text = error.what();
     throw Error(
         ErrorCode::kUnavailable,
@@ -120,7 +121,8 @@ uint64_t StoreRendezvous::increment(const std::string& key) {
 std::shared_ptr<Rendezvous> StoreRendezvous::another() {
   return guarded("clone", [&] {
     auto other = store_->clone();
-    // One that is made in Python may have ended with its last name there.
+    // Checks that the clone works: a clone made in Python may have ended with
+    // the last Python reference.
     other->check({full("probe")});
     return std::make_shared<StoreRendezvous>(std::move(other));
   });

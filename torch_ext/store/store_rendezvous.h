@@ -6,9 +6,10 @@
 
 namespace dlslime {
 
-// A group's c10d store as the engine wants it. Nothing here waits for a key: a
-// TCPStore's client is locked meanwhile, and other threads may need it. A call
-// may all the same wait for another thread that does so.
+// A group's c10d store, in the form of a Rendezvous. No call waits for a key,
+// except with a Python store that lacks check(): a TCPStore's client is locked
+// during a wait, and threads of the program may need the client. A call may
+// still have to wait for a thread of the program that waits for a key.
 class StoreRendezvous final : public Rendezvous {
  public:
   explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store);
@@ -21,7 +22,8 @@ class StoreRendezvous final : public Rendezvous {
   std::optional<std::vector<Bytes>> tryGetAll(
       const std::vector<std::string>& keys) override;
   uint64_t increment(const std::string& key) override;
-  // By Store::clone(), which a store that is written in Python may lack.
+  // Calls Store::clone(). Throws Error if a store written in Python lacks
+  // clone().
   std::shared_ptr<Rendezvous> another() override;
 
  private:
@@ -29,7 +31,7 @@ class StoreRendezvous final : public Rendezvous {
   auto guarded(const char* what, const Call& call) const;
 
   c10::intrusive_ptr<c10d::Store> store_;
-  const bool ofPython_; // or may be: its calls take the GIL
+  const bool ofPython_; // or may be: calls take the GIL
 };
 
 } // namespace dlslime

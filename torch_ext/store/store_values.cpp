@@ -15,9 +15,10 @@ bool StoreValues::add(const StoreMessage& message) {
     return false;
   }
   auto& value = parts_[{message.origin, message.key}];
-  value.resize(std::min<size_t>(value.size(), message.offset)); // set again
+  // A key set again starts anew.
+  value.resize(std::min<size_t>(value.size(), message.offset));
   value.insert(value.end(), message.part.begin(), message.part.end());
-  if (value.size() == message.total) { // which a gap before it prevents
+  if (value.size() == message.total) { // false after a gap
     values_[message.key] = std::move(value);
     parts_.erase({message.origin, message.key});
   }

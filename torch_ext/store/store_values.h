@@ -8,17 +8,17 @@
 
 namespace dlslime {
 
-// What the ranks of a MessageStore have set, and what has come of the rest. Not
+// Values set by the rank itself, and values coming from peers in parts. Not
 // synchronised.
 class StoreValues {
  public:
   explicit StoreValues(int size) : mostOfOne_(mostOf(size)) {}
 
   void set(const std::string& key, ByteSpan value);
-  // A part of another rank's value. False: this rank has set more than any
-  // rank needs, and nothing more is kept of it.
+  // Adds a part of a value from a peer. Returns false, and keeps nothing, once
+  // the peer has set more than any rank needs.
   bool add(const StoreMessage& message);
-  // Null: it is not set, or not whole.
+  // Returns null if the key is not set, or the value not whole.
   const Bytes* find(const std::string& key) const;
 
   std::string tooMuch() const {
@@ -27,7 +27,8 @@ class StoreValues {
   }
 
  private:
-  // An address for each rank is what Gloo sets; with keys and heads.
+  // Returns the most bytes that a rank may set: Gloo sets an address for each
+  // rank, with keys and heads.
   static constexpr size_t mostOf(int size) {
     constexpr size_t kAtLeast = 1024 * 1024, kForEach = 4 * 1024;
     return kAtLeast + static_cast<size_t>(size) * kForEach;
@@ -35,8 +36,9 @@ class StoreValues {
 
   const size_t mostOfOne_; // bytes
   std::map<std::string, Bytes> values_;
-  std::map<std::pair<int, std::string>, Bytes> parts_; // not whole yet
-  std::map<int, size_t> taken_; // bytes that each rank has set
+  // Values not whole yet, by origin and key.
+  std::map<std::pair<int, std::string>, Bytes> parts_;
+  std::map<int, size_t> taken_; // bytes set so far, by rank
 };
 
 } // namespace dlslime

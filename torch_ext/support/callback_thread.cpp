@@ -13,9 +13,10 @@ namespace dlslime {
 
 namespace {
 
-// A future is fulfilled in microseconds, but for what hangs on it.
+// Completing a future takes microseconds, apart from the callbacks.
 constexpr milliseconds kPatience{200};
-// All of which may be held up by callbacks that wait for later ones.
+// Limit of threads. Callbacks that wait for later callbacks may hold up all
+// threads.
 constexpr int kMostThreads = 16;
 
 void call(const std::function<void()>& callback) {
@@ -31,7 +32,7 @@ void call(const std::function<void()>& callback) {
 } // namespace
 
 CallbackThread& CallbackThread::instance() {
-  static auto* const one = new CallbackThread(1); // runs until the end
+  static auto* const one = new CallbackThread(1); // never destroyed
   return *one;
 }
 
@@ -51,8 +52,8 @@ uint64_t CallbackThread::post(std::function<void()> callback) {
   return ++posted_;
 }
 
-// With mutex_ held. One that can't be had is tried again with the next
-// callback, and by those that wait for theirs.
+// Called with mutex_ held. If a thread cannot be started, the next post() and
+// any waiting caller try again.
 void CallbackThread::startThread() {
   try {
     std::thread([this] { run(); }).detach();
@@ -101,7 +102,7 @@ void CallbackThread::run() {
     lock.unlock();
     if (const PythonScope scope; scope) {
       call(callback);
-      callback = nullptr; // what it holds may need the GIL, or this lock
+      callback = nullptr; // captures may need the GIL or mutex_
     } else {
       new std::function<void()>(std::move(callback));
     }

@@ -10,23 +10,23 @@
 
 namespace dlslime {
 
-// Runs what users have hung on futures: it may block, or end the group, which
-// the engine's threads must not, nor Gloo's, nor those that wait for something
-// else. Its threads live from their first use on.
+// Runs the callbacks that users attach to futures. A callback may block, or end
+// the group, and so must not run on threads of the engine or of Gloo, or on a
+// thread that waits for something else. Threads live from the first use on.
 class CallbackThread {
  public:
-  // For those of messages: one after the other.
+  // For futures of messages: runs callbacks one after the other.
   static CallbackThread& instance();
-  // For those of collectives, which may wait for each other's futures: several
-  // at a time.
+  // For futures of collectives: runs several callbacks at a time, because a
+  // callback may wait for a later future.
   static CallbackThread& concurrent();
 
-  // Returns the callback's ticket.
+  // Queues the callback, and returns a ticket.
   uint64_t post(std::function<void()> callback);
-  // Returns true once the callback with this ticket has begun; false if those
-  // before it have been running for a while, or there is no thread to be had.
+  // Returns true once the callback with the ticket has begun. Returns false if
+  // earlier callbacks run long, or if no thread can be started.
   bool awaitTurn(uint64_t ticket);
-  // Returns when nothing is left to run, or when `most` has passed.
+  // Returns when no callback is waiting or running, or when `most` has passed.
   void drain(milliseconds most);
 
  private:
@@ -37,13 +37,13 @@ class CallbackThread {
   const int mostThreads_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_:
+  // mutex_ guards all members below.
   std::deque<std::function<void()>> waiting_;
   int threads_ = 0;
-  int running_ = 0; // callbacks,
-  TimePoint since_; // of which the last one began then
-  uint64_t posted_ = 0; // tickets given,
-  uint64_t begun_ = 0; // and the last that has begun
+  int running_ = 0; // callbacks running now
+  TimePoint since_; // when the last callback began
+  uint64_t posted_ = 0; // last ticket given
+  uint64_t begun_ = 0; // last ticket begun
   bool shortageSaid_ = false;
 };
 

@@ -6,8 +6,8 @@
 
 namespace dlslime {
 
-// Calls it; errors of the engine become torch's: ValueError for what was
-// refused at the call, else DistBackendError.
+// Calls `body`. Errors of the engine become torch's: ValueError for refused
+// arguments, else DistBackendError.
 template <typename Body>
 auto checkedCall(const Body& body) {
   try {

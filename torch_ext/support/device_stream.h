@@ -6,9 +6,10 @@
 
 namespace dlslime {
 
-// The calling thread's current stream on a GPU; without an index, on its
-// current one. Throws c10::Error: torch has no such GPU. By torch's interface
-// for all kinds of devices: nothing here is linked with CUDA.
+// Returns the calling thread's current stream on a GPU, or on the current GPU
+// if `device` has no index. Throws c10::Error if torch has no such GPU. Uses
+// torch's interface for all kinds of devices, so that the extension is not
+// linked with CUDA.
 DeviceStream currentStream(c10::Device device);
 
 } // namespace dlslime

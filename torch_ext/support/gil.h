@@ -10,8 +10,8 @@
 
 namespace dlslime {
 
-// Lets other Python threads run for its scope, whether or not the caller has
-// the GIL: destructors don't know.
+// Releases the GIL while the object lives, if the calling thread has the GIL: a
+// destructor cannot know.
 class WithoutGil {
  public:
   WithoutGil()
@@ -34,12 +34,12 @@ class WithoutGil {
   PyThreadState* const state_;
 };
 
-// The process's engine, for owners that Python may drop: the last of them joins
-// threads, which may need the GIL to let go of tensors.
+// Returns the process's engine for owners that Python may drop. The last owner
+// joins threads, which may need the GIL to release tensors.
 inline std::shared_ptr<Engine> acquireEngine() {
   auto engine = Engine::acquire();
   auto* const raw = engine.get();
-  return {raw, [held = std::move(engine)](Engine* /*same*/) mutable {
+  return {raw, [held = std::move(engine)](Engine* /*raw*/) mutable {
             if (pythonEnds()) {
               new std::shared_ptr<Engine>(std::move(held));
               return;

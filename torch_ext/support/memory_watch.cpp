@@ -15,7 +15,7 @@ namespace {
 
 using Callbacks = std::vector<std::function<void()>>;
 
-// What to call before memory goes, by its address.
+// Callbacks for memory about to be freed, by address.
 struct Watches {
   std::mutex mutex;
   std::unordered_map<void*, Callbacks> callbacks; // guarded by mutex
@@ -30,12 +30,10 @@ c10::DeleterFnPtr defaultDeleter() {
   return c10::GetDefaultCPUAllocator()->raw_deleter();
 }
 
-// Stands in for torch's own deleter of the memory that is watched. A hook in
-// the allocator would see every tensor, one in munmap() would be a patch of
-// the C library.
+// Replaces torch's own deleter of watched memory. A hook in the allocator would
+// see every tensor, and a hook in munmap() would be a patch of the C library.
 void tellAndDelete(void* memory) {
-  // The mutex of a forked child may be locked for ever, and it has nobody to
-  // tell.
+  // A forked child may inherit a locked mutex, and has no peers to tell.
   if (!inForkedChild()) {
     Callbacks callbacks;
     {
@@ -66,7 +64,7 @@ bool watchEnd(const c10::Storage& storage, std::function<void()> ended) {
   const auto usual = defaultDeleter();
   auto& watches = Watches::all();
   const std::lock_guard<std::mutex> guard(watches.mutex);
-  // The pointers stay what they are: other threads may read them now.
+  // The pointers stay unchanged, because other threads may be reading them now.
   if (usual == nullptr || data.get() == nullptr ||
       data.get() != data.get_context() ||
       (data.get_deleter() != &tellAndDelete &&

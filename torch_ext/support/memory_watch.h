@@ -6,14 +6,14 @@
 
 namespace dlslime {
 
-// Has `ended` called just before this storage's memory is freed, by whatever
-// frees it: the storage's end, resize_(0), share_memory_(). False: the memory
-// is not of torch's default CPU allocator; whoever made it may unmap it any
-// time. Any thread; holds for the memory, not for the storage.
+// Has `ended` called just before the memory is freed, by the storage's end,
+// resize_(0) or share_memory_(). Returns false if the memory is not from
+// torch's default CPU allocator: the owner may then unmap the memory at any
+// time. Watches the memory, not the storage. Any thread.
 bool watchEnd(const c10::Storage& storage, std::function<void()> ended);
 
-// The memory is of torch's default CPU allocator: it stays mapped and writable
-// for as long as the storage has it.
+// Whether the memory is from torch's default CPU allocator, and so stays mapped
+// and writable as long as the storage has the memory.
 bool isOfAllocator(const c10::Storage& storage);
 
 } // namespace dlslime

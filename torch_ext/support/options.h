@@ -8,8 +8,8 @@ namespace dlslime {
 
 constexpr const char* kBackendName = "dlslime";
 
-// What a group may choose; passed as pg_options. Unset strings mean the
-// process's DLSLIME_ROUTE and DLSLIME_FALLBACK.
+// Options of a group, passed as pg_options. Empty strings mean the process's
+// DLSLIME_ROUTE and DLSLIME_FALLBACK.
 struct BackendOptions : c10d::Backend::Options {
   explicit BackendOptions(
       std::chrono::milliseconds groupTimeout = kBackendDefaultTimeout)

@@ -17,17 +17,20 @@ namespace dlslime {
 
 namespace {
 
-// For callbacks of users, and for threads that are about to take the GIL.
+// Limit for finishing the callbacks of users.
 constexpr milliseconds kPatience{1000};
-constexpr milliseconds kMostPatience{10000}; // for those on their way out of it
-// For threads that have found that Python does not end yet, and go back there.
+constexpr milliseconds kMostPatience{10000}; // to leave PythonScopes
+// Time for threads that have read `ends` as false and are about to take the
+// GIL.
 constexpr milliseconds kOnTheWay{5};
 
 std::atomic<bool> ends{false};
 std::atomic<int> inside{0}; // threads in a PythonScope
-thread_local int depth = 0; // of this thread's
+thread_local int depth = 0; // PythonScopes of the thread
 
-// Both in one order for all threads: one that is not seen inside sees the end.
+// Counts the thread as inside, unless Python ends. Sequential consistency
+// orders the count and the flag for all threads: a thread missing in the count
+// sees the flag.
 bool enter() {
   inside.fetch_add(1, std::memory_order_seq_cst);
   if (!ends.load(std::memory_order_seq_cst)) {
@@ -37,8 +40,9 @@ bool enter() {
   return false;
 }
 
-// Whether this thread, which is not the main one, has it. When Python has begun
-// to end, no such thread has, and the question is answered with yes.
+// Whether the calling thread, not the main thread, has the GIL. Once Python has
+// begun to end, no such thread has the GIL, but PyGILState_Check() would return
+// true.
 bool mayHaveGil() {
 #if PY_VERSION_HEX >= 0x030D0000
   const bool finalizing = Py_IsFinalizing() != 0;
@@ -56,9 +60,9 @@ bool mayHaveGil() {
 
 std::terminate_handler usualTerminate = nullptr;
 
-// Python before 3.14 ends a daemon thread that asks for the GIL too late by
-// pthread_exit(); where that passes a destructor, as of anybody's scope without
-// the GIL, C++ ends the process. The thread stays instead, as since 3.14.
+// Before Python 3.14, a daemon thread that asks for the GIL too late ends by
+// pthread_exit(). If a destructor is on the way, as of any scope without the
+// GIL, C++ ends the process. The thread stays blocked instead, as since 3.14.
 [[noreturn]] void stayIfThreadIsEnded() {
   if (!onMainThread() && std::current_exception() == nullptr) {
     stayHere();

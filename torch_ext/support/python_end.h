@@ -10,14 +10,14 @@
 
 namespace dlslime {
 
-// The end of the interpreter, which kills every other thread that asks for the
-// GIL afterwards, wherever it is: in a destructor that ends the process, and
-// with another status than the program's. So threads of ours ask for it in a
-// PythonScope alone, and what they drop then is leaked to the process's end.
+// Once the interpreter is ending, any thread but the main thread is killed when
+// it asks for the GIL. Inside a destructor, such a kill ends the process with a
+// wrong exit status. So the library's threads ask for the GIL only in a
+// PythonScope; afterwards they leak Python's objects instead of dropping them.
 
-// For its scope, a thread of ours may take the GIL, or drop what Python has
-// made: the interpreter's end waits for it. False: it may not any more. Threads
-// that have the GIL always may.
+// While the scope lives, a thread of the library may take the GIL or drop
+// Python's objects, and the interpreter's end waits. Converts to false once the
+// interpreter ends, except on the main thread and on threads that have the GIL.
 class PythonScope {
  public:
   PythonScope();
@@ -30,10 +30,10 @@ class PythonScope {
 
  private:
   bool counted_;
-  bool ours_ = false; // the thread has the GIL
+  bool ours_ = false; // the main thread, or one with the GIL
 };
 
-// The same, with the GIL.
+// A PythonScope that also takes the GIL.
 class GilScope {
  public:
   GilScope() {
@@ -59,7 +59,7 @@ void dropOrLeak(T& value) {
   }
 }
 
-// For what may be dropped on any thread.
+// Returns a pointer that any thread may drop.
 template <typename T>
 std::shared_ptr<T> sharedWithPython(T value) {
   return {new T(std::move(value)), [](T* gone) {
@@ -69,9 +69,9 @@ std::shared_ptr<T> sharedWithPython(T value) {
           }};
 }
 
-// For its scope, a thread in a PythonScope waits for something else than
-// Python, and has let go of the GIL: the end does not wait for it. If that has
-// come meanwhile, it stays here.
+// Lets the interpreter end without waiting for a thread in a PythonScope that
+// has released the GIL and waits for something other than Python. If the
+// interpreter ends meanwhile, the destructor does not return.
 class OutsidePython {
  public:
   OutsidePython();
@@ -83,16 +83,17 @@ class OutsidePython {
   const int depth_;
 };
 
-// The interpreter has begun to end, or is about to: nothing of ours ends with
-// what it drops, since peers are to hear of the process's end by that alone.
+// Whether the interpreter has begun to end, or is about to. Destructors then
+// end nothing, because peers are to learn of the end from the end of the
+// process alone.
 bool pythonEnds();
-// The interpreter's last hook: what is under way may finish for a moment, and
-// threads of ours leave their PythonScopes. Without the GIL.
+// Runs as the interpreter's last hook, without the GIL. Operations may finish
+// for a moment, and the library's threads leave their PythonScopes.
 void beginPythonEnd();
 
-// At the end of a wait of a Python thread that has let go of the GIL: if the
-// interpreter ends, it does not go back there, where daemon threads are killed
-// on the way.
+// Stands before a wait of a Python thread that has released the GIL. If the
+// interpreter ends, the destructor does not return, because Python kills daemon
+// threads on the way back.
 class StaysWhenPythonEnds {
  public:
   StaysWhenPythonEnds() = default;

@@ -16,14 +16,13 @@ namespace dlslime {
 
 namespace {
 
-// All that there is of it in this process, by address.
+// Shared memory made in this process, by address.
 class SharedTensors {
  public:
   std::shared_ptr<const SharedMemory> make(size_t size) {
     const std::shared_ptr<const SharedMemory> made(
         new SharedMemory(size), [this](const SharedMemory* memory) {
-          // The mutex of a forked child may be locked for ever; and nothing is
-          // looked up there.
+          // A forked child may inherit a locked mutex, and looks nothing up.
           if (!inForkedChild()) {
             drop(memory->data());
           }
@@ -45,7 +44,7 @@ class SharedTensors {
     all_.erase(address);
   }
   std::mutex mutex_;
-  // Guarded by mutex_:
+  // Guarded by mutex_.
   std::map<const std::byte*, std::weak_ptr<const SharedMemory>> all_;
 };
 

@@ -10,18 +10,20 @@
 
 namespace dlslime {
 
-// A tensor of one dimension, of zeros, in memory that other processes of this
-// host can map; forked children share it, too. On other devices an ordinary
-// one: memory of GPUs is shared as it is. Throws ValueError: not a number of
-// elements; DistBackendError: in a forked child, no memory.
+// Returns a one-dimensional tensor of zeros, in memory that processes of this
+// host can map and forked children share. On a GPU, returns an ordinary
+// uninitialised tensor: memory of GPUs is shared as it is. Throws ValueError
+// for a bad number of elements, and DistBackendError in a forked child or
+// without memory.
 at::Tensor allocateShared(int64_t count, const at::TensorOptions& options);
 
-// What allocateShared() has made, and where in it these bytes are.
+// Memory made by allocateShared(), and the offset of some bytes in the memory.
 struct SharedPlace {
   std::shared_ptr<const SharedMemory> memory;
   uint64_t offset = 0;
 };
-// None: they are elsewhere. Any thread.
+// Returns none if the bytes are in no memory made by allocateShared(). Any
+// thread.
 std::optional<SharedPlace> sharedPlaceOf(const MemoryView& view);
 
 } // namespace dlslime

@@ -10,10 +10,10 @@
 namespace dlslime {
 
 namespace {
-// The lock is held for microseconds, or, by a machine that is slow, for some
+// The engine's lock is held for microseconds, or on a slow machine for some
 // milliseconds.
 constexpr milliseconds kPatience{1000};
-constexpr milliseconds kLook{5000}; // for calls that do not return
+constexpr milliseconds kLook{5000}; // between looks for stuck calls
 constexpr milliseconds kNap{1};
 
 constexpr const char* kRemedy =
@@ -34,7 +34,7 @@ Status letGoBefore(const Operation& operation, milliseconds limit) {
 } // namespace
 
 StreamWatchdog& StreamWatchdog::instance() {
-  static auto* const all = new StreamWatchdog; // its thread runs until the end
+  static auto* const all = new StreamWatchdog; // never destroyed
   return *all;
 }
 
@@ -116,8 +116,9 @@ void StreamWatchdog::warn(const Entry& entry) {
       kRemedy);
 }
 
-// Those whose time is over have failed already: they get no more patience than
-// the one that showed that the driver is stuck, perhaps by them.
+// Takes an operation back. If the driver is stuck, all late streams are let go
+// as well, without more patience: the operations have failed already, and the
+// streams may be the cause.
 void StreamWatchdog::end(const Entry& entry) {
   const auto first = lateOf(entry);
   if (!first) {
@@ -171,8 +172,8 @@ void StreamWatchdog::letGo(const Late& late) {
   late.hold->release();
 }
 
-// By a thread of its own: what it calls may not return before these streams are
-// let go, and perhaps others.
+// Takes operations back on a separate thread, because the calls may not return
+// before these streams, and perhaps more, are let go.
 void StreamWatchdog::takeBackApart(const std::vector<Late>& all) {
   if (all.empty()) {
     return;
@@ -184,7 +185,7 @@ void StreamWatchdog::takeBackApart(const std::vector<Late>& all) {
   };
   try {
     std::thread(take).detach();
-  } catch (const std::system_error&) { // no more threads are to be had
+  } catch (const std::system_error&) { // no thread can be started
     if (all.front().handle->engine->responds(kPatience)) {
       take();
     }

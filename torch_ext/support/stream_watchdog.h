@@ -10,15 +10,14 @@
 
 namespace dlslime {
 
-// Takes back what streams wait for and what has not ended in time: no thread
-// waits for it, so that nobody else would. One for the process, with a thread
-// of its own from its first use on.
+// Times out operations that only a CUDA stream waits for. The process has a
+// single watchdog, with a thread from the first use on.
 class StreamWatchdog {
  public:
   static StreamWatchdog& instance();
 
-  // `hold`: of a stream that waits for it, and is let go when it is done.
-  // False: nobody would watch, since there is no thread for it.
+  // Takes the operation back after `limit`. `hold` blocks a stream until the
+  // operation is done. Returns false if no thread can be started to watch.
   bool watch(
       const std::shared_ptr<GroupHandle>& handle,
       const OperationPtr& operation,
@@ -26,8 +25,8 @@ class StreamWatchdog {
       milliseconds limit);
 
  private:
-  // Holds nothing: an operation that is over costs its place in the queue, and
-  // that until those before it are over.
+  // Keeps nothing alive: an operation that is over costs only the entry in the
+  // queue, until earlier entries are over.
   struct Entry {
     TimePoint deadline;
     milliseconds limit;
@@ -39,7 +38,7 @@ class StreamWatchdog {
     }
     bool over() const;
   };
-  // What has not ended in time.
+  // An operation that has not ended in time.
   struct Late {
     milliseconds limit;
     std::shared_ptr<GroupHandle> handle;
@@ -59,7 +58,7 @@ class StreamWatchdog {
   std::condition_variable changed_;
   std::priority_queue<Entry> entries_; // guarded by mutex_
   bool started_ = false; // guarded by mutex_
-  bool warned_ = false; // by its thread alone
+  bool warned_ = false; // used by the watchdog's thread alone
 };
 
 } // namespace dlslime

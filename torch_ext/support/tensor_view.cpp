@@ -14,8 +14,9 @@ std::string shapeText(const at::Tensor& tensor) {
   return text.str();
 }
 
-// That the tensor's numbers are what its memory has, and that it has all of it:
-// FSDP takes the memory of parameters away from under their tensors.
+// Refuses a tensor whose numbers are not the bytes in memory, and a tensor
+// reaching beyond the storage: FSDP takes the memory of parameters away from
+// under the tensors.
 void requirePlainBytes(const char* what, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(
       !tensor.is_conj() && !tensor.is_neg(),
@@ -92,8 +93,8 @@ const at::Tensor& checkedTensor(
 }
 
 MemoryView bytesOf(const at::Tensor& tensor, MemoryOwner* owner) {
-  // The storage's own pointer: data_ptr() of a tensor that requires grad or
-  // is an inference tensor would do checks that are none of our business.
+  // Takes the storage's own pointer: data_ptr() would add checks for tensors
+  // that require grad and for inference tensors.
   auto* const base = static_cast<std::byte*>(tensor.storage()
                                                  .unsafeGetStorageImpl()
                                                  ->mutable_data_ptr()

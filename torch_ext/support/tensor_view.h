@@ -10,22 +10,24 @@
 
 namespace dlslime {
 
-// The one tensor of something that `what` names, checked: exactly one, dense,
-// on the CPU, contiguous. Throws ValueError or TypeError that says what to do.
+// Returns the only tensor, checked to be dense, contiguous and on the CPU.
+// Throws ValueError with advice; `what` names the operation in the text.
 const at::Tensor& checkedTensor(
     const char* what,
     const std::vector<at::Tensor>& tensors);
-// The same of a "send" or "recv", which may be on a GPU.
+// Like checkedTensor(), for a "send", "recv" or "registration", which may be on
+// a GPU.
 const at::Tensor& checkedMessage(
     const char* what,
     const std::vector<at::Tensor>& tensors);
 
-// Its bytes, and its GPU unless it is empty. Taken when the operation is
-// posted: what the tensor is made to point to later does not matter.
+// Returns the tensor's bytes, and the GPU unless the tensor is empty. Taken
+// when the operation is posted, so later changes of the tensor's data do not
+// matter.
 MemoryView bytesOf(const at::Tensor& tensor, MemoryOwner* owner = nullptr);
 
-// An operation on a tensor's bytes that owns their storage, and not just the
-// tensor: `t.data = other` between post and completion must not free them.
+// Operation on a tensor's bytes. Owns the storage, not just the tensor: `t.data
+// = x` between post and completion must not free the bytes.
 class TensorOperation final : public Operation, public MemoryOwner {
  public:
   TensorOperation(Kind kind, int peer, uint32_t tag, const at::Tensor& tensor)

@@ -9,15 +9,16 @@
 
 namespace dlslime {
 
-// What lies beyond is a mistake, and would overflow what it is added to.
+// Longest accepted time-out. A longer time-out is a mistake, and would overflow
+// when added to a time.
 constexpr milliseconds kLongestTimeout = std::chrono::hours(24 * 36525);
 
 inline bool isTimeout(milliseconds timeout) {
   return timeout > milliseconds(0) && timeout <= kLongestTimeout;
 }
 
-// Throws ValueError unless it is at least a millisecond and at most a hundred
-// years. `what`: "the group's".
+// Throws ValueError unless the time-out is between 1 ms and 100 years. `what`
+// is, for example, "the group's".
 inline milliseconds checkedTimeout(const char* what, milliseconds timeout) {
   TORCH_CHECK_VALUE(
       isTimeout(timeout),
@@ -29,13 +30,13 @@ inline milliseconds checkedTimeout(const char* what, milliseconds timeout) {
   return timeout;
 }
 
-// The same, of seconds; of none at all, if that is allowed.
+// Converts seconds to a checked time-out. 0 is allowed if `noneAllowed`.
 inline milliseconds
 checkedSeconds(const char* what, double seconds, bool noneAllowed) {
   constexpr double kMost =
       std::chrono::duration<double>(kLongestTimeout).count();
   const bool valid =
-      noneAllowed ? seconds >= 0 : seconds >= 0.001; // not a number is neither
+      noneAllowed ? seconds >= 0 : seconds >= 0.001; // false for NaN
   TORCH_CHECK_VALUE(
       valid && seconds <= kMost,
       "dlslime: ",

@@ -15,13 +15,13 @@ namespace dlslime {
 namespace {
 
 constexpr size_t kPendingShown = 16;
-// What a signal may have to wait for who waits.
+// Longest delay of a signal's handler by a waiting main thread.
 constexpr milliseconds kSignalsEvery{200};
 
 } // namespace
 
 std::string NoteOperation::describe() const {
-  constexpr uint32_t kImmediate = 1; // as one_sided.py says
+  constexpr uint32_t kImmediate = 1; // as in one_sided.py
   if (tag() < kFirstTag) {
     return Operation::describe();
   }
@@ -112,7 +112,8 @@ void waitByStream(
     waitOrTakeBack(*handle, operation, limit);
     return;
   }
-  // Whoever reads what the stream computed then may not ask the work.
+  // Logs the failure, because code reading the stream's results may never ask
+  // the work.
   operation->onDone([ended = operation.get()] {
     if (!ended->status().ok()) {
       logError("a stream was let go, since " + ended->status().message());

@@ -7,27 +7,27 @@
 
 namespace dlslime {
 
-// What the operations of one group share, and need after the group's object may
-// have gone: keeps the engine alive while any of them is.
+// State shared by the operations of a group. Operations may outlive the group's
+// object, and keep the engine alive through the handle.
 struct GroupHandle {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Group> group;
   std::atomic<std::chrono::milliseconds> timeout;
   std::atomic<bool> suspended{false};
 
-  // Throws Error{kUnusable} while it must not be used: suspended, or in
-  // a forked child.
+  // Throws Error{kUnusable} if the group is suspended, or in a forked child.
   void requireUsable() const;
 };
 
-// A message from, or into, bytes of its own.
+// A message that owns the bytes sent or received.
 class NoteOperation final : public Operation {
  public:
   NoteOperation(Kind kind, int peer, uint32_t tag, std::shared_ptr<Bytes> bytes)
       : Operation(kind, peer, tag, {bytes->data(), bytes->size()}),
         bytes_(std::move(bytes)) {}
 
-  // Tags of notes: 2^31 and more are our own. What a note is for is added.
+  // First tag of notes, before the kind of note is added. All tags from 2^31 up
+  // are the library's own.
   static constexpr uint32_t kFirstTag = 0xc0000000;
   std::string describe() const override;
 
@@ -35,46 +35,51 @@ class NoteOperation final : public Operation {
   const std::shared_ptr<Bytes> bytes_;
 };
 
-// What a cancelled operation may take to let go of its memory before we stop
-// waiting for that: a peer answers in microseconds unless it is stuck.
+// Longest wait for a cancelled operation to let go of the memory. A peer
+// answers in microseconds unless stuck.
 constexpr milliseconds kGrace{1000};
 
-// The operation was not done in time: it ends, with all that is known of why.
+// Ends an operation that was not done in time, with a status that tells all
+// that is known of the reason.
 void takeBack(
     GroupHandle& handle,
     const OperationPtr& operation,
     milliseconds limit);
 
-// The current stream of the operation's GPU goes on once it is over, well or
-// badly; after `limit` it is taken back. Returns at once, but where streams
-// can't wait for processors: then as waitOrTakeBack().
+// Keeps `stream` back until the operation is over, well or badly; after `limit`
+// the operation is taken back. Returns at once, except where streams cannot
+// wait for processors; then waits like waitOrTakeBack().
 void waitByStream(
     const std::shared_ptr<GroupHandle>& handle,
     const OperationPtr& operation,
     const DeviceStream& stream,
     milliseconds limit);
 
-// Python runs handlers of signals there alone.
+// Whether the caller is on the main thread, the only thread that runs Python's
+// signal handlers.
 bool onMainThread();
-// Runs Python's handlers of signals that have come, where the caller is on the
-// main thread, and throws what one raises. Takes the GIL.
+// On the main thread, runs Python's handlers of pending signals, and throws the
+// exception of a handler. Takes the GIL.
 void heedSignals();
-// The same from time to time, for a caller that looks more often.
+// Returns a function that calls heedSignals() every 200 ms, for callers that
+// look more often.
 std::function<void()> heedingSignals();
 
-// Whether the operation is done; false: not within `limit`. Heeds signals.
+// Waits for the operation while heeding signals. Returns false if the operation
+// is not done within `limit`.
 bool waitHeedingSignals(
     Engine& engine,
     const Operation& operation,
     milliseconds limit);
 
-// Whether Python's handlers of signals run during a wait of its main thread:
-// what one throws (Ctrl-C) is thrown there, and the operation goes on. Left for
-// later by who holds a lock that a handler may want, or would lose count.
+// Whether Python's signal handlers run during a wait of the main thread. The
+// exception of a handler (Ctrl-C) is thrown from the wait, and the operation
+// goes on. A caller leaves signals for later if a handler may want a lock that
+// the caller holds, or if an exception would make the caller lose count.
 enum class Signals : uint8_t { kHeed, kLeave };
 
-// Returns once the operation is done. After `limit` it is taken back: it ends,
-// and its memory is the caller's again.
+// Returns once the operation is done. After `limit` the operation is taken
+// back: the operation ends, and the memory is the caller's again.
 void waitOrTakeBack(
     GroupHandle& handle,
     const OperationPtr& operation,

@@ -11,11 +11,11 @@ namespace dlslime {
 
 using Digest = std::array<std::byte, 32>;
 
-// SHA-256 (FIPS 180-4) of bytes that come in parts.
+// SHA-256 (FIPS 180-4) of bytes given in parts.
 class Sha256 {
  public:
   Sha256& add(ByteSpan bytes);
-  // The hash of everything so far; the object is used up.
+  // Returns the hash of all bytes added; the object is used up.
   Digest finish();
 
  private:
@@ -30,11 +30,11 @@ class Sha256 {
       0x9b05688c,
       0x1f83d9ab,
       0x5be0cd19};
-  std::array<std::byte, 64> block_{}; // begun
+  std::array<std::byte, 64> block_{}; // bytes of the begun block
   uint64_t bytes_ = 0;
 };
 
-// HMAC-SHA-256 (RFC 2104) of bytes that come in parts.
+// HMAC-SHA-256 (RFC 2104) of bytes given in parts.
 class Hmac {
  public:
   explicit Hmac(ByteSpan key);
@@ -46,7 +46,7 @@ class Hmac {
   Hmac& add(std::string_view text) {
     return add(std::as_bytes(std::span(text)));
   }
-  // The code of everything so far; the object is used up.
+  // Returns the code of all bytes added; the object is used up.
   Digest finish();
 
  private:

@@ -7,29 +7,31 @@
 
 namespace dlslime {
 
-// Why memory of a user could not be touched: a processor that does so gets a
-// signal, a system call an error.
+// Reason why memory of the program could not be touched: a processor touching
+// the memory gets a signal, a system call an error.
 enum class Fault : uint8_t {
   kNone = 0,
   kGone, // unmapped, protected, or beyond the end of its file
   kReadOnly,
-  kNoScratch, // nothing is known: there was nothing to copy it with
+  kNoScratch, // not known: neither a descriptor nor memory was left for the
+              // copy
 };
 
-// "can't be written: it is read-only", of a subject that the caller names.
+// Returns, for example, "can't be written: it is read-only"; the caller names
+// the subject.
 std::string faultText(Fault fault, bool write);
 
-// What a CopyJob's run() returns beside errnos.
+// Fault of a CopyJob, returned by run() as a number beyond all errnos.
 struct CopyFault {
-  bool local = false; // ours; else the peer's
+  bool local = false; // local memory; else the peer's
   Fault fault = Fault::kNone;
 };
 int codeOf(CopyFault fault);
-// `code` may be of a peer. kNone: it is an errno.
+// Decodes a number, perhaps from a peer; an errno gives kNone.
 CopyFault copyFaultOf(int code);
 
-// Of a copy that failed: kOwnFault or kPeerFault, with faultText(). `write`: it
-// was to the peer.
+// Returns kOwnFault or kPeerFault with faultText(). `write` tells the direction
+// of the failed copy: to the peer.
 Status statusOf(CopyFault fault, bool write);
 
 } // namespace dlslime

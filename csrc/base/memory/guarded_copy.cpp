@@ -16,14 +16,14 @@ namespace dlslime {
 
 namespace {
 
-constexpr size_t kLeastScratch = 64 * 1024; // stays in the core's cache
+constexpr size_t kLeastScratch = 64 * 1024; // bytes; stays in the core's cache
 
-// Memory of this thread that the kernel copies to and from: a file in memory,
-// or, where no descriptor is to be had, plain memory and the calls between
-// processes.
+// Memory of a thread for the kernel to copy to and from: a memfd, or, if no
+// descriptor is free, heap memory used with process_vm_readv and
+// process_vm_writev.
 class Scratch {
  public:
-  // Throws Error where there can be no file.
+  // Tag of the constructor for a memfd, throwing Error if no memfd can be made.
   struct InFile {};
   Scratch(InFile /*tag*/, size_t size)
       : segment_(Segment::create(size)),
@@ -36,7 +36,8 @@ class Scratch {
         size_(size),
         data_(plain_.get()) {}
 
-  // Of this thread, with so much room; null: there is none to be had.
+  // Returns the thread's scratch with room for `size` bytes, or null if none
+  // can be had.
   static Scratch* ofThread(size_t size) {
     static thread_local std::unique_ptr<Scratch> scratch;
     const size_t wanted = std::max(std::bit_ceil(size), kLeastScratch);
@@ -44,7 +45,7 @@ class Scratch {
       return scratch.get();
     }
     if (scratch != nullptr && scratch->fd_) {
-      scratch.reset(); // its descriptor may be the last one
+      scratch.reset(); // gives back a descriptor, perhaps the last
     }
     try {
       scratch = std::make_unique<Scratch>(InFile(), wanted);
@@ -59,11 +60,12 @@ class Scratch {
   std::byte* data() const {
     return data_;
   }
-  // -1: it is not in a file.
+  // Returns the memfd, or -1 for a scratch in heap memory.
   int fd() const {
     return fd_.get();
   }
-  // Whether all of it could be copied from there into the scratch,
+  // Copies from `from` into the scratch; returns whether all bytes could be
+  // read.
   bool take(const std::byte* from, size_t size) const {
     return all(size, [&](size_t done) {
       if (!fd_) {
@@ -73,7 +75,8 @@ class Scratch {
           fd_.get(), from + done, size - done, static_cast<off_t>(done));
     });
   }
-  // and from the scratch to there.
+  // Copies from the scratch to `to`; returns whether all bytes could be
+  // written.
   bool give(std::byte* to, size_t size) const {
     return all(size, [&](size_t done) {
       if (!fd_) {
@@ -84,12 +87,14 @@ class Scratch {
   }
 
  private:
-  // A forked child shares its parent's file. Of one without, a file is tried
-  // again: descriptors may be free by now.
+  // Returns whether the scratch can be used again. A forked child must not use
+  // the parent's file, and a scratch without a file is replaced: a descriptor
+  // may be free by now.
   bool serves(size_t size) const {
     return fd_ && pid_ == getpid() && size_ >= size;
   }
-  // Many containers forbid the calls between processes.
+  // Returns whether the scratch can copy: many containers forbid
+  // process_vm_readv.
   bool works() const {
     const std::byte probe{};
     return fd_ || (plain_ && take(&probe, 1));
@@ -104,7 +109,8 @@ class Scratch {
     const iovec theirs{const_cast<std::byte*>(there), size};
     return call(getpid(), &ours, 1, &theirs, 1, 0);
   }
-  // A call moves what there is before a fault, and only the next one fails.
+  // Repeats `move` until all bytes are moved; returns false on failure. A call
+  // moves the bytes before a fault, and only the next call fails.
   template <typename Move>
   static bool all(size_t size, const Move& move) {
     size_t done = 0;
@@ -120,7 +126,7 @@ class Scratch {
 
   const pid_t pid_ = getpid();
   std::optional<Segment> segment_;
-  UniqueFd fd_; // none: the rest is plain_
+  UniqueFd fd_; // none: the scratch is plain_
   std::unique_ptr<std::byte[]> plain_;
   const size_t size_;
   std::byte* const data_;
@@ -128,7 +134,7 @@ class Scratch {
 
 constexpr size_t kMostPieces = 256; // 4 KiB on the stack
 
-// How many of the pieces are copied by one call.
+// Returns how many of the pieces a single call may copy.
 template <typename Pieces>
 size_t countTogether(const Pieces& pieces) {
   size_t count = 0;
@@ -149,7 +155,8 @@ size_t bytesOf(const Pieces& pieces) {
   return bytes;
 }
 
-// Copies all of these by one call. False: it can't, or they are not several.
+// Copies all pieces by a single call; returns false for fewer than two pieces,
+// and if the call did not copy all bytes.
 template <typename Pieces, typename Call>
 bool together(const Pieces& pieces, const Call& call) {
   if (pieces.size() < 2) {
@@ -163,7 +170,8 @@ bool together(const Pieces& pieces, const Call& call) {
       static_cast<ssize_t>(bytesOf(pieces));
 }
 
-// After a write that failed there.
+// Returns why a write to `at` failed: memory that can still be read is
+// read-only.
 Fault whyUnwritable(const Scratch& scratch, const std::byte* at, size_t size) {
   return scratch.take(at, size) ? Fault::kReadOnly : Fault::kGone;
 }
@@ -228,7 +236,8 @@ Fault scatterGuarded(
     ByteSpan bytes,
     std::span<const std::span<std::byte>> places) {
   while (!places.empty()) {
-    // Anew each time: writeGuarded() may have got another one.
+    // Asks for the scratch anew, because writeGuarded() may have replaced the
+    // scratch.
     const auto* const scratch = Scratch::ofThread(kLeastScratch);
     if (scratch == nullptr) {
       return Fault::kNoScratch;

@@ -5,31 +5,35 @@
 
 namespace dlslime {
 
-// Copies from and to memory that may fault. The kernel makes them, between it
-// and a file in memory that this thread has for that: 0.2 us for 8 bytes, 3 us
-// for 64 KiB. A thread that gets no descriptor for one copies with
-// process_vm_readv of its own process, which many containers forbid.
+// Copies from and to memory that may fault. The kernel copies between the
+// memory and a scratch file of the calling thread (a memfd): 0.2 us for 8
+// bytes, 3 us for 64 KiB. A thread without a descriptor for a scratch file
+// copies by process_vm_readv of its own process, forbidden by many containers.
 
 struct GuardedBytes {
-  ByteSpan bytes; // until this thread's next call of a function below
+  ByteSpan bytes; // valid until the thread's next guarded copy
   Fault fault = Fault::kNone;
 };
 GuardedBytes readGuarded(const std::byte* from, size_t size);
 
-// Some of it may have been written before the fault.
+// Writes `bytes` to `to`; some may have been written before a fault.
 Fault writeGuarded(std::byte* to, ByteSpan bytes);
 
-// Many small pieces, one after the other into `to`, and from `bytes` to there.
+// Copies many small pieces, in order, to contiguous memory at `to`, which must
+// not fault.
 Fault gatherGuarded(std::span<const ByteSpan> pieces, std::byte* to);
+// Copies contiguous `bytes`, which must not fault, to many small places, in
+// order.
 Fault scatterGuarded(
     ByteSpan bytes,
     std::span<const std::span<std::byte>> places);
 
-// As memmove: the two may overlap.
+// Faults of a moveGuarded().
 struct GuardedMove {
   Fault ofSource = Fault::kNone;
   Fault ofDestination = Fault::kNone;
 };
+// Copies like memmove: source and destination may overlap.
 GuardedMove moveGuarded(std::byte* to, const std::byte* from, size_t size);
 
 } // namespace dlslime

@@ -7,19 +7,20 @@
 
 namespace dlslime {
 
-// Anonymous memory that two processes map: a sealed memfd. It has no name, so
-// nothing stays in /dev/shm, whatever happens to the processes.
+// Anonymous memory mapped by two processes: a sealed memfd. A memfd has no
+// name, so nothing stays in /dev/shm, however the processes end.
 class Segment {
  public:
-  // Throws Error.
+  // Makes a segment for both processes to write. Throws Error.
   static Segment create(size_t size);
-  // Which only this process can write to (Linux 5.1; before that, peers are
-  // trusted not to).
+  // Makes a segment writable only by the creating process (from Linux 5.1; with
+  // older kernels, peers are trusted not to write). Throws Error.
   static Segment createForReaders(size_t size);
-  // Maps a peer's segment. Throws Error unless it has exactly this size, is
-  // sealed against shrinking, and of plain pages: of others, and of those that
-  // are gone, our reads would be SIGBUS.
+  // Maps a peer's segment. Throws Error unless the segment has exactly `size`
+  // bytes, is sealed against shrinking and has plain pages: reading missing
+  // pages, or pages of a special kind, would raise SIGBUS.
   static Segment adopt(UniqueFd fd, size_t size);
+  // Maps a peer's segment as adopt() does, but read-only.
   static Segment adoptForReading(UniqueFd fd, size_t size);
 
   Segment(Segment&& other) noexcept;
@@ -32,9 +33,9 @@ class Segment {
   size_t size() const {
     return size_;
   }
-  // A second descriptor of the same memory, to be sent to the peer.
+  // Returns a second descriptor of the memory, to be sent to the peer.
   UniqueFd duplicateFd() const;
-  // Its own, of which there are no more duplicates then.
+  // Returns the segment's own descriptor; duplicateFd() fails afterwards.
   UniqueFd takeFd() {
     return std::move(fd_);
   }

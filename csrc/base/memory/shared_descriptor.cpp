@@ -36,8 +36,9 @@ std::string problemOf(uint32_t pid, const std::string& why) {
       ErrorCode::kUnavailable, problemOf(pid, "it has been closed meanwhile"));
 }
 
-// One read of another process's memory. Where it says that the word is, there
-// may be memory that it never provides: then the read does not return.
+// Read of a word in a peer's memory, on a separate thread. The peer names the
+// address, and may name memory that never becomes available: then the read does
+// not return.
 class WordRead {
  public:
   void run(uint32_t pid, uint64_t address) {
@@ -57,7 +58,7 @@ class WordRead {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, kPatience, [this] { return over_; });
   }
-  // Once it is over.
+  // Valid once await() has returned true, as is error().
   uint64_t word() const {
     return word_;
   }
@@ -66,7 +67,8 @@ class WordRead {
   }
 
   static constexpr milliseconds kPatience{300};
-  // It takes microseconds where the machine is not overloaded.
+  // Time from which a read counts as late; a read takes microseconds unless the
+  // machine is overloaded.
   static constexpr milliseconds kLate{50};
 
  private:
@@ -77,8 +79,9 @@ class WordRead {
   int error_ = 0;
 };
 
-// Processes whose memory has kept a read from returning: nothing is read of
-// one until that has returned, and never again of one that is late repeatedly.
+// Processes with memory that kept a read from returning. No further read of a
+// process begins until the hanging read has returned, and none ever after
+// several late reads.
 class SilentProcesses {
  public:
   void add(uint32_t pid) {
@@ -92,7 +95,7 @@ class SilentProcesses {
       found->second.silent = false;
     }
   }
-  // Everything has waited for one.
+  // Counts a late read, for which the whole engine may have waited.
   void noteLate(uint32_t pid) {
     const std::lock_guard<std::mutex> guard(mutex_);
     ++processes_[pid].late;
@@ -111,14 +114,15 @@ class SilentProcesses {
  private:
   static constexpr int kMostLate = 8;
   struct Process {
-    bool silent = false; // now
+    bool silent = false; // a read has not returned yet
     int late = 0;
   };
   std::mutex mutex_;
   std::map<uint32_t, Process> processes_; // by pid; guarded by mutex_
 };
 
-// Zero: there is none any more. Throws Error: it can't be read.
+// Returns the word, or zero if there is no word any more. Throws Error if the
+// word can't be read.
 uint64_t wordOf(uint32_t pid, uint64_t address) {
   const auto silent = [&] {
     cannotFetch(
@@ -153,8 +157,9 @@ uint64_t wordOf(uint32_t pid, uint64_t address) {
 
 } // namespace
 
-// The heap gives the place of a word again, also to the next descriptor of the
-// same memory: so it is no number that anything has besides.
+// Draws the word at random: the heap may give the word's address to the next
+// descriptor, even to one of the same memory, so a number with a further use
+// would not tell the two apart.
 SharedDescriptor::SharedDescriptor(UniqueFd fd) : fd_(std::move(fd)), word_(0) {
   uint64_t word = 0;
   const auto bytes = randomBytes(sizeof(word));
@@ -185,7 +190,8 @@ fetchDescriptor(uint32_t pid, int number, const DescriptorProof& proof) {
         "pidfd_getfd: " + errnoText(errno) +
             " (Linux 5.6, the container's seccomp profile, ptrace_scope)");
   }
-  // Last: it was still open before that.
+  // Reads the word last: a word still set proves that the copied descriptor was
+  // open.
   const auto word = wordOf(pid, proof.address);
   if (word == 0 || word != proof.word) {
     outdated(pid);

@@ -8,19 +8,19 @@
 
 namespace dlslime {
 
-// Where the word of a descriptor is, and what it is while that is open.
+// Address and value of the word that a SharedDescriptor has while open.
 struct DescriptorProof {
   uint64_t address = 0;
   uint64_t word = 0;
 };
 
-// A descriptor that other processes of this host copy out of this one by its
-// number. When it is closed, its number may become that of another one before
-// all of them have done so; so there is a word beside it, drawn for this one
-// alone, which they read out of our memory after they have copied it.
+// Descriptor that processes of the host copy by number. After a close the
+// number may belong to a new descriptor before all peers have copied the old;
+// so each SharedDescriptor draws a word of its own, and a peer reads the word
+// from our memory after copying.
 class SharedDescriptor {
  public:
-  // Throws Error: there are no random numbers.
+  // Throws Error if there are no random numbers.
   explicit SharedDescriptor(UniqueFd fd);
   ~SharedDescriptor() {
     word_.store(0); // before the number is free
@@ -37,18 +37,20 @@ class SharedDescriptor {
 
  private:
   const UnforkedFd fd_;
-  std::atomic<uint64_t> word_; // zero: it is closed
+  std::atomic<uint64_t> word_; // zero once closed
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
 };
 
-// It has been closed since it was told of: its owner may tell of another one.
+// Error for a descriptor closed since it was described; the owner may describe
+// a new descriptor.
 class OutdatedDescriptor : public Error {
  public:
   using Error::Error;
 };
 
-// A copy of the descriptor that process `pid` has told of. Throws
-// OutdatedDescriptor, or Error{kUnavailable}: it can't be had, and why.
+// Returns a copy of descriptor `number` of process `pid`. Throws
+// OutdatedDescriptor, or Error{kUnavailable} with the reason why no copy can be
+// had.
 UniqueFd
 fetchDescriptor(uint32_t pid, int number, const DescriptorProof& proof);
 

@@ -28,7 +28,8 @@ Segment mapShared(uint32_t pid, ByteSpan description) {
   }
   auto segment = Segment::adopt(
       fetchDescriptor(pid, number, proof), static_cast<size_t>(size));
-  segment.takeFd().reset(); // mapped memory needs none, and they are few
+  segment.takeFd()
+      .reset(); // mapped memory needs no descriptor, and descriptors are few
   return segment;
 }
 

@@ -6,11 +6,11 @@
 
 namespace dlslime {
 
-// Memory of this process that others of this host map by what they are told of
-// it. It lasts until the last of them has let go of it.
+// Memory of the process, mapped by peers on the host from a description. The
+// pages last until the last process has unmapped them.
 class SharedMemory {
  public:
-  // Zeros. Throws Error.
+  // Makes memory filled with zeros. Throws Error.
   explicit SharedMemory(size_t size)
       : segment_(Segment::create(size)), descriptor_(segment_.takeFd()) {}
 
@@ -20,7 +20,7 @@ class SharedMemory {
   size_t size() const {
     return segment_.size();
   }
-  // For mapShared(), as long as this is there.
+  // Returns the description for mapShared(), valid while the object lives.
   Bytes describe() const;
 
  private:
@@ -28,8 +28,8 @@ class SharedMemory {
   const SharedDescriptor descriptor_;
 };
 
-// What process `pid` has described; 0: it is unknown. Throws Error: it is not
-// that, or can't be had, and why.
+// Maps the memory described by process `pid` (0: unknown). Throws Error with
+// the reason if the description is invalid or the memory can't be had.
 Segment mapShared(uint32_t pid, ByteSpan description);
 
 } // namespace dlslime

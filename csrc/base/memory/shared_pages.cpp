@@ -13,8 +13,9 @@ namespace dlslime {
 
 namespace {
 
-// Of a burst: between its calls, and in all.
+// Longest pause between two calls of a burst.
 constexpr milliseconds kMostPause{1};
+// Longest use of a table read once.
 constexpr milliseconds kMostAge{50};
 
 struct Mapping {
@@ -29,7 +30,8 @@ std::string firstLine(const char* path) {
   return line;
 }
 
-// Of a device all mappings may have the same place, and different pages.
+// Returns whether the path is of a device: all mappings of a device may have
+// equal offsets, and different pages.
 bool isDevice(std::string_view path) {
   constexpr std::string_view kFiles[] = {
       "/dev/shm/", "/dev/zero", "/dev/hugepages", "/dev/dax"};
@@ -41,13 +43,13 @@ bool isDevice(std::string_view path) {
            }));
 }
 
-// One line of /proc/self/maps:
+// Parses a line of /proc/self/maps:
 // 7f1c2a000000-7f1c2a100000 rw-s 00001000 00:01 2057      /memfd:x (deleted)
 bool parse(const std::string& line, const std::string& boot, Mapping& mapping) {
   char access[5] = {};
   char device[24] = {};
   unsigned long long begin = 0, end = 0, offset = 0, inode = 0;
-  int path = 0; // where it begins
+  int path = 0; // offset of the path in the line
   const int fields = std::sscanf(
       line.c_str(),
       "%llx-%llx %4s %llx %23s %llu %n",
@@ -69,7 +71,8 @@ bool parse(const std::string& line, const std::string& boot, Mapping& mapping) {
   return true;
 }
 
-// By address. Neighbours that continue each other are one.
+// Returns all mappings by address. Adjacent mappings of consecutive parts of a
+// file are joined.
 std::vector<Mapping> readMappings() {
   const auto boot = firstLine("/proc/sys/kernel/random/boot_id");
   std::vector<Mapping> all;
@@ -91,7 +94,8 @@ std::vector<Mapping> readMappings() {
   return all;
 }
 
-// The one that has all of it; null: several do, or none.
+// Returns the mapping with the whole range, or null if the range lies in none
+// or in several.
 const Mapping*
 find(const std::vector<Mapping>& all, uint64_t begin, uint64_t end) {
   auto found = std::upper_bound(
@@ -105,15 +109,15 @@ find(const std::vector<Mapping>& all, uint64_t begin, uint64_t end) {
   return found->end < end ? nullptr : &*found;
 }
 
-// What was read last.
+// The table of mappings read last.
 struct Table {
   std::mutex mutex;
-  // Guarded by mutex:
+  // The members below are guarded by mutex.
   std::vector<Mapping> mappings;
   TimePoint readAt, askedAt;
 
   static Table& last() {
-    static auto* const table = new Table; // threads outlive statics
+    static auto* const table = new Table; // threads may outlive statics
     return *table;
   }
 };

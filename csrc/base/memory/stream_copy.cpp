@@ -13,7 +13,8 @@ namespace dlslime {
 #if defined(__SSE2__)
 
 namespace {
-// Below this the write-combining buffers' set-up costs more than it saves.
+// Smallest copy in bytes to stream: below, setting up the write-combining
+// buffers costs more than streaming saves.
 constexpr size_t kLeastStreamed = 512;
 constexpr size_t kLine = 64;
 } // namespace

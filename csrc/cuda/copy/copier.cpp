@@ -7,20 +7,21 @@
 namespace dlslime::cuda {
 
 namespace {
-// A stream that has failed writes no words: so often it is asked.
+// How often the stream's health is asked for: a failed stream writes no words.
 constexpr milliseconds kHealthInterval{10};
-// Before others: copies are short, and somebody waits for them.
+// Ahead of the program's streams: copies are short, and threads wait for
+// copies.
 constexpr int kHighestPriority = -5;
-// Pieces from which on one call for all is made.
+// Fewest pieces for a batch call.
 constexpr size_t kLeastBatch = 4;
-// Pieces from which on a kernel copies them: on an H100 its launch takes the
-// driver as long as two copies (docs/cuda.md).
+// Fewest small pieces for a kernel: on an H100 the driver takes as long for a
+// launch as for two copies (docs/cuda.md).
 constexpr size_t kLeastLaunch = 4;
 } // namespace
 
 Copier::Copier(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)), marks_(gpu_) {
   const Gpu::Scope scope(*gpu_);
-  // The driver takes the nearest priority that the device has.
+  // The driver takes the nearest priority known to the device.
   gpu_->driver().check(
       gpu_->driver().streamCreate(
           &stream_, kStreamNonBlocking, kHighestPriority),
@@ -41,13 +42,13 @@ Copier::~Copier() {
     gpu_->driver().streamSynchronize(stream_);
     ownKernel_.reset();
     gpu_->driver().streamDestroy(stream_);
-  } catch (const Error& error) { // the context is gone, and the stream with it
+  } catch (const Error& error) { // the context is gone, and so is the stream
     logDebug(error.what());
   }
 }
 
-// Neighbours stay apart: they may be of different allocations, which one copy
-// must not cross.
+// Gives copies to the stream. Adjacent copies are not joined: adjacent memory
+// may be of two allocations, and no copy may cross the boundary.
 Status Copier::enqueue(Copies copies, Running& entry) {
   std::erase_if(copies, [](const Copy& copy) { return copy.size == 0; });
   launchSmall(copies, entry);
@@ -65,11 +66,12 @@ Status Copier::enqueue(Copies copies, Running& entry) {
   return {};
 }
 
-// Those that it starts are taken out: no copy of a batch depends on another.
+// Starts the small copies by the kernel and takes them out of `copies`: no copy
+// of a batch depends on the rest.
 void Copier::launchSmall(Copies& copies, Running& entry) {
   auto* const kernel = kernel_.load(std::memory_order_acquire);
   const bool usable =
-      kernel != nullptr && kernel->usable(); // or ends its trial
+      kernel != nullptr && kernel->usable(); // may end the trial
   if (!usable || copies.size() < kLeastLaunch) {
     return;
   }
@@ -86,7 +88,8 @@ void Copier::launchSmall(Copies& copies, Running& entry) {
   }
 }
 
-// Its copies are made in any order.
+// Gives all copies to the stream by a single call; the driver makes the copies
+// in any order.
 Status Copier::enqueueBatch(const Copies& copies) {
   std::vector<DevicePointer> to, from;
   std::vector<size_t> sizes;
@@ -114,8 +117,8 @@ Status Copier::enqueueBatch(const Copies& copies) {
   return driver.status(result, "copying GPU memory (cuMemcpyBatchAsync)");
 }
 
-// Its entry is there before anything is given to the stream, which goes on with
-// that whatever is thrown.
+// Makes the entry before giving anything to the stream, because the stream goes
+// on with the copies after an exception, too.
 uint64_t Copier::start(Copies copies) {
   if (running_.empty()) {
     lastNews_ = Clock::now();
@@ -124,10 +127,10 @@ uint64_t Copier::start(Copies copies) {
   entry.id = nextId_++;
   try {
     entry.status = enqueue(std::move(copies), entry);
-    // Also after an error: what was given to the stream before goes on.
+    // Marks the stream also after an error: copies given before go on.
     entry.mark = marks_.place(stream_);
   } catch (const std::exception& error) {
-    // Not even a mark: nothing more can be known but that the stream is empty.
+    // Without a mark, the end of the copies shows only by an empty stream.
     try {
       const Gpu::Scope scope(*gpu_);
       gpu_->driver().streamSynchronize(stream_);
@@ -153,7 +156,8 @@ std::optional<Copier::Ended> Copier::takeEnded() {
   return ended;
 }
 
-// True: all that runs has ended, badly.
+// Returns true if the stream has failed: all running copies have ended with the
+// error.
 bool Copier::lookForFailure() {
   const auto now = Clock::now();
   if (now - lastNews_ < kHealthInterval) {
@@ -178,7 +182,7 @@ Status Copier::health() const {
     return isLost(answer)
         ? gpu_->driver().status(answer, "copying by the stream of a GPU")
         : Status();
-  } catch (const Error& error) { // the context is gone, and the stream with it
+  } catch (const Error& error) { // the context is gone, and so is the stream
     return error.status();
   }
 }

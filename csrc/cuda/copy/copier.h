@@ -13,34 +13,35 @@
 
 namespace dlslime::cuda {
 
-// Copies by the GPU's copy engines, without using its processors but for many
-// small pieces, in a stream of its own that waits for nothing: both ends of a
-// copy are ready when it is started, or what is behind it would wait as well.
-// Not thread-safe.
+// Copies by the GPU's copy engines, and by a kernel for many small pieces, in a
+// separate stream. The stream waits for nothing: both ends of a copy are ready
+// when the copy is started, or all later copies would wait as well. Not
+// thread-safe.
 class Copier {
  public:
-  // `useKernel`: for many small pieces, where it works. Throws Error.
+  // Throws Error if the stream can't be made.
   explicit Copier(std::shared_ptr<Gpu> gpu);
-  // Waits for what is under way.
+  // Waits for copies in progress.
   ~Copier();
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
-  // Small pieces go by a kernel from now on, once it has been tried. To load it
-  // waits for all that the GPU has been given, as an H100's driver does. Any
-  // thread, without the engine's lock.
+  // Has small pieces copied by a kernel from now on, once a trial has
+  // succeeded. Loading the kernel waits for all work given to the GPU (by an
+  // H100's driver). Any thread, without the engine lock.
   void useKernel(std::shared_ptr<PinnedPool> pinned);
 
-  // Returns a number by which takeEnded() will tell its end, well or badly. The
-  // memory must stay until then. Throws bad_alloc: nothing has begun.
+  // Starts copies and returns the number for takeEnded() to report, also after
+  // a failure; the memory must stay until then. Throws bad_alloc before
+  // anything has begun.
   uint64_t start(std::vector<Copy> copies);
 
   struct Ended {
     uint64_t id = 0;
     Status status;
   };
-  // The first of those that were started, if it has ended: one at a time, since
-  // the caller may have no memory for what follows from it.
+  // Returns the oldest of the started batches, if ended. Reports one end at a
+  // time, since the caller may have no memory for handling the end.
   std::optional<Ended> takeEnded();
   bool idle() const {
     return running_.empty();
@@ -49,9 +50,9 @@ class Copier {
  private:
   struct Running {
     uint64_t id = 0;
-    Status status; // of giving it to the stream
+    Status status; // of giving the copies to the stream
     StreamMarks::Mark mark;
-    std::shared_ptr<std::byte> list; // what a kernel reads
+    std::shared_ptr<std::byte> list; // read by the kernel
   };
   using Copies = std::vector<Copy>;
   Status enqueue(Copies copies, Running& entry);
@@ -65,9 +66,10 @@ class Copier {
   Stream stream_ = nullptr;
   std::once_flag kernelMade_;
   std::unique_ptr<PieceKernel> ownKernel_;
-  std::atomic<PieceKernel*> kernel_{nullptr}; // null: none, or not yet
+  std::atomic<PieceKernel*> kernel_{nullptr}; // null: no kernel, or not yet
   std::deque<Running> running_;
-  TimePoint lastNews_{}; // something ended, or the stream was asked
+  TimePoint lastNews_{}; // time of the last end, or of the last question for
+                         // the stream's health
   uint64_t nextId_ = 1;
 };
 

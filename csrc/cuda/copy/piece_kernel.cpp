@@ -11,17 +11,19 @@ namespace dlslime::cuda {
 namespace {
 
 constexpr size_t kVector = 16; // bytes
-constexpr size_t kWarp = 32, kThreads = 256; // of a block
-// What a warp copies at a time; larger pieces are cut, or those that are few
-// would keep few warps at work.
+constexpr size_t kWarp = 32, kThreads = 256; // per block
+// Bytes copied by a warp at a time. Larger pieces are cut, or a few large
+// pieces would keep few warps at work.
 constexpr size_t kPart = 16 << 10;
-// Beyond, a copy engine takes longer for the bytes than for the call. Chosen
-// without a GPU, as the next one: benchmarks/gpu_check measures both ways.
+// Largest piece for the kernel: beyond, a copy engine takes longer for the
+// bytes than for the call. Chosen without a GPU; benchmarks/gpu_check measures
+// both ways.
 constexpr size_t kMostBytes = 256 << 10;
+// Blocks of a launch for each processor of the GPU; chosen without a GPU, too.
 constexpr size_t kBlocksPerProcessor = 2;
 constexpr size_t kTrialBytes = 3 * kPart;
 
-// What the kernel reads: of the form of its dlslime_piece.
+// The kernel reads pieces in the form of dlslime_piece.
 static_assert(sizeof(Copy) == 24 && offsetof(Copy, size) == 16);
 
 size_t partsOf(const Copy& piece) {
@@ -56,7 +58,7 @@ PieceKernel::~PieceKernel() {
   try {
     const Gpu::Scope scope(*gpu_);
     gpu_->driver().moduleUnload(module_);
-  } catch (const Error& error) { // the context is gone, and the module with it
+  } catch (const Error& error) { // the context is gone, and so is the module
     logDebug(error.what());
   }
 }
@@ -79,7 +81,7 @@ void PieceKernel::load() {
       kBlocksPerProcessor * static_cast<size_t>(std::max(processors, 1));
 }
 
-// Pinned memory into pinned memory, in which we can look.
+// Copies pinned memory to pinned memory, so that the CPU can look at the bytes.
 void PieceKernel::beginTrial(StreamMarks& marks) {
   auto trial = std::make_unique<Trial>();
   trial->bytes = pinned_->take(2 * kTrialBytes);
@@ -88,7 +90,8 @@ void PieceKernel::beginTrial(StreamMarks& marks) {
     from[i] = static_cast<std::byte>(i * 7 + i / 256);
     from[kTrialBytes + i] = std::byte{0};
   }
-  constexpr size_t kFirst = 2 * kPart + 5 * kVector; // of parts of two lengths
+  constexpr size_t kFirst =
+      2 * kPart + 5 * kVector; // cut into parts of two lengths
   const auto source = addressOf(from), target = source + kTrialBytes;
   const Copy pieces[] = {
       {target, source, kFirst},
@@ -98,7 +101,7 @@ void PieceKernel::beginTrial(StreamMarks& marks) {
     trial->mark = marks.place(stream_);
   } catch (const std::exception&) {
     const Gpu::Scope scope(*gpu_);
-    gpu_->driver().streamSynchronize(stream_); // before its memory goes
+    gpu_->driver().streamSynchronize(stream_); // before the memory goes
     throw;
   }
   trial_ = std::move(trial);
@@ -131,7 +134,7 @@ std::shared_ptr<std::byte> PieceKernel::start(std::span<const Copy> pieces) {
   } catch (const Error& error) {
     giveUp(error.what());
     return nullptr;
-  } catch (const std::bad_alloc&) { // by the copy engines, this time
+  } catch (const std::bad_alloc&) { // left to the copy engines this time
     return nullptr;
   }
 }

@@ -8,40 +8,43 @@
 
 namespace dlslime::cuda {
 
-// One piece of a copy between any two places that the GPU can get at: its own
-// memory, another GPU's, what a peer has shared, pinned memory of the host.
+// Copy of a contiguous piece between any two places accessible to the GPU:
+// memory of the GPU, of a second GPU, or shared by a peer, and pinned memory of
+// the host.
 struct Copy {
   DevicePointer to = 0;
   DevicePointer from = 0;
   size_t size = 0;
 };
 
-// Copies many small pieces by one launch on the GPU's processors, where copy
-// engines take longer for each piece than for its bytes. It is loaded when
-// memory is registered, since that may wait for the GPU, and used only once it
-// has been seen to copy right there. Not thread-safe.
+// Kernel copying many small pieces by one launch on the GPU's processors: copy
+// engines take longer for each piece than for the bytes. The kernel is loaded
+// when memory is registered, since loading may wait for the GPU, and used only
+// after a trial on the GPU has copied correctly. Not thread-safe.
 class PieceKernel {
  public:
-  // Loads it, and starts to try it in the stream. Throws nothing: where it
-  // can't be loaded it never becomes usable, which is logged.
+  // Loads the kernel and starts a trial in the stream. Throws nothing: a kernel
+  // that can't be loaded never becomes usable, and the reason is logged.
   PieceKernel(
       std::shared_ptr<Gpu> gpu,
       std::shared_ptr<PinnedPool> pinned,
       StreamMarks& marks,
       Stream stream);
-  // The stream has ended all of it.
+  // The stream must have ended all launches.
   ~PieceKernel();
   PieceKernel(const PieceKernel&) = delete;
   PieceKernel& operator=(const PieceKernel&) = delete;
 
   static bool takes(const Copy& piece);
   bool usable();
-  // Copies pieces, all of which it takes, in any order. What is returned has to
-  // stay until then. Null: the copy engines are to copy these.
+  // Starts copying pieces accepted by takes(), in any order. The returned
+  // memory must stay until the copies have ended; null leaves the pieces to the
+  // copy engines.
   std::shared_ptr<std::byte> start(std::span<const Copy> pieces);
 
  private:
-  struct Trial { // of pinned memory
+  // Pinned memory of a trial in progress.
+  struct Trial {
     std::shared_ptr<std::byte> bytes, list;
     StreamMarks::Mark mark;
   };
@@ -57,7 +60,7 @@ class PieceKernel {
   size_t mostBlocks_ = 0;
   Module module_ = nullptr;
   Function function_ = nullptr;
-  std::unique_ptr<Trial> trial_; // under way
+  std::unique_ptr<Trial> trial_; // in progress
   bool usable_ = false;
 };
 

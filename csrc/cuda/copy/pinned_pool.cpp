@@ -10,7 +10,7 @@ namespace dlslime::cuda {
 
 namespace {
 constexpr size_t kLeastBytes = 4096;
-// Small pieces are cut from one piece of this size.
+// Least bytes of a slab, from which smaller pieces are cut.
 constexpr size_t kSlabBytes = 1024 * 1024;
 } // namespace
 
@@ -25,7 +25,7 @@ void PinnedPool::freeAll(const Slabs& slabs) noexcept {
       gpu_->driver().hostFree(const_cast<std::byte*>(address));
     }
   } catch (const std::exception& error) {
-    // The context is gone, and its memory with it.
+    // The context is gone, and so is the memory.
     logDebug(error.what());
   }
 }
@@ -33,7 +33,7 @@ void PinnedPool::freeAll(const Slabs& slabs) noexcept {
 void PinnedPool::addSlab(size_t sizeClass) {
   const size_t piece = kLeastBytes << sizeClass;
   const size_t size = std::max(piece, kSlabBytes);
-  // For all pieces of the class: they come back where nothing may be thrown.
+  // Makes room for all pieces of the class, since giveBack() must not throw.
   auto& free = free_.at(sizeClass);
   size_t pieces = size / piece;
   for (const auto& [address, slab] : slabs_) {
@@ -75,13 +75,14 @@ std::shared_ptr<std::byte> PinnedPool::take(size_t size) {
     free.pop_back();
     ++slabOf(piece).taken;
   }
-  // Without the mutex: one that can't be made gives the piece back.
+  // Makes the pointer after unlocking: on failure the deleter gives the piece
+  // back, locking mutex_.
   return {piece, [pool = shared_from_this()](std::byte* back) {
             pool->giveBack(back);
           }};
 }
 
-// Under mutex_.
+// Returns the slab of a piece. Under mutex_.
 PinnedPool::Slab& PinnedPool::slabOf(const std::byte* piece) {
   return std::prev(slabs_.upper_bound(piece))->second;
 }
@@ -103,7 +104,7 @@ MemoryUse PinnedPool::memoryUse() {
 }
 
 void PinnedPool::trim() {
-  Slabs idle; // freed after unlocking: it may take its time
+  Slabs idle; // freed after unlocking, since freeing may take long
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     for (auto& pieces : free_) {

@@ -10,8 +10,8 @@
 
 namespace dlslime::cuda {
 
-// Pinned memory in pieces of powers of two, kept for their next use: making it
-// takes a call that may wait for the GPU. Any thread.
+// Pinned memory in pieces of powers of two, kept for reuse: allocating takes a
+// call that may wait for the GPU. Any thread.
 class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
  public:
   explicit PinnedPool(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
@@ -19,19 +19,20 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
 
-  // Comes back by itself. Throws Error: there is none.
+  // Returns a piece that goes back to the pool with the last reference. Throws
+  // Error if no pinned memory is left.
   std::shared_ptr<std::byte> take(size_t size);
-  // Idle: what trim() frees.
+  // Returns the bytes held; trim() frees the idle bytes.
   MemoryUse memoryUse();
   void trim();
 
  private:
   static constexpr size_t kClasses = 40; // the largest: 2 PiB
-  // What pieces are cut from.
+  // Memory cut into pieces of a size class.
   struct Slab {
     size_t size = 0;
     size_t sizeClass = 0;
-    size_t taken = 0; // pieces
+    size_t taken = 0; // pieces in use
   };
   void addSlab(size_t sizeClass);
   Slab& slabOf(const std::byte* piece);
@@ -41,7 +42,7 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
 
   const std::shared_ptr<Gpu> gpu_;
   std::mutex mutex_;
-  // Guarded by mutex_:
+  // The members below are guarded by mutex_.
   Slabs slabs_;
   std::array<std::vector<std::byte*>, kClasses> free_;
 };

@@ -14,7 +14,7 @@ bool StreamMarks::Mark::reached() const {
   if (event_ == nullptr) {
     return word_.isSet();
   }
-  // An error is the stream's, and found by whoever asks for its health.
+  // An error belongs to the stream: the check of the stream's health finds it.
   try {
     const Gpu::Scope scope(*marks_->gpu_);
     return marks_->gpu_->driver().eventQuery(event_) == Result::kSuccess;
@@ -47,7 +47,7 @@ Event StreamMarks::takeEvent() {
       free_.pop_back();
       return event;
     }
-    free_.reserve(++made_); // nothing may be thrown where it comes back
+    free_.reserve(++made_); // giveBack() must not throw
   }
   const Gpu::Scope scope(*gpu_);
   Event event = nullptr;

@@ -8,9 +8,9 @@
 
 namespace dlslime::cuda {
 
-// Tells when a stream has come to a place: by a word that it writes, which
-// costs a look at memory, or, where the driver can't do that, by an event,
-// which costs a call. Any thread.
+// Marks telling when a stream has come to a place: by a word written by the
+// stream, at the cost of a look at memory, or, where the driver can't write
+// words, by an event, at the cost of a call. Any thread.
 class StreamMarks {
  public:
   explicit StreamMarks(std::shared_ptr<Gpu> gpu)
@@ -19,7 +19,8 @@ class StreamMarks {
   StreamMarks(const StreamMarks&) = delete;
   StreamMarks& operator=(const StreamMarks&) = delete;
 
-  // Dropped only once it is reached, or the stream has failed.
+  // A place in a stream; dropped only once reached, or once the stream has
+  // failed.
   class Mark {
    public:
     Mark() = default;
@@ -41,7 +42,8 @@ class StreamMarks {
     explicit operator bool() const {
       return marks_ != nullptr;
     }
-    // Never, of a stream that has failed: ask that from time to time.
+    // Returns false for ever after the stream has failed: ask for the stream's
+    // health from time to time.
     bool reached() const;
 
    private:
@@ -51,7 +53,7 @@ class StreamMarks {
     Event event_ = nullptr;
   };
 
-  // Behind all that was given to the stream so far. Throws Error.
+  // Places a mark behind all work given to the stream so far. Throws Error.
   Mark place(Stream stream);
 
  private:

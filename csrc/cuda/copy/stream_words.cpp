@@ -7,21 +7,22 @@
 namespace dlslime::cuda {
 
 namespace {
-// A line for each word: they are written by different processors and GPUs.
+// Each word has a cache line of its own, since different processors and GPUs
+// write the words.
 constexpr size_t kPageBytes = 64 * 1024;
 constexpr size_t kStride = 64;
 } // namespace
 
 StreamWords::~StreamWords() {
   if (free_.size() != pages_.size() * (kPageBytes / kStride)) {
-    return; // a stream may still write one that nobody waits for any more
+    return; // a stream may still write a word no longer waited for
   }
   try {
     const Gpu::Scope scope(*gpu_);
     for (void* const page : pages_) {
       gpu_->driver().hostFree(page);
     }
-  } catch (const Error& error) { // the context is gone, and its memory with it
+  } catch (const Error& error) { // the context is gone, and so is the memory
     logDebug(error.what());
   }
 }
@@ -32,7 +33,8 @@ bool StreamWords::supported() const {
 }
 
 void StreamWords::addPage() {
-  // Nothing may be thrown where words come back, or once there is the page.
+  // Makes room first: nothing may throw when words come back, or once the page
+  // is allocated.
   pages_.reserve(pages_.size() + 1);
   free_.reserve((pages_.size() + 1) * (kPageBytes / kStride));
   const Gpu::Scope scope(*gpu_);
@@ -70,8 +72,8 @@ void StreamWords::Word::setBy(Stream stream) const {
       "giving a stream a word to write (cuStreamWriteValue32)");
 }
 
-// At least the value: never more than one use is under way, so that it is this
-// one, and numbers that wrap make no difference.
+// Waits for at least the value: a word has one use at a time, so a later value
+// can't come, and numbers that wrap make no difference.
 void StreamWords::Word::holdBack(Stream stream) const {
   const Gpu::Scope scope(*words_->gpu_);
   const auto& driver = words_->gpu_->driver();

@@ -10,9 +10,9 @@
 
 namespace dlslime::cuda {
 
-// Words in pinned memory by which a stream and processors wait for each other
-// without a call that blocks: a stream writes one when it has come there, or
-// waits until one is written. Any thread.
+// Words in pinned memory by which streams and processors wait for each other
+// without a blocking call: a stream writes a word on coming to a place, or
+// waits until a word is written. Any thread.
 class StreamWords {
  public:
   explicit StreamWords(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
@@ -20,11 +20,11 @@ class StreamWords {
   StreamWords(const StreamWords&) = delete;
   StreamWords& operator=(const StreamWords&) = delete;
 
-  // Whether the driver can do it at all.
+  // Returns whether the driver can write words and wait for words.
   bool supported() const;
 
-  // One use of a word: it is set once. Must be set, or never have been given to
-  // a stream, before it is dropped.
+  // A single use of a word, set once. Dropped only when set, or if never given
+  // to a stream.
   class Word {
    public:
     Word() = default;
@@ -46,16 +46,16 @@ class StreamWords {
     explicit operator bool() const {
       return words_ != nullptr;
     }
-    // By a processor.
+    // Sets the word from a processor.
     void set() const {
       place_->store(value_, std::memory_order_release);
     }
     bool isSet() const {
       return place_->load(std::memory_order_acquire) == value_;
     }
-    // By the stream, when it has come there. Throws Error.
+    // Makes the stream set the word after all work given so far. Throws Error.
     void setBy(Stream stream) const;
-    // The stream goes on once it is set. Throws Error.
+    // Makes the stream wait until the word is set. Throws Error.
     void holdBack(Stream stream) const;
 
    private:
@@ -71,7 +71,7 @@ class StreamWords {
     uint32_t value_ = 0; // one more than at the last use
   };
 
-  // Throws Error: no pinned memory is left.
+  // Returns a word for a single use. Throws Error if no pinned memory is left.
   Word take();
 
  private:
@@ -80,7 +80,7 @@ class StreamWords {
 
   const std::shared_ptr<Gpu> gpu_;
   std::mutex mutex_;
-  // Guarded by mutex_:
+  // The members below are guarded by mutex_.
   std::vector<void*> pages_;
   std::vector<std::atomic<uint32_t>*> free_;
 };

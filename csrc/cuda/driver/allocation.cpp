@@ -54,7 +54,7 @@ Allocation mappedAt(const Gpu& gpu, DevicePointer pointer) {
   gpu.driver().check(
       gpu.driver().addressRange(&found.base, &found.size, pointer),
       "asking for the extent of GPU memory (cuMemGetAddressRange)");
-  if (!found.holds(pointer, 1)) { // or those who walk over it never end
+  if (!found.holds(pointer, 1)) { // else allocationsOf() would never end
     throw Error(
         ErrorCode::kUnavailable,
         "the CUDA driver says of the address " + std::to_string(pointer) +

@@ -6,19 +6,22 @@
 
 namespace dlslime::cuda {
 
-// What the driver knows of the memory at an address. torch cuts its tensors out
-// of large allocations; sharing and registering is about those.
+// The driver's knowledge of the memory at an address. torch cuts tensors out of
+// large allocations, but memory is shared and registered by allocation.
 struct Allocation {
   DevicePointer base = 0;
   size_t size = 0;
-  // Another allocation has another one, at the same address, too.
+  // Differs for each allocation, also for a later allocation at an equal
+  // address.
   uint64_t bufferId = 0;
   Device device = 0;
-  // cuIpcGetMemHandle works: it was made by cudaMalloc. Else it may have been
-  // mapped into addresses that go on with other such memory (cuMemMap).
+  // Whether cuIpcGetMemHandle works, as for memory of cudaMalloc. Else the
+  // memory may be mapped (cuMemMap), and further mapped memory may follow at
+  // the next addresses.
   bool legacyIpc = false;
-  unsigned handleTypes = 0; // as which mapped memory can be exported, ored
-  bool gpuDirect = false; // a NIC may get at it
+  unsigned handleTypes =
+      0; // kinds of handles for exporting mapped memory, ored
+  bool gpuDirect = false; // a NIC may access the memory
 
   DevicePointer end() const {
     return base + size;
@@ -28,13 +31,14 @@ struct Allocation {
   }
 };
 
-// Throws Error{kInvalidArgument}: it is not memory of a GPU. Of mapped memory
-// the extent is that of the addresses which were reserved, mapped or not.
+// Returns the allocation at an address; for mapped memory, base and size are of
+// all reserved addresses, mapped or not. Throws Error{kInvalidArgument} if the
+// address is not of GPU memory.
 Allocation allocationOf(const Driver& driver, DevicePointer pointer);
-// As above, but with the extent of what is mapped there.
+// Returns the allocation with the extent of the memory mapped at the address.
 Allocation mappedAt(const Gpu& gpu, DevicePointer pointer);
-// Those that these bytes are in, one behind the other. Throws
-// Error{kInvalidArgument}: not all of them are in any.
+// Returns the consecutive allocations holding the bytes. Throws
+// Error{kInvalidArgument} if some bytes are in no allocation.
 std::vector<Allocation>
 allocationsOf(const Gpu& gpu, DevicePointer pointer, size_t bytes);
 

@@ -1,9 +1,9 @@
 #pragma once
 
-// The part of the CUDA driver's binary interface that we use, declared by
-// ourselves so that nothing of the CUDA toolkit is needed to build. Values and
-// layouts are those of cuda.h and do not change: the driver keeps old versions
-// of its functions for ever (cuda/driver/driver.cpp says which ones we take).
+// The part of the CUDA driver's binary interface in use, declared here so that
+// the build needs no CUDA toolkit. Values and layouts are those of cuda.h and
+// do not change: the driver keeps old versions of functions for ever
+// (cuda/driver/driver.cpp names the versions in use).
 
 #include <cstddef>
 #include <cstdint>
@@ -42,8 +42,9 @@ enum class Result : int {
   kUnknown = 999,
 };
 
-// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to CUDA_ERROR_STREAM_CAPTURE_WRONG_
-// THREAD: of a graph that some thread is capturing.
+// The errors from CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to
+// CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD are about a graph being captured by
+// some thread.
 constexpr int kFirstCaptureError = 900;
 constexpr int kLastCaptureError = 908;
 
@@ -93,7 +94,7 @@ constexpr int kFabricHandle = 8; // CU_MEM_HANDLE_TYPE_FABRIC
 
 struct CopyAttributes { // CUmemcpyAttributes
   int sourceOrder; // kInStreamOrder
-  MemoryLocation sourceHint, destinationHint; // of managed memory alone
+  MemoryLocation sourceHint, destinationHint; // for managed memory only
   unsigned flags;
 };
 constexpr int kInStreamOrder = 1; // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
@@ -101,7 +102,7 @@ constexpr int kInStreamOrder = 1; // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 enum class CaptureMode : int { kGlobal = 0, kThreadLocal = 1, kRelaxed = 2 };
 enum class CaptureStatus : int { kNone = 0, kActive = 1, kInvalidated = 2 };
 
-// Flags of single functions.
+// The constants below are flags of single functions.
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kIpcLazyPeerAccess = 1;

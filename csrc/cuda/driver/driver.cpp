@@ -8,18 +8,20 @@ namespace dlslime::cuda {
 
 namespace {
 
-// Another library that behaves like it, for tests.
+// Variable naming a library to load instead of libcuda, for tests.
 constexpr const char* kLibraryVariable = "DLSLIME_CUDA_LIBRARY";
-// The oldest driver that has all that we can't do without, of our forms of it.
+// The oldest CUDA version with all indispensable functions in the forms bound
+// below.
 constexpr int kOldest = 11040;
 
-// Both forms of cuGetProcAddress: of 12.0, and of 11.3.
+// cuGetProcAddress_v2, of CUDA 12.0.
 using GetProcAddress = Result(
     const char* name,
     void** function,
     int version,
     uint64_t flags,
     int* status);
+// cuGetProcAddress, of CUDA 11.3.
 using OldGetProcAddress =
     Result(const char* name, void** function, int version, uint64_t flags);
 
@@ -37,7 +39,8 @@ std::string versionText(int version) {
   throw Error(ErrorCode::kUnavailable, why);
 }
 
-// A library that is open for good: it has threads and handlers of its own.
+// The driver's library, never closed: libcuda has threads and handlers of its
+// own.
 class Library {
  public:
   Library() : name_(libraryName()) {
@@ -79,7 +82,8 @@ class Library {
   OldGetProcAddress* findOld_ = nullptr;
 };
 
-// The form of the function that this version of CUDA brought.
+// Binds the form of a function brought by CUDA `version`, or null if the driver
+// has none.
 template <typename Function>
 void bindIfThere(
     const Library& library,
@@ -101,7 +105,8 @@ void bind(
   }
 }
 
-// Bytes and addresses apart: cuMemCreate, cuMemMap.
+// Binds the functions for allocating bytes and addresses separately
+// (cuMemCreate, cuMemMap).
 void bindVirtualMemory(const Library& library, Driver& driver) {
   bind(library, "cuMemGetAddressRange", 3020, driver.addressRange);
   bind(library, "cuMemRetainAllocationHandle", 11000, driver.retainHandle);
@@ -168,7 +173,8 @@ void bindAll(const Library& library, Driver& driver) {
   bind(library, "cuModuleGetFunction", 2000, driver.moduleFunction);
   bind(library, "cuLaunchKernel", 4000, driver.launchKernel);
   bindVirtualMemory(library, driver);
-  // Of CUDA 13 on it has another form, without the place of a failure.
+  // Takes the form of CUDA 12.8; the form of CUDA 13 does not tell which copy
+  // failed.
   bindIfThere(library, "cuMemcpyBatchAsync", 12080, driver.memcpyBatchAsync);
   bindIfThere(
       library, "cuMemGetHandleForAddressRange", 11070, driver.handleForRange);
@@ -226,13 +232,13 @@ bool driverIsLoaded() {
   void* const library =
       dlopen(libraryName().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (library != nullptr) {
-    dlclose(library); // one reference less; the program has its own
+    dlclose(library); // the program's own reference stays
   }
   return library != nullptr;
 }
 
 const Driver& loadDriver() {
-  // A static that throws is tried again: devices may come later.
+  // A static is initialised again after an exception: devices may come later.
   static const Driver driver = load();
   return driver;
 }

@@ -7,8 +7,8 @@
 
 namespace dlslime::cuda {
 
-// The functions of libcuda that we call, opened at run time so that one build
-// runs with and without it. driver.cpp says which version of each it is.
+// The functions of libcuda in use, opened at run time so that one build runs
+// with and without libcuda. driver.cpp names the version of each function.
 struct Driver {
   Result (*init)(unsigned flags);
   Result (*driverGetVersion)(int* version);
@@ -91,7 +91,7 @@ struct Driver {
       size_t size,
       const AccessDescription*,
       size_t count);
-  // Null where the driver is too old for them:
+  // The functions below are null where the driver is too old.
   Result (*memcpyBatchAsync)(
       DevicePointer* to,
       DevicePointer* from,
@@ -114,23 +114,25 @@ struct Driver {
       unsigned long long flags);
 
   int version; // 12040: CUDA 12.4
-  int devices; // at least one
+  int devices; // at least 1
 
-  // "what failed: CUDA_ERROR_... (the driver's text)".
+  // Returns an error with the text "`what` failed: CUDA_ERROR_... (the driver's
+  // text)"; ok for kSuccess.
   Status status(Result result, const char* what) const;
-  // Throws Error{kUnavailable} with that unless `result` is kSuccess.
+  // Throws Error{kUnavailable} with the text of status() unless `result` is
+  // kSuccess.
   void check(Result result, const char* what) const;
 };
 
-// Whether a stream that answers so will never go on. That nobody may ask now,
-// or that there is no memory for the answer, says nothing of it.
+// Returns whether a stream answering so has failed for good. A capture in
+// progress, or want of memory for the answer, says nothing about the stream.
 bool isLost(Result answer);
 
-// The process's libcuda, loaded and initialised once; no context is made.
-// Throws Error{kUnavailable} that says what is missing.
+// Returns the process's libcuda, loaded and initialised once, without making a
+// context. Throws Error{kUnavailable} naming the missing part.
 const Driver& loadDriver();
-// Whether the program, or something in it, has loaded it: else no address is of
-// a GPU's memory.
+// Returns whether the program, or a library in it, has loaded libcuda: else no
+// address is of GPU memory.
 bool driverIsLoaded();
 
 } // namespace dlslime::cuda

@@ -46,7 +46,7 @@ bool hasContext(const Driver& driver, Device device) {
 
 std::vector<std::string> gpusInUse() {
   std::vector<std::string> found;
-  if (!driverIsLoaded()) { // by the program: it uses none
+  if (!driverIsLoaded()) { // the program uses no GPU
     return found;
   }
   try {

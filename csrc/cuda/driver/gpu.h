@@ -8,12 +8,12 @@
 
 namespace dlslime::cuda {
 
-// One GPU, by the primary context that the program has made on it. We never
-// make one ourselves: that takes hundreds of megabytes of its memory.
+// A GPU with the primary context made by the program. The engine makes no
+// context: a context takes hundreds of megabytes of the GPU's memory.
 class Gpu {
  public:
-  // Throws Error{kInvalidArgument}: there is no such GPU, or the program has
-  // not touched it.
+  // Throws Error{kInvalidArgument} if there is no GPU `ordinal`, or the program
+  // has made no context on it.
   Gpu(const Driver& driver, Device ordinal);
   ~Gpu();
   Gpu(const Gpu&) = delete;
@@ -28,16 +28,16 @@ class Gpu {
   const Uuid& uuid() const {
     return uuid_;
   }
-  // "0000:18:00.0", as in sysfs.
+  // Returns "0000:18:00.0", as in sysfs.
   const std::string& pciAddress() const {
     return pciAddress_;
   }
-  // "GPU 0 (NVIDIA H200, 0000:18:00.0)".
+  // Returns "GPU 0 (NVIDIA H200, 0000:18:00.0)".
   std::string describe() const;
 
-  // Makes its context the calling thread's as long as it lives, whatever that
-  // was before. What is done in it has nothing to do with a graph that some
-  // thread is capturing, and does not spoil it.
+  // Makes the GPU's context the calling thread's current context while the
+  // object lives. Calls within a Scope are not captured into a graph, and do
+  // not spoil a capture by any thread.
   class Scope {
    public:
     explicit Scope(const Gpu& gpu);
@@ -58,7 +58,7 @@ class Gpu {
   std::string name_, pciAddress_;
 };
 
-// The PCI addresses of those that this process has a context on.
+// Returns the PCI addresses of the GPUs with a context of the process.
 std::vector<std::string> gpusInUse();
 
 } // namespace dlslime::cuda

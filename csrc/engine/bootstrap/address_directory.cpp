@@ -18,19 +18,15 @@ namespace dlslime {
 
 namespace {
 
-// Between looks for a record that is needed, and for those that may be.
+// Limits of pauses between looks, for a needed record and for reading ahead.
 constexpr milliseconds kFirstPause{1}, kLongestPause{50}, kLongestAhead{200};
-// After an error of the rendezvous, of which torch logs each.
+// Pauses after errors are long, because torch logs each error of a store.
 constexpr milliseconds kFirstErrorPause{100}, kLongestErrorPause{5000};
-// A call that takes longer is held up, most often by another thread that waits
-// in the same client of the store.
+// A longer call counts as held up by a second thread in the store's client.
 constexpr milliseconds kHeldUp{1000};
-// For records that nobody needs yet to appear.
-constexpr milliseconds kAheadTime{300000};
-// Within this time all ranks have come and read, but for one that is lost.
-constexpr milliseconds kNew{30000};
-// In the place of a rank: the note that all ranks have read ahead.
-constexpr int kEveryone = -1;
+constexpr milliseconds kAheadTime{300000}; // limit of reading ahead
+constexpr milliseconds kNew{30000}; // by then all but lost ranks have read
+constexpr int kEveryone = -1; // as a rank: the note that all have read ahead
 
 milliseconds doubled(milliseconds& pause, milliseconds most) {
   return std::exchange(pause, std::min(pause * 2, most));
@@ -42,8 +38,9 @@ std::string addressKey(int rank) {
   return "address/" + std::to_string(rank);
 }
 
-// What the directory shares with its threads. One of them asks at a time: a
-// second one takes over, by a connection of its own, when the first is held up.
+// State shared by the directory and the reading threads. A single thread asks
+// at a time; when a call is held up, a second thread takes over with a new
+// connection to the store.
 class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
  public:
   Reader(
@@ -67,7 +64,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       return;
     }
     const std::lock_guard<std::mutex> guard(mutex_);
-    // 1, -1, 2, -2, ... from here: every other rank comes once.
+    // At distances 1, -1, 2, -2, ... from the own rank.
     for (int step = 0; int(ahead_.size()) < std::min(size_ - 1, kMostAhead);) {
       step = step > 0 ? -step : 1 - step;
       ahead_.push_back(((rank_ + step) % size_ + size_) % size_);
@@ -104,7 +101,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       want(entry);
     }
     if (entry.wanted) {
-      start(); // again, where no thread could be made
+      start(); // a retry, where no thread could be started before
       takeOverIfHeldUp();
     }
     return {entry.record, problemOf(entry)};
@@ -130,13 +127,13 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   struct Entry {
     std::optional<Bytes> record;
     bool wanted = false;
-    bool asked = false; // since it is wanted
+    bool asked = false; // at least once since want()
     std::string error; // of the last look
-    TimePoint next{}; // look
+    TimePoint next{}; // time of the next look
     milliseconds pause = kFirstPause, errorPause = kFirstErrorPause;
   };
   struct Job {
-    std::optional<int> rank; // or all those ahead
+    std::optional<int> rank; // empty: all ranks in ahead_
     std::vector<std::string> keys;
   };
 
@@ -144,7 +141,8 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     return rank == kEveryone ? "read-by-all" : addressKey(rank);
   }
 
-  // All below with mutex_ held, but run() and ask().
+  // Callers of the functions below hold mutex_, except callers of run(),
+  // takeOver() and ask().
   void want(Entry& entry) {
     entry.wanted = true;
     entry.asked = false;
@@ -200,7 +198,8 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
                        : "the store has not been asked for its address yet";
   }
 
-  // What is due, or when something will be; neither: nothing is left to do.
+  // Returns a due job; else sets `when` to the time of the next job, or to
+  // never() when no work is left.
   std::optional<Job> nextJob(TimePoint& when) {
     const auto now = Clock::now();
     when = never();
@@ -255,7 +254,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     try {
       other = rendezvous_->another();
     } catch (const Error&) {
-      return; // the first call is waited for
+      return; // the first thread's call may still end
     }
     {
       const std::lock_guard<std::mutex> guard(mutex_);
@@ -272,7 +271,8 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     std::optional<std::vector<Bytes>> values;
     try {
       values = rendezvous.tryGetAll(job.keys);
-      // Keys may outlive a life of the group: then the note is there early.
+      // Keys may outlive an incarnation of the group; the next incarnation then
+      // finds the note too early.
       if (values && !job.rank && size_ <= kMostAhead &&
           rendezvous.increment("readers") % uint64_t(size_) == 0) {
         rendezvous.set(keyOf(kEveryone), Bytes(1));
@@ -321,7 +321,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     }
     entry.errorPause = kFirstErrorPause;
     auto& record = values->front();
-    if (entry.record == record) { // the one that leads nowhere
+    if (entry.record == record) { // still the record that leads nowhere
       entry.next = now + doubled(entry.pause, kLongestPause);
       return;
     }
@@ -341,17 +341,17 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   const std::function<void()> wake_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_:
+  // mutex_ guards all members below.
   std::map<int, Entry> entries_;
   std::vector<int> ahead_;
   TimePoint aheadNext_{}, aheadUntil_{}, newUntil_{};
   milliseconds aheadPause_ = kFirstPause, aheadErrorPause_ = kFirstErrorPause;
-  int threads_ = 0; // so many have been started,
-  int running_ = 0; // and this one asks; 0: none
-  std::string threadError_; // of the last one that could not be
-  bool helped_ = false; // another thread has been started to take over
-  bool asking_ = false; // a call of that one is under way,
-  TimePoint askingSince_{}; // since then
+  int threads_ = 0; // threads started so far, by which threads are numbered
+  int running_ = 0; // number of the asking thread; 0: none
+  std::string threadError_; // why the last thread could not be started
+  bool helped_ = false; // a thread has been started to take over
+  bool asking_ = false; // a call of thread running_ is under way
+  TimePoint askingSince_{}; // begin of the call under way
   bool closed_ = false;
 };
 
@@ -371,7 +371,7 @@ AddressDirectory::~AddressDirectory() {
 }
 
 void AddressDirectory::close() {
-  if (!inForkedChild()) { // where its threads are not, but perhaps their lock
+  if (!inForkedChild()) { // without threads, but perhaps with mutex_ locked
     reader_->close();
   }
 }

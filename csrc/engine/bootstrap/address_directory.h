@@ -11,17 +11,18 @@
 
 namespace dlslime {
 
-// The address records of a group's ranks, as read from its rendezvous. A
-// rendezvous may block for as long as a foreign store likes, so threads of the
-// directory ask it, and outlive the directory if need be. All methods: any
-// thread; none blocks but awaitReaders().
+// Address records of a group's ranks, read from the group's rendezvous. A
+// foreign store may block for any time, so threads of the directory do the
+// reading, and may outlive the directory. Any thread may call any method; only
+// awaitReaders() blocks.
 class AddressDirectory {
  public:
-  // Records of so many ranks, the nearest, are read before they are needed.
+  // Number of nearest ranks whose records are read before a caller needs the
+  // records.
   static constexpr int kMostAhead = 256;
 
-  // `wake` tells of news for find(), on a thread of the directory, and never
-  // after the directory's end.
+  // `wake` is called on a thread of the directory when find() has news, and
+  // never after close().
   AddressDirectory(
       std::shared_ptr<Rendezvous> rendezvous,
       int rank,
@@ -30,27 +31,29 @@ class AddressDirectory {
   ~AddressDirectory();
   AddressDirectory(const AddressDirectory&) = delete;
   AddressDirectory& operator=(const AddressDirectory&) = delete;
-  // No more is asked or told. Idempotent.
+  // Stops reading and calling `wake`. Idempotent.
   void close();
 
-  // Begins to read the records of the nearest ranks: later the rendezvous may
-  // be gone.
+  // Begins to read the records of the nearest ranks, because the rendezvous may
+  // be gone later.
   void readAhead();
-  // This process is about to end, and the rendezvous perhaps with it: blocks
-  // until all ranks have read ahead, at most until the deadline; not at all in
-  // a large group, one that is not new, or whose rendezvous fails.
+  // Blocks until all ranks have read ahead, at most until the deadline: this
+  // process is about to end, perhaps together with the rendezvous. Returns at
+  // once in a group of more than kMostAhead ranks, 30 s after readAhead(), and
+  // when the rendezvous fails.
   void awaitReaders(TimePoint deadline);
 
   struct Found {
-    std::optional<Bytes> record; // the newest that was read
-    std::string problem; // why there is none: the last cause that was seen
+    std::optional<Bytes> record; // the newest record read
+    std::string problem; // the last known reason for a missing record
   };
-  // From now on the rank's record is asked for, until there is one.
+  // Returns the rank's record, or the reason for a missing record; the
+  // directory then keeps asking for the record.
   Found find(int rank);
-  // The record that find() returned leads nowhere: a newer one is asked for,
-  // until drop().
+  // Keeps asking for a newer record, until one comes or drop() is called: the
+  // record returned by find() leads nowhere.
   void refresh(int rank);
-  // Nothing waits for this rank any more.
+  // Stops asking for the rank's record.
   void drop(int rank);
 
  private:
@@ -58,7 +61,7 @@ class AddressDirectory {
   const std::shared_ptr<Reader> reader_;
 };
 
-// Where rank `rank` publishes its address in its group's rendezvous.
+// Returns the key of the rank's address record in the group's rendezvous.
 std::string addressKey(int rank);
 
 } // namespace dlslime

@@ -16,7 +16,7 @@ namespace {
 struct Answer {
   std::mutex mutex;
   std::condition_variable changed;
-  // Guarded by mutex:
+  // `mutex` guards the members below.
   bool over = false;
   uint64_t value = 0;
   std::exception_ptr error;

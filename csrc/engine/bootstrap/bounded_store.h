@@ -8,11 +8,11 @@
 
 namespace dlslime {
 
-// The calls by which a rank makes itself known in a store, for a thread of the
-// program. A store is foreign, and may never answer: torch's FileStore spins
-// for ever on a record that a full disk has cut off. Each call is made on a
-// thread of its own, and left behind with it at the deadline. Throws Error:
-// kTimeout then, or what the store has thrown.
+// Calls by which a rank publishes itself in a store, for a thread of the
+// program. A foreign store may never answer: torch's FileStore spins for ever
+// on a record cut off by a full disk. So each call to a store that may block
+// runs on a new thread, abandoned at the deadline. Throws Error{kTimeout} at
+// the deadline, else the store's own error.
 class BoundedStore {
  public:
   BoundedStore(std::shared_ptr<Rendezvous> store, TimePoint deadline)

@@ -22,14 +22,14 @@ namespace {
 
 constexpr size_t kMostFds = kMostDescriptors;
 
-// A host that has lost its power or its cable says nothing: after 10 s of
-// silence it is asked three times, five seconds apart.
+// TCP's keep-alive detects hosts without power or cable: after 10 s of silence,
+// three probes go out, five seconds apart.
 constexpr int kKeepIdleSeconds = 10;
 constexpr int kKeepIntervalSeconds = 5;
 constexpr int kKeepProbes = 3;
-constexpr int kUserTimeoutMs = 25000; // the same for what was sent
-// It also counts while a peer that is there takes nothing, because it is
-// stopped for a while.
+constexpr int kUserTimeoutMs = 25000; // limit for unacknowledged bytes
+// TCP's user timeout for side sockets: longer, because the timeout also runs
+// while a live peer takes no bytes, such as a stopped process.
 constexpr int kSideTimeoutMs = 120000;
 
 UniqueFd makeSocket(int family) {
@@ -40,7 +40,8 @@ UniqueFd makeSocket(int family) {
   return fd;
 }
 
-// A socket without it works, too, until the network fails.
+// Sets a socket option and ignores failure: without the option the socket
+// works, too, until the network fails.
 void trySetting(int fd, int level, int option, int value) {
   [[maybe_unused]] const int error =
       setsockopt(fd, level, option, &value, sizeof(value));
@@ -74,12 +75,12 @@ class DescriptorCargo {
       cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)> control_{};
 };
 
-// Somebody has said that nobody listens there, or nobody has said anything.
+// Tells a refusal by the peer's host from a full queue and from silence.
 ErrorCode connectCode(int error) {
   switch (error) {
     case ECONNREFUSED:
       return ErrorCode::kPeerFailed;
-    case EAGAIN: // it listens, and has as many waiting as it may
+    case EAGAIN: // a listener with a full queue
       return ErrorCode::kExhausted;
     default:
       return ErrorCode::kTimeout;
@@ -129,7 +130,7 @@ ControlSocket::~ControlSocket() {
 SideSocket ControlSocket::release() {
   if (fd_) {
     unregisterForkFd(fd_.get());
-    if (!isUnix(fd_.get())) { // the control socket tells of a host that is gone
+    if (!isUnix(fd_.get())) { // the control socket detects a dead host
       trySetting(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, kSideTimeoutMs);
     }
   }
@@ -238,7 +239,8 @@ void sendWhole(int fd, msghdr& message, size_t size) {
   }
 }
 
-// False: nothing is there now. Throws Error: it has ended.
+// Returns false when no bytes have come yet. Throws Error when the stream has
+// ended or failed.
 bool received(ssize_t got) {
   if (got == 0) {
     throw Error(
@@ -252,7 +254,8 @@ bool received(ssize_t got) {
   return got > 0;
 }
 
-// Has room for all that may come, which must not be lost.
+// Allocates before any descriptor arrives: a failed allocation afterwards would
+// leak the descriptors.
 std::vector<UniqueFd> roomForDescriptors() {
   std::vector<UniqueFd> fds;
   fds.reserve(kMostFds);
@@ -288,7 +291,7 @@ void ControlSocket::sendFrame(ByteSpan bytes) {
 }
 
 void ControlSocket::sendDescriptors(const std::vector<UniqueFd>& fds) {
-  std::byte carrier{}; // descriptors need a byte to travel beside
+  std::byte carrier{}; // descriptors travel only beside a byte
   iovec part{&carrier, 1};
   msghdr message{};
   message.msg_iov = &part;
@@ -297,12 +300,13 @@ void ControlSocket::sendDescriptors(const std::vector<UniqueFd>& fds) {
   sendWhole(fd_.get(), message, 1);
 }
 
-// True: so many bytes of the frame are there.
+// Returns whether `size` bytes of the frame, with the length before the frame,
+// have come.
 bool ControlSocket::receiveUpTo(size_t size) {
   while (received_.size() < size) {
     std::array<std::byte, 4096> buffer{};
     iovec part{buffer.data(), std::min(buffer.size(), size - received_.size())};
-    msghdr message{}; // without room for descriptors, which the kernel drops
+    msghdr message{}; // no room for descriptors: the kernel drops any
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     const auto got = recvmsg(fd_.get(), &message, MSG_DONTWAIT);

@@ -13,10 +13,10 @@
 
 namespace dlslime {
 
-// The name of an abstract unix socket.
+// Address of an abstract unix socket.
 class UnixAddress {
  public:
-  explicit UnixAddress(const std::string& name); // throws Error: too long
+  explicit UnixAddress(const std::string& name); // throws Error if too long
 
   const sockaddr* get() const {
     return reinterpret_cast<const sockaddr*>(&name_);
@@ -30,21 +30,25 @@ class UnixAddress {
   socklen_t size_ = 0;
 };
 
-// The socket between two processes, a unix one on one host, else TCP: the
-// frames of a handshake, with descriptors between them on a unix one, then
-// silence, until its end tells that the peer has gone; over TCP a host that is
-// gone without a word is noticed after half a minute. Never blocks. Closed in
-// forked children (fork_guard.h).
+// Socket between two processes: a unix socket if both run on one host as one
+// user, else TCP. Never blocks. First come the frames of a handshake, with
+// descriptors between frames on a unix socket. Afterwards only doorbell bytes
+// may follow, and the end of the stream tells that the peer has gone; over TCP,
+// a host that vanishes without a word is noticed after 25 s. Forked children
+// close the socket (fork_guard.h).
 class ControlSocket {
  public:
   static constexpr size_t kMostFrameBytes = 64 * 1024;
 
-  // Throws Error: kPeerFailed if nobody listens there, kExhausted if it has no
-  // room for us now, else kTimeout: there is no way to it, ...
+  // Connects to an abstract unix socket. Throws Error: kPeerFailed when no
+  // process listens, kExhausted when the listener's queue is full, kTimeout for
+  // all further errors of connect().
   static ControlSocket connectTo(const std::string& abstractName);
-  // Begins to connect to "10.9.0.1:4711". Throws the same.
+  // Begins to connect to a TCP address such as "10.9.0.1:4711". Throws like
+  // connectTo().
   static ControlSocket startConnecting(const std::string& address);
-  // Once the socket is writable: throws the same.
+  // Completes startConnecting() once the socket is writable. Throws like
+  // connectTo().
   void finishConnecting();
 
   explicit ControlSocket(UniqueFd fd);
@@ -55,42 +59,50 @@ class ControlSocket {
   int fd() const {
     return fd_.get();
   }
-  // Throws Error if the frame can't be sent whole: both ends are fresh, so
-  // their buffers have room.
+  // Sends a frame. Throws Error unless the kernel takes the whole frame: both
+  // ends are fresh, so the buffers have room.
   void sendFrame(ByteSpan bytes);
-  // A whole frame of at most so many bytes, or nothing yet; descriptors beside
-  // it never reach this process. Reads no byte beyond it. Throws Error if the
-  // socket has ended or the peer sends what no frame may be.
+  // Returns a whole frame of at most `most` bytes, or nothing yet. Reads no
+  // byte beyond the frame. Throws Error when the stream has ended, the frame is
+  // too long, or descriptors come with the frame; the kernel drops the
+  // descriptors.
   std::optional<Bytes> receiveFrame(size_t most = kMostFrameBytes);
-  // Between processes of this host, after a frame that told their number: 1 or
-  // more. The same errors.
+  // Sends one or more descriptors over a unix socket, after a frame telling the
+  // number. Throws like sendFrame().
   void sendDescriptors(const std::vector<UniqueFd>& fds);
+  // Returns the `count` announced descriptors, or nothing yet. Throws Error:
+  // kExhausted when this process has no free descriptor, else kPeerFailed when
+  // the stream has ended or a different number came.
   std::optional<std::vector<UniqueFd>> receiveDescriptors(size_t count);
-  // Nothing is to be read but the end.
+  // Returns whether the stream has ended, with no byte left to read.
   bool ended() const;
-  // It is the caller's alone from now on.
+  // Hands the descriptor and the bytes received so far to the caller. Forked
+  // children no longer close the descriptor.
   SideSocket release();
-  // The other end is on this host.
+  // Returns whether the socket is a unix socket, so that the peer is on this
+  // host.
   bool local() const;
-  // Nothing has come yet.
+  // Returns whether no byte of a frame has come yet.
   bool silent() const {
     return !heard_;
   }
-  // The process at the other end, as the kernel knows it: the one that called
-  // connect(), or listen().
+  // The kernel's record of the process that called connect() or listen() at the
+  // far end.
   struct Credentials {
-    uint32_t pid = 0; // in our namespace of pids; 0: it is not in there
+    uint32_t pid = 0; // in our pid namespace; 0: outside of the namespace
     uint32_t uid = 0; // effective
   };
-  Credentials credentials() const; // of a unix socket
-  // The pid of what listens there. Throws Error: it is neither of this user nor
-  // of the one that this process runs as now.
+  Credentials credentials() const; // for unix sockets only
+  // Returns the pid of the listening process. Throws Error unless the listener
+  // is of user `own` or of the current effective user of the calling process.
   uint32_t requireUser(uint32_t own) const;
-  // "process 12 of uid 0", or "10.9.0.2:4711".
+  // Returns "process 12 of uid 0", or over TCP "10.9.0.2:4711".
   std::string peerText() const;
-  // "uid 0", or "10.9.0.2": the same for all connections of one origin.
+  // Returns "uid 0", or over TCP "10.9.0.2": equal for all connections from a
+  // user or host.
   std::string peerSource() const;
-  // The one process of this host, or "10.9.0.2" of another.
+  // Returns "process 12 of uid 0", or over TCP "10.9.0.2": equal for all
+  // connections from a process or host.
   std::string peerOrigin() const;
 
  private:
@@ -98,7 +110,7 @@ class ControlSocket {
 
   UniqueFd fd_;
   bool heard_ = false;
-  Bytes received_; // of the frame that has begun
+  Bytes received_; // the beginning of an incomplete frame
 };
 
 } // namespace dlslime

@@ -20,12 +20,12 @@ namespace dlslime {
 namespace {
 
 constexpr int kBacklog = 1024;
-constexpr int kMostDropped = 64; // in one call
+constexpr int kMostDropped = 64; // per call of accept()
 
 UniqueFd listenAt(int family, const sockaddr* name, socklen_t size) {
   UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int off = 0;
-  if (family == AF_INET6 && fd) { // for IPv4 peers, too, whatever the default
+  if (family == AF_INET6 && fd) { // IPv4 peers, too, despite bindv6only
     setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
   if (!fd || bind(fd.get(), name, size) != 0 ||
@@ -35,7 +35,7 @@ UniqueFd listenAt(int family, const sockaddr* name, socklen_t size) {
   return fd;
 }
 
-// Every address of the host, IPv4 and IPv6, where it has IPv6.
+// Listens at every address of the host: IPv4, and IPv6 where the host has IPv6.
 UniqueFd listenEverywhere() {
   sockaddr_in6 both{};
   both.sin6_family = AF_INET6;
@@ -50,7 +50,7 @@ UniqueFd listenEverywhere() {
   }
 }
 
-// "10.9.0.1:4711": this end of a socket.
+// Returns the local address of a socket, such as "10.9.0.1:4711".
 std::string ownText(int fd) {
   NetAddress own;
   own.size = sizeof(own.name);
@@ -121,9 +121,10 @@ Listener Listener::onTheNetwork(
   return {std::move(fd), std::move(names), true};
 }
 
-// A socket on the network listens at every address of the host, also at those
-// of interfaces that are not selected. One on this host is for this user: the
-// one that began to listen, or the one that the process has become since.
+// Returns whether a connection may stay. A TCP socket listens at every address
+// of the host, so connections to addresses of unselected interfaces are
+// refused. A unix socket is for the user that began to listen, and for the user
+// that the process has become since.
 bool Listener::meant(const ControlSocket& socket) const {
   if (network_) {
     const auto own = ownText(socket.fd());
@@ -137,7 +138,7 @@ std::optional<ControlSocket> Listener::accept() {
   for (int i = 0; i < kMostDropped; ++i) {
     UniqueFd fd(
         accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    // Of a connection that has ended in the queue, the next one is asked for.
+    // Skips a connection that ended in the queue.
     if (!fd && (errno == ECONNABORTED || errno == EINTR)) {
       continue;
     }
@@ -150,7 +151,7 @@ std::optional<ControlSocket> Listener::accept() {
       if (meant(socket)) {
         return socket;
       }
-    } catch (const Error& error) { // the kernel does not say whose it is
+    } catch (const Error& error) { // the kernel tells no address or user
       logDebug(std::string("a connection was dropped: ") + error.what());
       continue;
     }

@@ -11,18 +11,20 @@
 
 namespace dlslime {
 
-// A socket that accepts control sockets. Never blocks.
+// Listening socket for control sockets. Never blocks.
 class Listener {
  public:
-  // On an abstract unix socket with a random name, for processes of this user
-  // on this host: nothing in the file system, gone with the process. Others are
-  // dropped, and `dropped` is told of them. Throws Error.
+  // Receives each connection of a foreign user before accept() drops the
+  // connection.
   using Dropped = std::function<void(const ControlSocket& socket)>;
+  // Listens on an abstract unix socket with a random name, for processes of
+  // this user on this host: leaves nothing in the file system, and is gone with
+  // the process. Throws Error.
   static Listener onThisHost(Dropped dropped = {});
-  // On a TCP port that the kernel chooses, for those of other hosts, at the
-  // addresses of the interfaces that `interfaces` selects (net_address.h).
-  // Throws Error: there are none, ...
-  // `setting`: the variable that says so, for texts.
+  // Listens on a TCP port chosen by the kernel, for remote peers, at the
+  // addresses of the interfaces selected by `interfaces` (net_address.h).
+  // `setting` names the variable holding the selection, for texts. Throws
+  // Error, for instance when no interface is selected.
   static Listener onTheNetwork(
       const std::string& interfaces,
       const std::string& setting = "");
@@ -30,27 +32,31 @@ class Listener {
   Listener(Listener&&) = default;
   Listener& operator=(Listener&&) = delete;
   ~Listener();
-  // Where peers connect to: the name of a unix socket, or "10.9.0.1:4711", ...
+  // Returns the addresses for peers: the name of a unix socket, or
+  // "10.9.0.1:4711", ...
   const std::vector<std::string>& names() const {
     return names_;
   }
   int fd() const {
     return fd_.get();
   }
-  // Null: none waits; or the next ones were dropped, and others may wait; or
-  // ...
+  // Returns a waiting connection. Null: no connection waits, or 64 in a row
+  // were dropped and more may wait, or accepting failed (see failing() and
+  // exhausted()).
   std::optional<ControlSocket> accept();
-  // ... there was no free descriptor: all that wait still do.
+  // Returns whether the last accept() found no free descriptor; all waiting
+  // connections still wait.
   bool exhausted() const {
     return problem_ == EMFILE || problem_ == ENFILE;
   }
-  // ... it could not be taken for another reason, and is asked again in vain
-  // for a while.
+  // Returns whether the last accept() failed, so that a retry would fail as
+  // well for a while.
   bool failing() const {
     return problem_ != 0;
   }
-  // Then: one that waits, by a descriptor that is kept for this. It is to be
-  // told so, and dropped before the next call. Null: nobody waits.
+  // When exhausted(): accepts a waiting connection by means of a reserved
+  // descriptor. The caller tells the peer of the shortage, and drops the socket
+  // before the next call. Null: no connection waits.
   std::optional<ControlSocket> acceptToRefuse();
 
  private:
@@ -63,8 +69,8 @@ class Listener {
   std::vector<std::string> names_;
   bool network_;
   Dropped dropped_;
-  uint32_t uid_; // of this process when it began to listen
-  int problem_ = 0; // errno of the last accept()
+  uint32_t uid_; // effective user when the process began to listen
+  int problem_ = 0; // errno of the last accept(); 0: no error
 };
 
 } // namespace dlslime

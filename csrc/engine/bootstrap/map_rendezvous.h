@@ -7,7 +7,8 @@
 
 namespace dlslime {
 
-// A store in memory: of one process, or of two that tell each other by hand.
+// Store in memory, for endpoints and hubs: the program carries address records
+// from process to process by hand.
 class MapRendezvous final : public Rendezvous {
  public:
   void set(const std::string& key, const Bytes& value) override {

@@ -47,7 +47,8 @@ std::string addressText(const sockaddr* name) {
   return text.data();
 }
 
-// Link-local IPv6 addresses mean nothing without an interface of the reader's.
+// Returns whether peers can use the address: a link-local IPv6 address means
+// nothing without a reader's interface.
 bool reachable(const sockaddr* name) {
   if (name == nullptr) {
     return false;
@@ -64,7 +65,7 @@ std::vector<std::string> addressesOf(
   std::vector<std::string> v4;
   std::vector<std::string> v6;
   for (const auto* entry = all; entry != nullptr; entry = entry->ifa_next) {
-    constexpr unsigned int kAlive = IFF_UP | IFF_RUNNING; // it has a cable
+    constexpr unsigned int kAlive = IFF_UP | IFF_RUNNING; // up, with a cable
     if ((entry->ifa_flags & kAlive) != kAlive || !reachable(entry->ifa_addr) ||
         !selectsInterface(wanted, entry->ifa_name)) {
       continue;

@@ -7,25 +7,26 @@
 
 namespace dlslime {
 
-// An IP address with a port, as address records spell it: "10.9.0.1:4711",
+// IP address with a port, spelled in address records as "10.9.0.1:4711" or
 // "[2001:db8::1]:4711".
 struct NetAddress {
   sockaddr_storage name{};
   socklen_t size = 0;
 
-  // Throws Error{kPeerFailed}: it comes from another process.
+  // Throws Error{kPeerFailed} for a malformed text, since the text comes from a
+  // peer.
   static NetAddress parse(const std::string& text);
   std::string text() const;
 };
 
-// The host's IP addresses that peers may reach it by, IPv4 first, without a
-// port: of the interfaces that are up and that `wanted` selects, in the syntax
-// of NCCL_SOCKET_IFNAME: prefixes of names ("eth,ib"), whole names ("=eth0"),
-// or what to leave out ("^docker", "^=virbr0"). Empty: all but the loopback
-// and Docker's, or these where there is nothing else.
+// Returns the IP addresses of the host for peers, IPv4 first, without a port:
+// those of all interfaces that are up and selected by `wanted`. The syntax is
+// NCCL_SOCKET_IFNAME's: prefixes of names ("eth,ib"), whole names ("=eth0"), or
+// exclusions ("^docker", "^=virbr0"). Empty selects all interfaces but the
+// loopback and Docker's, or simply all where no address would remain.
 std::vector<std::string> ownAddresses(const std::string& wanted);
-// The same; throws Error{kUnavailable}: there are none. `setting` names the
-// variable that says which ones, for the text.
+// Returns ownAddresses(); throws Error{kUnavailable} when no address is found.
+// `setting` names the variable holding `wanted`, for the text.
 std::vector<std::string> requiredAddresses(
     const std::string& wanted,
     const std::string& setting);

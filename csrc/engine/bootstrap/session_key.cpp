@@ -6,7 +6,8 @@ namespace dlslime {
 
 namespace {
 
-// What a code is for: one made for this is of no use for that.
+// The use of a code enters the code, so a code made for a use is invalid for
+// all remaining uses.
 constexpr uint8_t kAcceptorProof = 1;
 constexpr uint8_t kPairSecret = 2;
 constexpr uint8_t kRecordOfInitiator = 3;

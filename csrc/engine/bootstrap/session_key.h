@@ -5,25 +5,27 @@
 
 namespace dlslime {
 
-// A key of one handshake, which both ends derive from the secret that they
-// share and from what each has drawn for this handshake: the secret itself
-// never travels, and nothing that was recorded is of use another time.
+// Key of a single handshake. Both ends derive the key from the shared secret
+// and from nonces drawn for the handshake, so the secret never travels, and
+// recorded bytes are of no use in a later handshake.
 class SessionKey {
  public:
   SessionKey(ByteSpan secret, const Greeting& greeting, ByteSpan acceptorNonce);
 
-  // Shows the initiator that the acceptor knows the secret.
+  // Returns the proof, for the initiator, that the acceptor knows the secret.
   Bytes acceptorProof() const;
   bool provenBy(ByteSpan proof) const;
 
   enum class End : uint8_t { kInitiator, kAcceptor };
-  // A record of one end with its seal behind it; the `number`-th of that end in
-  // this handshake, counted from 0.
+  // Returns the record followed by a seal. `number` counts the sealed records
+  // of end `from` in the handshake, from 0.
   Bytes seal(End from, uint8_t number, ByteSpan record) const;
-  // The record. Throws Error{kPeerFailed}: the seal is not that end's.
+  // Returns the record without the seal. Throws Error{kPeerFailed} when the
+  // seal is wrong for `from` and `number`.
   ByteSpan open(End from, uint8_t number, ByteSpan sealed) const;
 
-  // What the two will prove themselves with when they replace the connection.
+  // Returns the secret by which both ends will prove themselves when replacing
+  // the connection.
   Bytes pairSecret() const;
 
  private:

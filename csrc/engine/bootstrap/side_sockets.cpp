@@ -16,10 +16,11 @@ namespace dlslime {
 
 namespace {
 
-// As many handshakes may be under way at once.
+// Most sockets expected at once: as many as incoming handshakes may be under
+// way (HandshakeLimits::proven).
 constexpr size_t kMostExpected = 256;
 
-// False: it is not by the deadline.
+// Returns false when the descriptor is not ready by the deadline.
 bool isReady(int fd, short wanted, TimePoint deadline) {
   pollfd entry{fd, wanted, 0};
   int count = 0;
@@ -125,7 +126,7 @@ Challenge awaitChallenge(ControlSocket& socket, TimePoint deadline) {
   }
 }
 
-// The socket, once what is at its other end has proved to be the peer.
+// Returns the socket once the process at the far end has proved to be the peer.
 SideSocket
 proven(const SideSocketWay& way, ControlSocket socket, TimePoint deadline) {
   auto greeting = way.greeting;
@@ -148,7 +149,8 @@ proven(const SideSocketWay& way, ControlSocket socket, TimePoint deadline) {
 
 } // namespace
 
-// Some of the peer's addresses may lead to others.
+// Each address but the last gets half of the remaining time, since an address
+// may lead to a wrong process.
 SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
   if (meetLocally(way.self, way.record.identity)) {
     auto socket = ControlSocket::connectTo(way.record.socketName);

@@ -11,30 +11,33 @@
 
 namespace dlslime {
 
-// The route in the Hello of a socket that is to be a side socket.
+// Route named in the Hello of a future side socket.
 inline constexpr const char* kSideRoute = "side socket";
 
-// Side sockets that others have opened to this process: the wire-up thread
-// brings them, and a thread that waits for one takes it. Any thread.
+// Side sockets opened by peers to this process: the wire-up thread brings a
+// socket, and a waiting thread takes the socket. Any thread may call any
+// method.
 class SideSockets {
  public:
-  // One with this nonce may come. Many that nobody has taken: the oldest is
-  // forgotten.
+  // Expects a socket with the nonce. When too many are expected, forgets the
+  // oldest without a waiting thread.
   void expect(const std::string& nonce);
-  // False: it is not expected.
+  // Returns false unless a socket with the nonce is expected and has not come
+  // yet.
   bool bring(const std::string& nonce, SideSocket socket);
-  // Blocks until it has come. Throws Error: it has not in time, or close().
+  // Blocks until the socket has come. Throws Error at the deadline, and after
+  // forget() or close().
   SideSocket take(const std::string& nonce, TimePoint deadline);
-  // Nobody needs it: a thread that waits for it gives up.
+  // Expects the socket no longer; a thread waiting for the socket gives up.
   void forget(const std::string& nonce);
-  // Nobody waits any more.
+  // Makes all threads in take() give up, now and later.
   void close();
 
  private:
   struct Expected {
     std::string nonce;
-    SideSocket socket; // once it has come
-    bool awaited = false;
+    SideSocket socket; // empty until brought
+    bool awaited = false; // by a thread in take()
   };
   using Place = std::deque<Expected>::iterator;
   Place find(const std::string& nonce); // with mutex_ held
@@ -45,15 +48,15 @@ class SideSockets {
   bool closed_ = false; // guarded by mutex_
 };
 
-// How to open one to a process, and what to say to it.
+// Address of the process to open a side socket to, and the records to send.
 struct SideSocketWay {
   AddressRecord record;
   PeerIdentity self;
-  Greeting greeting; // but for the nonce
+  Greeting greeting; // without the nonce
   Bytes secret;
   Bytes hello; // encoded
 };
-// Blocks until the deadline at most; throws Error.
+// Opens a side socket. Blocks until the deadline at most; throws Error.
 SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline);
 
 } // namespace dlslime

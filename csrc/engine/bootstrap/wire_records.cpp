@@ -81,12 +81,12 @@ std::string readLine(const char* path) {
   return line;
 }
 
-// Text of another process, which may end up in a log.
+// Reads text of a foreign process, made printable for logs.
 std::string readText(ByteReader& reader) {
   return printable(reader.text());
 }
 
-// How to connect to a process.
+// Writes how to connect to a process.
 void writeContact(
     ByteWriter& writer,
     const PeerIdentity& identity,

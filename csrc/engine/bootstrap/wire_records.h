@@ -9,47 +9,51 @@
 
 namespace dlslime {
 
-// Raised when anything in docs/protocol.md changes its meaning; two processes
-// of different versions refuse each other by name.
+// Protocol version, raised with every change of meaning in docs/protocol.md.
+// Processes of different versions refuse each other with an error naming both
+// versions.
 constexpr uint16_t kProtocolVersion = 15;
 
-// What every record begins with, and what one may not lack at its end.
 constexpr size_t kInstanceBytes = 16;
+// Writes the beginning of every record: magic and protocol version.
 void writePreamble(ByteWriter& writer);
-void readPreamble(ByteReader& reader, const char* what); // throws Error
+// Throws Error about `what` when the magic or the protocol version is wrong.
+void readPreamble(ByteReader& reader, const char* what);
+// Throws Error about `what` unless the record is valid and read to the end.
 void requireWhole(const ByteReader& reader, bool valid, const char* what);
 
-// What a rank publishes in its group's store: how to reach its process, and
-// how to prove that one has read this.
+// Record published by each rank in the group's store: how to reach the rank's
+// process, and the token that proves a peer to be a reader of the store.
 struct AddressRecord {
   PeerIdentity identity;
-  Bytes token; // 32 random bytes: only holders of the store know them
+  Bytes token; // 32 random bytes, known to readers of the store only
   std::string socketName; // abstract unix socket of the process's listener
-  // The same for other hosts, by TCP; a reader refuses more.
+  // Most TCP addresses in a record; a reader refuses more.
   static constexpr size_t kMostAddresses = 16;
-  std::vector<std::string> addresses;
+  std::vector<std::string> addresses; // of the TCP listener
   uint32_t group = 0; // the process's id of the group
   uint64_t epoch = 0; // see Group::epoch()
-  // When it joined, by the monotonic clock of its host's boot, in ns.
+  // Time of joining, in ns of the host's monotonic clock.
   int64_t joined = 0;
 };
 Bytes encode(const AddressRecord& record);
-// Throws Error: truncated, oversized, or another protocol version.
+// Throws Error when the record is truncated, oversized, or of a foreign
+// protocol version.
 AddressRecord decodeAddress(ByteSpan bytes);
 
-// The records of the handshake on a control socket, in their order: Greeting,
-// Challenge, Hello, Welcome, Confirm. The last three are sealed (SessionKey).
+// The handshake on a control socket consists of Greeting, Challenge, Hello,
+// Welcome and Confirm, in order. The last three are sealed (SessionKey).
 
 constexpr size_t kNonceBytes = 32;
 constexpr uint8_t kMostDescriptors = 4;
 
-// What both ends of a handshake know, and nobody else.
+// Kind of the secret shared by both ends of a handshake.
 enum class SecretKind : uint8_t {
   kToken = 1, // of the acceptor's address record
-  kPair, // of the connection that is to be replaced, or compared
+  kPair, // of the connection to be replaced, or compared with a probe
 };
 struct Greeting {
-  Bytes target; // instance that the initiator means to talk to
+  Bytes target; // instance meant by the initiator
   Bytes self; // instance of the initiator
   RoutePolicy policy = RoutePolicy::kAuto;
   SecretKind secret = SecretKind::kToken;
@@ -60,38 +64,41 @@ Greeting decodeGreeting(ByteSpan bytes);
 
 struct Hello {
   PeerIdentity self;
-  std::string socketName; // of the initiator, so that ...
-  std::vector<std::string> addresses; // ... the acceptor can connect to it, too
-  std::string nonce; // of this connection
-  uint32_t group = 0; // the target's id of the group that needs the pair
-  uint64_t unexpectedLimit = 0; // bytes of eager messages that we keep
+  std::string socketName; // of the initiator, for connections back
+  std::vector<std::string> addresses; // the same over TCP
+  std::string nonce; // of the connection
+  uint32_t group = 0; // the target's id of the group needing the connection
+  uint64_t unexpectedLimit = 0; // bytes of eager messages the initiator keeps
   std::string route;
   Bytes blob; // the route's own
-  uint8_t descriptors = 0; // that follow, on a unix socket
+  uint8_t descriptors = 0; // number of descriptors following the record
   std::vector<std::pair<std::string, std::string>> rejected; // route, reason
-  bool probe = false; // nothing is to come of it but whether it would work
-  // The connection takes the place of this one of the pair, counted from 1 ...
-  uint32_t replaces = 0; // 0: it is the first
-  uint64_t lastSeen = 0; // ... by which we have seen messages to this number
+  bool probe = false; // asks only whether the connection would work
+  // Number, from 1, of the pair's connection to be replaced; 0: the connection
+  // is the first.
+  uint32_t replaces = 0;
+  // Number of the last message seen by the initiator over the replaced
+  // connection.
+  uint64_t lastSeen = 0;
 };
 Bytes encode(const Hello& hello);
 Hello decodeHello(ByteSpan bytes);
 
 enum class Verdict : uint8_t {
   kAccepted = 1,
-  kRefused, // this route does not work, try another; `text` says why
-  kCrossed, // the target is connecting to us at the same time: wait for it
-  kStranger, // another instance, or it does not know this pair
-  kLater, // this process lacks something now, which `text` tells
-  kNotJoined, // it is not, or not yet, in the group that needs the connection
+  kRefused, // the route does not work, for the reason in `text`: try the next
+  kCrossed, // the target is connecting to the initiator, or has connected: wait
+  kStranger, // the target is a wrong instance, or does not know the pair
+  kLater, // the target lacks a resource now, named in `text`
+  kNotJoined, // the target is not (yet) in the group needing the connection
 };
 inline constexpr const char* kNotJoinedText =
     "its process answers, but is not (or no more, or not yet) in this life of "
     "the group";
-// The acceptor's answer to a Greeting: its proof that it knows the secret; or
-// kStranger or kLater, which nothing proves.
+// Acceptor's answer to a Greeting: a proof of knowing the secret; or kStranger
+// or kLater, both without proof.
 struct Challenge {
-  Verdict verdict = Verdict::kStranger; // kAccepted: the rest is there
+  Verdict verdict = Verdict::kStranger; // kAccepted: nonce and proof are set
   std::string text;
   Bytes nonce; // kNonceBytes random bytes
   Bytes proof; // SessionKey::acceptorProof()
@@ -103,29 +110,31 @@ struct Welcome {
   Verdict verdict = Verdict::kRefused;
   std::string text;
   Bytes blob;
-  uint64_t lastSeen = 0; // as in the Hello
-  uint8_t descriptors = 0; // the same
-  uint64_t unexpectedLimit = 0; // the same
+  uint64_t lastSeen = 0; // number of the last message seen by the acceptor
+  uint8_t descriptors = 0; // number of descriptors following the record
+  uint64_t unexpectedLimit = 0; // bytes of eager messages the acceptor keeps
 };
 Bytes encode(const Welcome& welcome);
 Welcome decodeWelcome(ByteSpan bytes);
 
-// The connection works, and is used from now on; or it came to nothing.
+// Initiator's final word: the connection works and is used from now on, or has
+// come to nothing.
 struct Confirm {
   std::string nonce; // of the Hello
-  Bytes blob; // Connection::verify()
-  std::string problem; // empty: it works
+  Bytes blob; // result of Connection::verify()
+  std::string problem; // empty: the connection works
 };
 Bytes encode(const Confirm& confirm);
 Confirm decodeConfirm(ByteSpan bytes);
 
-// This process's identity, with a new instance number. `hostId` takes the
-// place of the machine's boot number unless it is empty.
+// Returns this process's identity, with a new instance number. A non-empty
+// `hostId` replaces the machine's boot id.
 PeerIdentity makeIdentity(const std::string& hostId = "");
-// On one host, in one network namespace.
+// Returns whether both processes share a host and a network namespace.
 bool sameHost(const PeerIdentity& one, const PeerIdentity& other);
-// The two meet at an abstract unix socket: they are on one host, and of one
-// user. Those of different users meet by TCP, as if they were on two hosts.
+// Returns whether both processes meet at an abstract unix socket, sharing host,
+// network namespace and user. Processes of different users meet over TCP, as on
+// two hosts.
 bool meetLocally(const PeerIdentity& one, const PeerIdentity& other);
 
 } // namespace dlslime

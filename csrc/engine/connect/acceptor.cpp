@@ -10,8 +10,9 @@ namespace dlslime {
 
 namespace {
 constexpr size_t kMostGreetingBytes = 1024;
-constexpr int kMostAccepted = 64; // at a time: other work waits meanwhile
-// Without accepting: this process is full of connections, or of descriptors.
+constexpr int kMostAccepted = 64; // per round, since further work waits
+// Pause in accepting when unproven connections are too many, or after an error
+// of accept().
 constexpr milliseconds kAcceptPause{100};
 } // namespace
 
@@ -31,7 +32,8 @@ Acceptor::Acceptor(Self self, SecretOf secretOf)
     const auto what =
         std::string("other hosts can't connect to this process: ") +
         error.what();
-    // Without a network most often nobody needs one.
+    // A host without a network rarely needs the TCP listener, unless the user
+    // has selected interfaces.
     self_.interfaces.empty() ? logInfo(what) : logWarning(what);
   }
 }
@@ -76,9 +78,9 @@ void Acceptor::expire(TimePoint looked) {
   refusals_.tell(looked);
 }
 
-// The connection that leaves first for another one: the oldest that has not
-// named this process, since one that knows us does so at once; else the oldest
-// that has had time to prove itself.
+// Returns the connection to drop for a new connection: the oldest that has not
+// named this process, since a genuine peer does so at once; else the oldest of
+// all, if older than kSafeTime.
 Acceptor::Place Acceptor::replaceable(TimePoint now) const {
   const auto stranger = std::find_if(
       unproven_.begin(), unproven_.end(), [](const Unproven& handshake) {
@@ -92,7 +94,8 @@ Acceptor::Place Acceptor::replaceable(TimePoint now) const {
   return old ? unproven_.begin() : unproven_.end();
 }
 
-// What connects while we are full waits in the listeners' queues.
+// Returns whether to accept now; meanwhile, new connections wait in the
+// listeners' queues.
 bool Acceptor::accepting() const {
   const auto now = Clock::now();
   return now >= acceptAgain_ &&
@@ -127,7 +130,8 @@ void Acceptor::acceptFrom(Listener& listener) {
   }
 }
 
-// Of those that wait, the ones that can be told why nobody answers.
+// Tells waiting peers, as far as possible, that this process has no free
+// descriptor.
 void Acceptor::refuseAll(Listener& listener) {
   acceptAgain_ = deadlineAfter(kAcceptPause);
   for (int i = 0; i < kMostAccepted; ++i) {
@@ -152,9 +156,10 @@ void Acceptor::tellExhausted(Unproven& handshake, const std::string& why) {
           handshake.key->seal(SessionKey::End::kAcceptor, 0, later));
       return;
     }
-    // What is unread when a TCP socket is closed takes the answer with it.
+    // Closing a TCP socket with unread bytes would discard the answer, so the
+    // greeting is read first.
     handshake.socket.receiveFrame(kMostGreetingBytes);
-  } catch (const Error& error) { // which is not read for its content
+  } catch (const Error& error) { // the greeting's content does not matter
     logDebug(error.what());
   }
   try {
@@ -175,9 +180,10 @@ bool Acceptor::advance(Unproven& handshake) {
   try {
     return step(handshake);
   } catch (const std::exception& error) {
-    // Anything may connect: that is said, and nothing else happens. Peers that
-    // have accepted our hello meanwhile leave without a word, before their
-    // greeting on other hosts, or after it.
+    // Any process may connect, so an error is only logged and, in a shortage,
+    // told to the peer. A peer that has meanwhile accepted this process's hello
+    // hangs up in silence after the greeting, or over TCP even before, and is
+    // no reason for a warning.
     const bool greeted = handshake.key && !handshake.hello;
     if ((handshake.socket.silent() && !handshake.socket.local()) ||
         (greeted && handshake.socket.ended())) {
@@ -202,7 +208,8 @@ bool Acceptor::step(Unproven& handshake) {
   return fds && finish(handshake, std::move(*fds));
 }
 
-// Proves to it that this is the process that it means, and asks for its proof.
+// Proves to the peer that this process is the intended acceptor, and asks for
+// the peer's proof.
 bool Acceptor::onGreeting(Unproven& handshake) {
   const auto frame = handshake.socket.receiveFrame(kMostGreetingBytes);
   if (!frame) {

@@ -15,14 +15,14 @@
 
 namespace dlslime {
 
-// A process that has connected to us and proved that it knows the secret, with
-// what it asks for.
+// Connection from a peer that has proved to know the secret, with the peer's
+// request.
 struct Incoming {
   ControlSocket socket;
   SessionKey key;
   Greeting greeting;
   Hello hello;
-  std::vector<UniqueFd> fds; // as many as the hello has announced
+  std::vector<UniqueFd> fds; // as many as announced by the hello
 
   // Sends a record of the handshake, sealed. Throws Error.
   void answer(ByteSpan record) {
@@ -30,19 +30,20 @@ struct Incoming {
   }
 };
 
-// Answers every connection to this process until it has proved itself
-// (docs/protocol.md, "Connecting two processes"). Anything may connect: until
-// the proof it costs one descriptor, a kilobyte, and a second. On the wire-up
-// thread only.
+// Answers every connection to this process until the peer has proved to know
+// the secret (docs/protocol.md, "Connecting two processes"). Any process may
+// connect: before the proof, a connection costs at most a descriptor, a second,
+// and a kilobyte, or 64 KiB from a peer that knows this process's instance
+// number. Wire-up thread only.
 class Acceptor {
  public:
   struct Self {
     PeerIdentity identity;
-    std::string interfaces; // of the network to listen on, and ...
-    std::string interfacesSetting; // ... the variable that says so, for texts
+    std::string interfaces; // selected for the TCP listener
+    std::string interfacesSetting; // variable holding the selection, for texts
   };
-  // The secret of this kind that this process shares with that one; empty:
-  // none.
+  // Returns the secret of the greeting's kind, shared by this process and the
+  // greeting process; empty: none.
   using SecretOf = std::function<Bytes(const Greeting& greeting)>;
   Acceptor(Self self, SecretOf secretOf);
 
@@ -53,16 +54,18 @@ class Acceptor {
     return network_ ? network_->names() : std::vector<std::string>();
   }
   void addTo(std::vector<pollfd>& fds) const;
-  // `heard`: descriptors that poll() has found ready.
+  // Serves the descriptors in `heard`, found ready by poll().
   void onPoll(const std::set<int>& heard);
-  // Those that have proved themselves since the last call.
+  // Returns the connections proven since the last call.
   std::vector<Incoming> take() {
     return std::exchange(proven_, {});
   }
   TimePoint nextDeadline() const;
-  // Drops what is late. `looked`: up to when onPoll() has been told of all.
+  // Drops connections unproven for kProofTime at `looked`, the time up to which
+  // onPoll() has handled all arrivals.
   void expire(TimePoint looked);
-  // There are descriptors again: a shortage is worth a line.
+  // Notes that descriptors are free again, so the next shortage is worth a line
+  // in the log.
   void noteRoom() {
     exhaustedSaid_ = false;
   }
@@ -71,10 +74,10 @@ class Acceptor {
  private:
   struct Unproven {
     ControlSocket socket;
-    TimePoint since; // it was accepted
+    TimePoint since; // time of accept()
     Greeting greeting{};
-    std::optional<SessionKey> key{}; // it has been challenged
-    std::optional<Hello> hello{}; // it has proved itself: its descriptors lack
+    std::optional<SessionKey> key{}; // set once the peer has been challenged
+    std::optional<Hello> hello{}; // set after the proof, until descriptors come
   };
   using Place = std::vector<Unproven>::const_iterator;
   Place replaceable(TimePoint now) const;
@@ -82,7 +85,7 @@ class Acceptor {
   void acceptFrom(Listener& listener);
   void refuseAll(Listener& listener);
   void tellExhausted(Unproven& handshake, const std::string& why);
-  bool advance(Unproven& handshake); // true: finished with it
+  bool advance(Unproven& handshake); // true: finished
   bool step(Unproven& handshake);
   bool onGreeting(Unproven& handshake);
   bool onHello(Unproven& handshake);
@@ -93,8 +96,8 @@ class Acceptor {
   const HandshakeLimits limits_ = HandshakeLimits::ofProcess();
   RefusalLog refusals_;
   Listener local_; // for processes of this user on this host
-  std::optional<Listener> network_; // none: this host has no network
-  std::vector<Unproven> unproven_; // the oldest first
+  std::optional<Listener> network_; // empty: the host has no usable network
+  std::vector<Unproven> unproven_; // oldest first
   std::vector<Incoming> proven_;
   TimePoint acceptAgain_{};
   bool exhaustedSaid_ = false;

@@ -8,8 +8,9 @@
 namespace dlslime {
 
 namespace {
-// A path that is firewalled is not asked for ever at the same pace.
-constexpr int kLongestPauseParts = 16; // of DLSLIME_RETURN_MS
+// Limit of the growing pause, in multiples of DLSLIME_RETURN_MS: a firewalled
+// path is probed ever more rarely.
+constexpr int kLongestPauseParts = 16;
 } // namespace
 
 void Failback::advance() {
@@ -29,7 +30,8 @@ void Failback::advance() {
   const auto now = Clock::now();
   const auto pause = state_.config.returning;
   std::map<ChannelKey, Search> searches;
-  // What was found keeps its pace for a while: it may be lost again soon.
+  // Searches that have succeeded are kept until `next`, with the grown pause:
+  // the connection may be lost again soon.
   std::copy_if(
       searches_.begin(),
       searches_.end(),
@@ -68,12 +70,13 @@ void Failback::probe(const ChannelTable::Member& member) {
   request.fallback = FallbackPolicy::kForbid;
   {
     const EngineLock lock(state_);
-    request.than = {member.channel->route(), member.channel->merit()};
+    request.than = {member.channel->route(), member.channel->info().merit};
   }
   handshakes_.begin(std::move(request));
 }
 
-// What has been tried, and works.
+// Gives up the working connections for which a probe has found a better
+// connection.
 void Failback::take() {
   for (const auto& [key, what] : handshakes_.takeBetter()) {
     const EngineLock lock(state_);

@@ -9,18 +9,19 @@
 
 namespace dlslime {
 
-// Brings connections back to the route, and the NICs, that they could not have
-// when they were made: tries from time to time what would work, and only then
-// lets Failover replace them. On the wire-up thread only.
+// Brings connections back to the route and the NICs that were unavailable
+// before: probes from time to time, and lets Failover replace a connection only
+// after a probe has worked. Wire-up thread only.
 class Failback {
  public:
   Failback(EngineState& state, Handshakes& handshakes)
       : state_(state), handshakes_(handshakes) {}
 
   void advance();
-  // When to call advance() again.
+  // Returns when to call advance() again.
   TimePoint next() const;
-  // A device has come back: this is the time to look, at every connection.
+  // Makes advance() probe for every replaceable connection at once, because a
+  // device has come back.
   void onDeviceUp() {
     searches_.clear();
     lookAtAll_ = true;
@@ -28,8 +29,8 @@ class Failback {
 
  private:
   struct Search {
-    TimePoint next; // when to try again
-    milliseconds pause{}; // until then; grows
+    TimePoint next; // time of the next probe
+    milliseconds pause{}; // after the next probe; grows
   };
   void take();
   void probe(const ChannelTable::Member& member);

@@ -9,14 +9,16 @@ namespace dlslime {
 namespace {
 constexpr milliseconds kFirstPause{5};
 constexpr milliseconds kLongestPause{1000};
-// For one that was left while it worked, whatever DLSLIME_RECOVERY_MS says.
+// Least time to replace a connection given up while working, however short
+// DLSLIME_RECOVERY_MS is.
 constexpr milliseconds kLeastTime{10000};
 constexpr milliseconds kDrainPause{5};
-constexpr milliseconds kSteadyTime{3000}; // one that lives so long works
-constexpr int kPatienceParts = 4; // at most this part of DLSLIME_RECOVERY_MS
+constexpr milliseconds kSteadyTime{3000}; // a connection this old works
+constexpr int kPatienceParts = 4; // a wait takes at most 1/4 of the whole time
 } // namespace
 
-// Nothing may tell when a connection that was left is read to its end.
+// Polls severed channels: possibly no descriptor tells when the old connection
+// has been read to the end.
 void Failover::drain() {
   const EngineLock lock(state_);
   const auto left = state_.channels.those([](const PeerChannel& channel) {
@@ -46,17 +48,17 @@ void Failover::advance() {
     const bool same =
         known != searches_.end() && known->second.generation == generation;
     auto& search = searches[entry.key];
-    // Nobody loses a connection that works for want of time.
+    // A short DLSLIME_RECOVERY_MS must not cost a pair a working connection.
     const auto time = entry.channel->leftWhole()
         ? std::max(state_.config.recovery, kLeastTime)
         : state_.config.recovery;
     if (same) {
       search = known->second;
     } else {
-      if (known != searches_.end()) { // found, and lost again
+      if (known != searches_.end()) { // found, then lost again
         found_[entry.key] = {now, known->second.pause};
       }
-      // One that was left for a better one is replaced at once.
+      // A connection given up for a better connection is replaced at once.
       const auto wait = entry.channel->leftWhole()
           ? milliseconds(0)
           : std::min(waitFor(entry.key, now), time / kPatienceParts);
@@ -89,7 +91,8 @@ void Failover::noteFound(const std::map<ChannelKey, Search>& searches) {
   }
 }
 
-// None, unless connections of this pair are lost as soon as they are made.
+// Returns the wait before the first try: zero, unless connections of the pair
+// are lost soon after being made.
 milliseconds Failover::waitFor(const ChannelKey& key, TimePoint now) const {
   const auto found = found_.find(key);
   return found == found_.end() || now - found->second.when > kSteadyTime
@@ -114,7 +117,7 @@ void Failover::onDeviceUp() {
   }
 }
 
-// What the last try has found leaves nothing to hope for.
+// Returns whether the last try has shown that all further tries would fail.
 bool Failover::hopeless(const ChannelTable::Member& lost, Search& search)
     const {
   const auto failure = handshakes_.failure(lost.key);
@@ -122,7 +125,7 @@ bool Failover::hopeless(const ChannelTable::Member& lost, Search& search)
     return false;
   }
   search.problem = failure.message();
-  // The peer does not know the channel any more, or is no more itself.
+  // The peer has given up the channel, or the peer's process has ended.
   return failure.code() == ErrorCode::kTransportFailed ||
       handshakes_.gone(lost.key);
 }
@@ -149,7 +152,7 @@ void Failover::look(const ChannelTable::Member& lost, Search& search) {
     if (Clock::now() < search.patience) {
       request.fallback = FallbackPolicy::kForbid;
     } else if (request.fallback == FallbackPolicy::kWarn) {
-      request.fallback = FallbackPolicy::kAllow; // it is told when it is so
+      request.fallback = FallbackPolicy::kAllow; // resumed() logs the route
     }
     request.carrierSource = group->options().carrierSource;
     request.key = lost.key;

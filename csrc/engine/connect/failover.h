@@ -9,27 +9,28 @@
 
 namespace dlslime {
 
-// Looks for other connections for the channels that have lost theirs, until
-// DLSLIME_RECOVERY_MS are over. On the wire-up thread only.
+// Looks for new connections for severed channels: for DLSLIME_RECOVERY_MS, and
+// for at least 10 s when the old connection was given up while working. Wire-up
+// thread only.
 class Failover {
  public:
   Failover(EngineState& state, Handshakes& handshakes)
       : state_(state), handshakes_(handshakes) {}
 
   void advance();
-  // When to call advance() again.
+  // Returns when to call advance() again.
   TimePoint next() const;
-  // A device has come back: all that wait for it try at once.
+  // Makes all searches try at once, because a device has come back.
   void onDeviceUp();
 
  private:
   struct Search {
-    uint32_t generation = 0; // of the connection that was lost
+    uint32_t generation = 0; // of the lost connection
     TimePoint deadline;
-    TimePoint patience; // until when nothing slower is taken
-    TimePoint next; // when to try again
+    TimePoint patience; // end of the time without fallback to TCP
+    TimePoint next; // time of the next try
     milliseconds pause{}; // between tries; grows
-    std::string problem; // what the last try found
+    std::string problem; // why the last try failed
   };
   void drain();
   void noteFound(const std::map<ChannelKey, Search>& searches);
@@ -41,8 +42,8 @@ class Failover {
   EngineState& state_;
   Handshakes& handshakes_;
   std::map<ChannelKey, Search> searches_;
-  // Those that have found a connection of late: how long the next one is to
-  // wait, should that be lost at once.
+  // Recently successful search: `pause` is the wait before the next search,
+  // should the new connection be lost at once.
   struct Found {
     TimePoint when;
     milliseconds pause{};

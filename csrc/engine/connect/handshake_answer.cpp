@@ -6,7 +6,7 @@
 #include "engine/connect/handshakes.h"
 #include "engine/state/engine_lock.h"
 
-// The side of a handshake that is connected to.
+// Acceptor's side of a handshake.
 
 namespace dlslime {
 
@@ -14,7 +14,8 @@ namespace {
 constexpr microseconds kDrainPause{50};
 } // namespace
 
-// What is begun by one source leaves room for all others.
+// Returns whether a further handshake may begin: the handshakes of an origin
+// must leave room for all remaining origins.
 bool Handshakes::roomFor(const Incoming& incoming) const {
   const auto origin = incoming.socket.peerOrigin();
   const auto ofOrigin = std::count_if(
@@ -27,8 +28,9 @@ bool Handshakes::roomFor(const Incoming& incoming) const {
       static_cast<size_t>(ofOrigin) < limits_.provenOfOneSource;
 }
 
-// A member may say that it is any number of processes, and each connection
-// keeps memory and descriptors of ours.
+// Throws Error when the origin has as many connections as allowed: a member may
+// claim to be any number of processes, and each connection holds memory and
+// descriptors of this process.
 void Handshakes::requireRoomToStay(const Incoming& incoming) const {
   const auto& socket = incoming.socket;
   const auto origin = socket.peerOrigin();
@@ -77,12 +79,14 @@ void Handshakes::onIncoming(Incoming incoming) {
   try {
     incoming.answer(encode(refusal));
   } catch (const Error& error) {
-    // It has given up already, most often because we have connected to it.
+    // The peer has given up already, most often because this process has
+    // connected to the peer.
     logDebug(std::string("an answer was not wanted: ") + error.what());
   }
 }
 
-// The answer was taken: either the connection works, or it comes to nothing.
+// Handles the Confirm: the connection works and is installed, or comes to
+// nothing.
 bool Handshakes::onConfirm(IncomingHandshake& handshake) {
   auto& [incoming, made, deadline] = handshake;
   const auto key = made.key;
@@ -102,7 +106,9 @@ bool Handshakes::onConfirm(IncomingHandshake& handshake) {
     if (!confirm.problem.empty()) {
       throw Error(ErrorCode::kPeerFailed, "the peer says: " + confirm.problem);
     }
-    made.connection->confirm(confirm.blob);
+    if (auto* const verifying = made.connection->verifying()) {
+      verifying->confirm(confirm.blob);
+    }
     install(std::move(made), std::move(incoming.socket));
   } catch (const std::exception& error) {
     if (made.probe) {
@@ -118,7 +124,7 @@ bool Handshakes::onConfirm(IncomingHandshake& handshake) {
   return true;
 }
 
-// Nothing: `refusal` says why.
+// Returns the accepted connection, or nothing with the reason in `refusal`.
 std::optional<Handshakes::Made> Handshakes::answer(
     Incoming& incoming,
     Welcome& refusal) {
@@ -153,16 +159,17 @@ std::optional<Handshakes::Made> Handshakes::answer(
   return connectIncoming(incoming, *transport, refusal);
 }
 
-// Of a connection that this end has accepted.
+// Delivers the side socket of a connection accepted by this end.
 void Handshakes::bringSideSocket(Incoming& incoming) {
   if (!sideSockets_->bring(incoming.hello.nonce, incoming.socket.release())) {
     throw Error(ErrorCode::kPeerFailed, "its second socket is not expected");
   }
 }
 
-// Both ends connect at the same time: the one with the smaller instance number
-// goes on, so exactly one connection comes of it. But only once it has got
-// through: this peer's has.
+// Returns whether this end's own attempt beats the peer's. When both ends
+// connect at once, the attempt of the end with the smaller instance number goes
+// on, so exactly one connection is made. An own attempt counts only once
+// connected, as the peer's already is.
 bool Handshakes::ownAttemptGoesOn(const ChannelKey& key) const {
   const auto own = attempts_.find(key);
   return own != attempts_.end() && !own->second.request.than &&
@@ -170,12 +177,14 @@ bool Handshakes::ownAttemptGoesOn(const ChannelKey& key) const {
       state_.self.instance < key.instance;
 }
 
-// What there is of a connection already decides; nothing: a new one is made.
+// Returns the answer when an existing connection decides; nothing: a new
+// connection is to be made.
 std::optional<Welcome> Handshakes::answerReplacing(
     const ChannelKey& key,
     const Hello& hello) {
   std::shared_ptr<PeerChannel> channel;
-  // It has been asked for before: then the peer waits, and not this thread.
+  // Set on a repeated request: then the peer waits between requests, instead of
+  // this thread.
   bool again = false;
   {
     const EngineLock lock(state_);
@@ -187,7 +196,7 @@ std::optional<Welcome> Handshakes::answerReplacing(
     const Status why(
         ErrorCode::kTransportFailed, "the other end needs another one");
     if (channel && hello.replaces < channel->generation()) {
-      return Welcome{Verdict::kCrossed, "", {}, 0}; // it is replaced already
+      return Welcome{Verdict::kCrossed, "", {}, 0}; // replaced already
     }
     if (!channel) {
       return Welcome{
@@ -201,8 +210,9 @@ std::optional<Welcome> Handshakes::answerReplacing(
       return Welcome{Verdict::kRefused, "it can't be replaced now", {}, 0};
     }
   }
-  // What came by the old one counts, and takes microseconds to see; or longer
-  // by Gloo, or from a peer that withholds its end: then the peer asks again.
+  // Messages received over the old connection count, so that connection is read
+  // to the end. Reading takes microseconds, but longer over Gloo, or when a
+  // malicious peer withholds the end: then the peer has to ask again.
   const auto end = again ? Clock::now() : drainUntil_;
   for (;;) {
     {
@@ -230,9 +240,9 @@ std::optional<Welcome> Handshakes::answerReplacing(
       Verdict::kRefused, "what came by the old one is not all read", {}, 0};
 }
 
-// The group that needs the connection; or null, which says little: the peer may
-// have read our record of an earlier life. A connection that takes the place of
-// another is for any group that has used that.
+// Returns the group that needs the connection: for a replacement, any group
+// using the replaced connection. Null proves little, since the peer may have
+// read the address record of an earlier incarnation.
 std::shared_ptr<Group> Handshakes::groupOf(
     const ChannelKey& key,
     const Hello& hello) {
@@ -295,7 +305,7 @@ std::optional<Handshakes::Made> Handshakes::connectIncoming(
     }
     connection =
         transport.accept(context, {hello.blob, std::move(incoming.fds)}, reply);
-    if (last) { // the end that began tells the user
+    if (last) { // only a log line: the initiator tells the user
       tellFallback(
           FallbackPolicy::kAllow,
           "pid " + std::to_string(context.peer.pid),
@@ -303,7 +313,7 @@ std::optional<Handshakes::Made> Handshakes::connectIncoming(
     }
   } catch (const std::exception& error) {
     if (statusOf(error).code() == ErrorCode::kExhausted) {
-      throw; // it comes again
+      throw; // the peer tries again
     }
     refusal = {
         Verdict::kRefused, std::string("the peer says: ") + error.what(), {}};
@@ -313,7 +323,8 @@ std::optional<Handshakes::Made> Handshakes::connectIncoming(
     dropOthers(key);
   }
   welcome(incoming, key, std::move(reply));
-  // Each by itself: nothing may throw while the whole is half made.
+  // The members are set singly, because no exception may strike a half-built
+  // aggregate.
   Made made;
   made.key = key;
   made.peer.identity = hello.self;
@@ -346,7 +357,8 @@ void Handshakes::welcome(
   }
 }
 
-// Nothing comes of these, and nothing may go on waiting for them.
+// Drops the chosen handshakes, and ends the waits for side sockets of the
+// handshakes.
 void Handshakes::dropIncoming(
     const std::function<bool(const IncomingHandshake&)>& which) {
   std::erase_if(incoming_, [&](const IncomingHandshake& handshake) {
@@ -358,7 +370,7 @@ void Handshakes::dropIncoming(
   });
 }
 
-// Our own attempt, and an earlier one of the same peer.
+// Drops this end's own attempt, and earlier attempts of the peer.
 void Handshakes::dropOthers(const ChannelKey& key) {
   drop(key);
   dropIncoming([&](const IncomingHandshake& other) {

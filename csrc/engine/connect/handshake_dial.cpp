@@ -1,7 +1,8 @@
 #include "base/random.h"
 #include "engine/connect/handshakes.h"
 
-// The side of a handshake that connects: from an address record to a socket.
+// Initiator's side of a handshake: from an address record to the acceptor's
+// answer.
 
 namespace dlslime {
 
@@ -21,7 +22,8 @@ void Handshakes::connect(Attempt& attempt) {
   sendGreeting(attempt);
 }
 
-// No later try would find any.
+// Throws Error{kUnavailable} when the record has no usable address: no later
+// try would find an address.
 void Handshakes::requireAddress(const Attempt& attempt) const {
   const auto& record = attempt.request.record;
   if (meetLocally(state_.self, record.identity) || !record.addresses.empty()) {
@@ -87,7 +89,7 @@ void Handshakes::sendGreeting(Attempt& attempt) {
   try {
     attempt.socket->sendFrame(encode(attempt.greeting));
   } catch (const Error&) {
-    // One that can't serve us says why before it hangs up.
+    // An acceptor short of resources tells why before hanging up.
     if (const auto told = attempt.socket->receiveFrame()) {
       onChallenge(attempt, *told);
     }
@@ -96,8 +98,8 @@ void Handshakes::sendGreeting(Attempt& attempt) {
   attempt.deadline = deadlineAfter(kHandshakeTime);
 }
 
-// Nothing of ours goes to a process that has not proved that it is the one we
-// mean: neither what we offer, nor descriptors.
+// Sends the hello and descriptors only after the acceptor's proof: a wrong
+// process must receive neither the offer nor descriptors.
 void Handshakes::onChallenge(Attempt& attempt, ByteSpan frame) {
   const auto challenge = decodeChallenge(frame);
   if (challenge.verdict == Verdict::kLater) {
@@ -159,18 +161,18 @@ void Handshakes::onAnswer(const ChannelKey& key) {
   }
 }
 
-// Whoever answers at one address of another host need not be the one we mean:
-// several hosts may have it, on networks of their own.
+// Tries the next address, or fails. Several hosts, on separate networks, may
+// have equal addresses, so a wrong process may have answered.
 void Handshakes::onProblem(const ChannelKey& key, const Status& why) {
   auto& attempt = attempts_.at(key);
   const auto& record = attempt.request.record;
   try {
     if (why.code() != ErrorCode::kUnavailable && attempt.socket &&
-        !attempt.connection && // else it was the one we mean
+        !attempt.connection && // else the intended process has answered
         !meetLocally(state_.self, record.identity) &&
         attempt.address < record.addresses.size()) {
       nextAddress(attempt, why);
-      connectByNetwork(attempt); // or tells all that were tried
+      connectByNetwork(attempt); // throws after the last, naming all tried
       return;
     }
   } catch (const Error& error) {

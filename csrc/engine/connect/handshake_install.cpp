@@ -3,12 +3,12 @@
 #include "engine/state/engine_lock.h"
 #include "engine/state/preparing.h"
 
-// The last steps of a handshake: the peer has answered, and a connection is
+// Last steps of a handshake, after the peer's answer: the connection is
 // verified and put to use.
 
 namespace dlslime {
 
-// Throws: the attempt has failed.
+// Acts on the Welcome. Throws when the attempt has failed.
 void Handshakes::settle(
     Attempt& attempt,
     Welcome welcome,
@@ -60,7 +60,8 @@ void Handshakes::sendConfirm(Attempt& attempt, const Confirm& confirm) {
       attempt.key->seal(SessionKey::End::kInitiator, 1, encode(confirm)));
 }
 
-// To a peer that has accepted the connection, and waits.
+// Tells the problem to a peer that has accepted the connection and waits for
+// the Confirm.
 void Handshakes::tellProblem(Attempt& attempt, const std::string& what) {
   try {
     sendConfirm(attempt, {attempt.context.nonce, {}, what});
@@ -69,12 +70,15 @@ void Handshakes::tellProblem(Attempt& attempt, const std::string& what) {
   }
 }
 
-// Throws: the attempt has failed.
+// Returns whether messages pass; false when unknown yet, or when the next route
+// is being tried. Throws when the attempt has failed.
 bool Handshakes::isVerified(Attempt& attempt, Confirm& confirm) {
   try {
-    return attempt.connection->verify(confirm.blob);
+    auto* const verifying = attempt.connection->verifying();
+    return verifying == nullptr || verifying->verify(confirm.blob);
   } catch (const Error& error) {
-    // The second socket found no room, as the first one may: it is tried again.
+    // No room for the side socket is a passing shortage, as with the first
+    // socket: a later attempt tries the route again.
     if (error.status().code() == ErrorCode::kExhausted &&
         needsSideSocket(*attempt.transport)) {
       tellProblem(attempt, error.what());
@@ -85,7 +89,8 @@ bool Handshakes::isVerified(Attempt& attempt, Confirm& confirm) {
   }
 }
 
-// True: this attempt is over, well. Throws: it has failed.
+// Returns true when the attempt has ended well. Throws when the attempt has
+// failed.
 bool Handshakes::verify(Attempt& attempt) {
   if (!attempt.connection) {
     return false;
@@ -119,16 +124,17 @@ bool Handshakes::verify(Attempt& attempt) {
   return true;
 }
 
-// A probe has come through.
+// Notes the connection of a successful probe if better than the standing
+// connection.
 void Handshakes::judge(const Attempt& attempt) {
   const auto& than = *attempt.request.than;
   const auto& found = *attempt.connection;
-  if (found.route() != than.route || found.merit() > than.merit) {
-    const auto devices = found.describe();
+  const auto info = found.info();
+  if (found.route() != than.route || info.merit > than.merit) {
     better_.push_back(
         {attempt.request.key,
          std::string(found.route()) +
-             (devices.empty() ? "" : " by " + devices)});
+             (info.devices.empty() ? "" : " by " + info.devices)});
   }
 }
 
@@ -141,7 +147,7 @@ void Handshakes::install(Made made, ControlSocket socket) {
   logInfo(
       "connected to pid " + std::to_string(peer.pid) + " on " + peer.host +
       " by " + std::string(made.connection->route()) + "/" +
-      std::string(made.connection->copyName()));
+      std::string(made.connection->info().copyName));
   if (made.replaces != 0) {
     installAgain(lock, made, std::move(socket));
   } else {
@@ -154,13 +160,14 @@ void Handshakes::install(Made made, ControlSocket socket) {
         std::move(channel),
         std::move(socket));
   }
-  state_.retireFailed(); // what was sent again at once may have failed
-  // The peer may have sent, and rung, before there was a channel to look at.
+  state_.retireFailed(); // sending again at once may have failed the channel
+  // The peer may have sent, and rung the doorbell, before the channel existed.
   state_.epoll.kick();
 }
 
-// Whether somebody waits for it, and all that was under way is prepared for it:
-// what is not.
+// Returns the channel awaiting the connection, and in `unprepared` the
+// operations not yet prepared for the connection. Throws Error when no channel
+// waits any more.
 std::shared_ptr<PeerChannel> Handshakes::whoAwaits(
     const Made& made,
     Unprepared& unprepared) {

@@ -6,27 +6,30 @@
 
 namespace dlslime {
 
-// How many handshakes a process answers at the same time. One that has proved
-// itself takes three descriptors, one that has not takes one: together they
-// take at most half of what RLIMIT_NOFILE gives.
+// Limits on incoming handshakes and connections. A proven handshake takes three
+// descriptors, an unproven handshake a single descriptor: together at most half
+// of RLIMIT_NOFILE.
 struct HandshakeLimits {
   size_t unproven = 128;
   size_t proven = 256;
-  // Of one process of this host, or of one other host: others have room beside
-  // it, whatever it does.
+  // Limit for a local process or for a remote host, so that all remaining
+  // origins have room.
   size_t provenOfOneSource = 64;
 
-  // Connections that stay, of one process of this host, which needs one or a
-  // few; and of all processes of one other host, or of a container's whose
-  // numbers are not to be seen here. Each takes up to three descriptors.
+  // Limit on established connections of a local process, since few are needed.
+  // Each connection takes up to three descriptors.
   size_t connectionsOfOneProcess = 64;
+  // Limit on established connections of all processes of a remote host, or of
+  // all local processes with invisible pids (in containers).
   size_t connectionsOfOneHost = 65536;
 
+  // Returns the limits that fit RLIMIT_NOFILE.
   static HandshakeLimits ofProcess();
 
-  // Until a connection has proved itself, which takes microseconds.
+  // Time for a connection's proof, mere microseconds for a genuine peer.
   static constexpr milliseconds kProofTime{1000};
-  // Until another may take the place of one that is about to.
+  // Age up to which a connection that has named this process is not dropped for
+  // a new connection.
   static constexpr milliseconds kSafeTime{200};
 };
 

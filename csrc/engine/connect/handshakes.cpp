@@ -11,7 +11,7 @@ namespace dlslime {
 
 namespace {
 constexpr size_t kMostFailures = 1024;
-constexpr milliseconds kMostDraining{20}; // all other handshakes wait
+constexpr milliseconds kMostDraining{20}; // all handshakes wait meanwhile
 } // namespace
 
 Handshakes::Handshakes(EngineState& state)
@@ -40,7 +40,7 @@ void Handshakes::begin(Request request) {
     }
   } else {
     failures_.erase(key);
-    drop(key); // a probe
+    drop(key); // ends a probe
   }
   if (key.instance == state_.self.instance) {
     connectSelf(request);
@@ -137,12 +137,12 @@ bool Handshakes::tryNext(Attempt& attempt) {
       makeHello(attempt, *attempt.transport);
     } catch (const Error& error) {
       if (error.status().code() == ErrorCode::kExhausted) {
-        throw; // that says nothing about the route
+        throw; // a shortage says nothing about the route
       }
       attempt.rejected.push_back({option.route, error.what(), true});
       continue;
     }
-    connect(attempt); // nobody there: no other route would change that
+    connect(attempt); // a throw is final: a new route would not help
     return true;
   }
   return false;
@@ -179,7 +179,8 @@ void Handshakes::makeHello(Attempt& attempt, Transport& transport) {
       {}};
 }
 
-// It begins with the address by which the first socket got through.
+// Prepares the opening of a side socket, beginning with the address reached by
+// the first socket.
 void Handshakes::makeSideSocket(Attempt& attempt) const {
   if (!needsSideSocket(*attempt.transport)) {
     return;
@@ -289,7 +290,7 @@ void Handshakes::onPoll(const std::vector<pollfd>& fds) {
       answered.push_back(key);
     }
   }
-  // Answers first: a crossing hello must find a connection that is complete.
+  // Answers come first: a crossing hello must find a complete connection.
   for (const auto& key : answered) {
     onSocket(key);
   }

@@ -17,8 +17,8 @@ namespace dlslime {
 
 class EngineLock;
 
-// Brings up connections, from both sides. On the wire-up thread only; takes
-// the engine's lock to install what it has made.
+// Brings up connections, as the initiator or as the acceptor. Wire-up thread
+// only; takes the engine's lock to look up and install connections.
 class Handshakes {
  public:
   explicit Handshakes(EngineState& state);
@@ -28,29 +28,32 @@ class Handshakes {
     ChannelKey key;
     AddressRecord record; // of the peer
     FallbackPolicy fallback = FallbackPolicy::kWarn;
-    std::shared_ptr<void> carrierSource;
+    std::shared_ptr<gloo::CarrierSource> carrierSource;
     int rank = 0; // of the peer, for texts
-    // Which connection of the pair the new one replaces, counted from 1, and
-    // up to which message we have seen what came by it; 0: it is the first.
+    // Number, from 1, of the pair's connection to be replaced; 0: the new
+    // connection is the first.
     uint32_t replaces = 0;
+    // Number of the last message seen by this end over the replaced connection.
     uint64_t lastSeen = 0;
-    // Where nothing is to come of it, since it is only to be known whether a
-    // connection would be better than this one.
+    // Working connection that a probe has to beat.
     struct Standing {
       std::string route;
       size_t merit = 0;
     };
+    // Set for a probe, which only finds out whether a connection better than
+    // `than` would work.
     std::optional<Standing> than;
-    // With `replaces` or `than`: what the two share since they first connected.
+    // Secret shared by both ends since the first handshake; set with `replaces`
+    // or `than`.
     Bytes pairSecret{};
-    // What proves us to the peer, and the peer to us.
+    // Returns the secret by which both ends prove themselves.
     const Bytes& secret() const {
       return pairSecret.empty() ? record.token : pairSecret;
     }
   };
-  // Starts connecting; the channel appears in the table, or failure() tells.
-  // Or tries whether something better than what there is would work, which
-  // takeBetter() tells; anything else about this pair ends that.
+  // Starts connecting: a channel appears in the table, or failure() tells why
+  // not. With `than`, starts a probe, whose success takeBetter() reports; any
+  // real handshake of the pair ends the probe.
   void begin(Request request);
   struct Better {
     ChannelKey key;
@@ -59,74 +62,81 @@ class Handshakes {
   std::vector<Better> takeBetter() {
     return std::exchange(better_, {});
   }
-  // Something is under way that will come to a connection, or fail.
+  // Returns whether a handshake other than a probe is under way.
   bool busy(const ChannelKey& key) const;
-  // Why the last attempt failed; ok if none has. kUnavailable: another
-  // attempt would end the same way. kTransportFailed, of one that was to
-  // replace a connection: the peer has given it up.
+  // Returns why the last attempt failed; ok if none has. kUnavailable: a new
+  // attempt would fail alike. kTransportFailed, when replacing a connection:
+  // the peer has given up the connection.
   Status failure(const ChannelKey& key) const;
-  // Nobody listens any more wherever its process did: it has ended.
+  // Returns whether the last attempt found every address of the peer without a
+  // listener: the process has ended.
   bool gone(const ChannelKey& key) const;
-  // True once after a connection has been made.
+  // Returns true once after a connection has been made.
   bool takeNews() {
     return std::exchange(news_, false);
   }
 
-  // Where peers find us: for the address record.
+  // Returns the name of this process's unix socket, for the address record.
   const std::string& socketName() const {
     return acceptor_.socketName();
   }
+  // Returns the TCP addresses of this process, for the address record.
   std::vector<std::string> addresses() const {
     return acceptor_.addresses();
   }
-  // Descriptors to poll for reading, and what to do when poll() returns.
+  // Adds the descriptors to poll.
   void addTo(std::vector<pollfd>& fds) const;
+  // Handles the events found by poll().
   void onPoll(const std::vector<pollfd>& fds);
   TimePoint nextDeadline() const;
-  // Ends what is late. `looked`: up to when onPoll() has been told of all; what
-  // came while its thread had other work to do has come in time.
+  // Ends late handshakes. `looked` is the time up to which onPoll() has handled
+  // all arrivals, so bytes that came while the thread was busy elsewhere count
+  // as in time.
   void expire(TimePoint looked);
 
  private:
-  // A peer answers in microseconds unless it is starved of CPU.
+  // Time for an answer: a peer answers in microseconds unless starved of CPU.
   static constexpr milliseconds kHandshakeTime{10000};
-  // Whoever connects to us at the same time has got through already; one that
-  // has not noticed yet that the connection before is lost never comes.
+  // Time for the peer's own connection after kCrossed: a crossing peer has got
+  // through already, while a peer that has not yet noticed the loss of the
+  // previous connection never comes.
   static constexpr milliseconds kCrossedTime{1000};
-  // Of one address of several: packets that a firewall drops tell nobody.
+  // Time for each of several addresses: packets dropped by a firewall cause no
+  // error.
   static constexpr milliseconds kConnectTime{5000};
-  // Until a new connection is known to work: RDMA tries for 4.3 s by default.
+  // Time until a new connection is known to work: RDMA retries for 4.3 s by
+  // default.
   static constexpr milliseconds kVerifyTime{6000};
   static constexpr milliseconds kVerifyPause{1};
 
   struct Attempt {
     Request request;
     std::vector<RouteOption> options;
-    size_t next = 0; // of the options
-    Transport* transport = nullptr; // of the one that is being tried
-    std::vector<RejectedRoute> rejected; // those before, and why
+    size_t next = 0; // index of the next option to try
+    Transport* transport = nullptr; // being tried
+    std::vector<RejectedRoute> rejected; // earlier routes, and why not
     Transport::Context context;
-    Hello hello; // what is sent once the acceptor has proved itself,
-    std::vector<UniqueFd> helloFds; // and behind it
-    std::optional<ControlSocket> socket; // none: crossed, the peer comes to us
+    Hello hello; // to be sent once the acceptor has proved to be the peer
+    std::vector<UniqueFd> helloFds; // to be sent behind the hello
+    std::optional<ControlSocket> socket; // empty: crossed, the peer connects
     bool connecting = false;
-    Greeting greeting; // that was sent on it
-    std::optional<SessionKey> key; // the acceptor has proved itself
-    std::optional<Welcome> welcome; // it has come, but not its descriptors
+    Greeting greeting; // the last greeting sent
+    std::optional<SessionKey> key; // set by the acceptor's proof
+    std::optional<Welcome> welcome; // set while descriptors are outstanding
     std::unique_ptr<Connection> connection; // made, and being verified
-    uint64_t peerLast = 0; // of the Welcome,
-    uint64_t peerUnexpected = 0; // the same: its limit, in bytes
-    size_t address = 0; // of the record's, the one in use or to be tried
-    std::string unreachable; // by those before, and why
-    bool refused = true; // by all of those: nobody listens there
-    bool gone = false; // nor anywhere else
-    bool givenUp = false; // one knows us, but not what is to be replaced
+    uint64_t peerLast = 0; // lastSeen of the Welcome
+    uint64_t peerUnexpected = 0; // unexpectedLimit of the Welcome, in bytes
+    size_t address = 0; // index of the peer's address in use, or of the next
+    std::string unreachable; // earlier addresses, and why
+    bool refused = true; // all earlier addresses are without a listener
+    bool gone = false; // all addresses are without a listener
+    bool givenUp = false; // a replacement was refused at an earlier address
     TimePoint deadline;
   };
-  // A connection that can be used: what it takes to install it.
+  // Usable connection, with all data needed to install the connection.
   struct Made {
     ChannelKey key;
-    AddressRecord peer; // without its token, if the peer has begun
+    AddressRecord peer; // without a token if the peer was the initiator
     Bytes pairSecret;
     uint64_t unexpectedLimit = 0; // of the peer, in bytes
     std::unique_ptr<Connection> connection;
@@ -134,9 +144,10 @@ class Handshakes {
     uint32_t replaces = 0;
     uint64_t peerLast = 0;
     bool probe = false;
-    bool began = false; // this end has
+    bool began = false; // by this end
   };
-  // Answered: until it confirms.
+  // Handshake that was answered with an accepting Welcome, and awaits the
+  // Confirm.
   struct IncomingHandshake {
     Incoming incoming;
     Made made;
@@ -178,7 +189,7 @@ class Handshakes {
       Unprepared& unprepared);
   void installAgain(EngineLock& lock, Made& made, ControlSocket socket);
 
-  // handshake_dial.cpp
+  // The following functions are in handshake_dial.cpp.
   void connect(Attempt& attempt);
   void requireAddress(const Attempt& attempt) const;
   void connectByNetwork(Attempt& attempt);
@@ -187,11 +198,11 @@ class Handshakes {
   void sendGreeting(Attempt& attempt);
   void onProblem(const ChannelKey& key, const Status& why);
 
-  // handshake_answer.cpp
+  // The following functions are in handshake_answer.cpp.
   void onIncoming(Incoming incoming);
   bool roomFor(const Incoming& incoming) const;
   void requireRoomToStay(const Incoming& incoming) const;
-  bool onConfirm(IncomingHandshake& handshake); // true: finished with it
+  bool onConfirm(IncomingHandshake& handshake); // true: finished
   std::optional<Made> answer(Incoming& incoming, Welcome& refusal);
   void bringSideSocket(Incoming& incoming);
   std::optional<Welcome> answerReplacing(
@@ -217,7 +228,7 @@ class Handshakes {
   std::vector<IncomingHandshake> incoming_;
   std::vector<Better> better_;
   bool news_ = false;
-  TimePoint drainUntil_{}; // of all that onPoll() looks at
+  TimePoint drainUntil_{}; // limit of all draining in the current onPoll()
   const HandshakeLimits limits_ = HandshakeLimits::ofProcess();
 };
 

@@ -9,21 +9,21 @@
 
 namespace dlslime {
 
-// Logs why connections are refused: each cause of each source once (those that
-// differ by numbers only are one), the others as a number, at most once a
-// minute. A stranger may come a million times.
+// Logs why connections are refused: a line for each cause of each source
+// (causes differing only by numbers count as equal), and at most once a minute
+// the count of all further refusals. A stranger may come a million times.
 class RefusalLog {
  public:
   ~RefusalLog();
 
-  // `source`: what is the same for all connections of one origin; `text` names
-  // this one.
+  // Notes a refusal. `source` is equal for all connections of an origin; `text`
+  // names the connection.
   void note(
       const std::string& source,
       const std::string& text,
       const std::string& cause,
       TimePoint now = Clock::now());
-  // Logs the number, if it is time to.
+  // Logs the count, when due.
   void tell(TimePoint now);
   TimePoint next() const {
     return untold_ == 0 ? never() : next_;
@@ -36,7 +36,7 @@ class RefusalLog {
 
   std::set<std::pair<std::string, std::string>> told_; // source, cause
   uint64_t untold_ = 0;
-  std::string last_; // of those: from where, and why
+  std::string last_; // last refusal without a line: origin and cause
   TimePoint next_{};
 };
 

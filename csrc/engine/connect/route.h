@@ -9,31 +9,32 @@
 
 namespace dlslime {
 
-// The routes of a pair, best first.
+// Returns all routes, best first; a route unusable for the pair has a reason
+// instead of a transport.
 std::vector<RouteOption> chooseRoutes(
     const Transports& transports,
     RoutePolicy policy,
     const PeerIdentity& self,
     const PeerIdentity& peer);
 
-// Its messages are carried by what the group or endpoint brings.
+// Returns whether the messages go by a carrier of the group or endpoint.
 bool needsCarrier(const Transport& transport);
-// Its ends open a second socket.
+// Returns whether the ends of a connection need a side socket.
 bool needsSideSocket(const Transport& transport);
-// Taking this route under this policy is the last resort, and was not asked
-// for.
+// Returns whether the route is the last resort, and was not asked for by the
+// policy.
 bool isFallback(const Transport& transport, RoutePolicy policy);
-// Throws Error{kUnavailable} where it is forbidden.
+// Throws Error{kUnavailable} where the policy forbids the fallback.
 void requireFallbackAllowed(
     FallbackPolicy policy,
     const std::vector<RejectedRoute>& rejected);
-// Tells the user that it is taken, and why.
+// Tells the user that the fallback is taken, and why.
 void tellFallback(
     FallbackPolicy policy,
     const std::string& peer,
     const std::vector<RejectedRoute>& rejected);
 
-// "shm: on another host (b2); rdma: ..."
+// Returns a text like "shm: on another host (b2); rdma: ...".
 std::string describeRejected(const std::vector<RejectedRoute>& rejected);
 
 } // namespace dlslime

@@ -7,34 +7,36 @@
 namespace dlslime {
 
 namespace {
-// Of what a peer may make us keep about its GPUs: an allocation of torch's
-// expandable segments is of 20 MiB, so that this is more than a GPU has.
+// Most allocations kept for a peer: an allocation of torch's expandable
+// segments has 20 MiB, so the limit exceeds the memory of any GPU.
 constexpr size_t kMostShared = 1 << 16;
+// Size limit of the description of an allocation.
 constexpr size_t kMostShareBytes = 256;
 } // namespace
 
-void PeerGpus::onShare(const MessageHeader& header, ByteSpan payload) {
-  const bool room = shared_.size() < kMostShared || shared_.contains(header.id);
-  const bool taken = header.type == MessageType::kShare && room &&
-      payload.size() <= kMostShareBytes;
-  if (!taken) {
-    shared_.erase(header.id);
-    if (mapped_) {
-      mapped_->forget(header.id);
-    }
-    return;
-  }
-  if (!mapped_) {
-    shared_[header.id].assign(payload.begin(), payload.end());
-  } else if (tell(header.id, payload)) {
-    shared_[header.id];
+void PeerGpus::onShare(const wire::Share& share, ByteSpan payload) {
+  const auto id = share.allocation;
+  const bool room = shared_.size() < kMostShared || shared_.contains(id);
+  if (!room || payload.size() > kMostShareBytes) {
+    forget(id);
+  } else if (!mapped_) {
+    shared_[id].assign(payload.begin(), payload.end());
+  } else if (tell(id, payload)) {
+    shared_[id];
   } else {
-    shared_.erase(header.id);
+    shared_.erase(id);
+  }
+}
+
+void PeerGpus::forget(uint64_t id) {
+  shared_.erase(id);
+  if (mapped_) {
+    mapped_->forget(id);
   }
 }
 
 void PeerGpus::beginToMap(Accelerator& gpus) {
-  mapped_ = gpus.peerMemory(pid_);
+  mapped_ = gpus.sharing().peerMemory(pid_);
   for (auto entry = shared_.begin(); entry != shared_.end();) {
     const bool known = tell(entry->first, std::exchange(entry->second, {}));
     entry = known ? std::next(entry) : shared_.erase(entry);

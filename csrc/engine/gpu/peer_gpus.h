@@ -7,30 +7,32 @@
 
 #include "base/log_once.h"
 #include "engine/gpu/staging.h"
+#include "engine/wire/gpu_messages.h"
 #include "interface/accelerator.h"
-#include "interface/message.h"
 #include "interface/transport.h"
 
 namespace dlslime {
 
-// What one peer has shared of its GPUs' memory, and copies between there and
-// ours, past all processors. Under the engine's lock.
+// GPU memory shared by a peer, and copies between that memory and memory of our
+// GPUs without any processor. Under the engine's lock.
 class PeerGpus {
  public:
-  // Asks the peer to describe an allocation of its own again.
+  // Asks the peer for a new description of the peer's allocation `id`.
   using AskAgain = std::function<void(uint64_t id)>;
 
   PeerGpus(const PeerIdentity& peer, AskAgain askAgain)
       : peer_(peer), askAgain_(std::move(askAgain)) {}
 
   void connected(const Connection& connection) {
-    pid_ = connection.peerPid();
+    pid_ = connection.info().peerPid;
   }
-  // kShare, kUnshare.
-  void onShare(const MessageHeader& header, ByteSpan payload);
-  // Reads or writes pieces of what the peer has named as `there`, from or to
-  // memory of our GPU `device`. False: it can't be, which is logged, each
-  // reason once; `done` is not called.
+  void onShare(const wire::Share& share, ByteSpan payload);
+  void onUnshare(const wire::Unshare& unshare) {
+    forget(unshare.allocation);
+  }
+  // Copies pieces between the peer's memory `there` and memory of our GPU
+  // `device`; `write` means to the peer. False: nothing is copied and `done` is
+  // not called. Errors are logged, each reason once.
   bool move(
       Accelerator& gpus,
       int device,
@@ -38,17 +40,18 @@ class PeerGpus {
       bool write,
       std::span<const Piece> pieces,
       Accelerator::Done done);
-  // From messages of this peer.
+  // Copies of bytes from the peer's messages to our GPUs.
   Uploads& uploads() {
     return uploads_;
   }
-  // Copies that are under way keep what they need.
+  // Unmaps idle memory. Copies under way keep the mappings they need.
   void trim() {
     if (mapped_) {
       mapped_->unmapIdle();
     }
   }
-  // The peer is gone. Copies that are under way keep what they need.
+  // Forgets everything when the peer is gone. Copies under way keep the
+  // mappings they need.
   void drop() {
     shared_.clear();
     mapped_.reset();
@@ -57,14 +60,16 @@ class PeerGpus {
  private:
   void beginToMap(Accelerator& gpus);
   bool tell(uint64_t id, ByteSpan description);
+  void forget(uint64_t id);
   void say(const Error& error);
 
   const PeerIdentity& peer_;
   const AskAgain askAgain_;
   uint32_t pid_ = 0;
-  // How to map it, by the peer's id; empty: mapped_ has been told.
+  // Descriptions of the shared allocations by the peer's id; empty once handed
+  // to mapped_.
   std::map<uint64_t, Bytes> shared_;
-  std::unique_ptr<Accelerator::PeerMemory> mapped_; // from the first use on
+  std::unique_ptr<GpuSharing::PeerMemory> mapped_; // null before the first use
   LogOnce said_;
   Uploads uploads_;
 };

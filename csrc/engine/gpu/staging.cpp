@@ -5,9 +5,10 @@
 namespace dlslime {
 
 namespace {
-// Large enough that beginning a copy costs little, and enough of them to keep a
-// copy engine busy while processors move another. Chosen without a GPU.
+// Large enough that beginning a copy costs little; chosen without a GPU.
 constexpr size_t kPieceBytes = 512 * 1024;
+// Pieces copied ahead, to keep a copy engine busy while processors move a
+// piece; chosen without a GPU.
 constexpr size_t kAhead = 4;
 } // namespace
 
@@ -40,7 +41,7 @@ void Uploads::start(
     }
     gpus.copy(
         device, copies, [aside, over](const Status& status) { over(status); });
-  } catch (const std::exception& error) { // it has not begun
+  } catch (const std::exception& error) { // the copy has not begun
     over(inWords([&] { return statusOf(error); }));
   }
 }
@@ -50,7 +51,8 @@ void StagedSource::fetchAhead(const Gather& gather) {
   }
 }
 
-// False: there is nothing more now, or it can't be.
+// Begins to copy the next piece. False: no bytes are left to copy now, or the
+// copy failed.
 bool StagedSource::fetch(const Gather& gather) {
   const auto before = pieces_.size();
   user_.begins();
@@ -69,7 +71,7 @@ bool StagedSource::fetch(const Gather& gather) {
     pieces_.push_back(piece);
     start(pieces_.back(), next);
     return true;
-  } catch (const std::exception& error) { // it has not begun
+  } catch (const std::exception& error) { // the copy has not begun
     pieces_.resize(before);
     *failed_ = true;
     user_.ended(inWords([&] { return statusOf(error); }));

@@ -12,22 +12,20 @@
 
 namespace dlslime {
 
-// Between memory of GPUs and messages, where a route can't get at it: by pinned
-// memory. Under the engine's lock.
-
-// What has come in messages of one peer and is on its way to GPUs.
+// Copies of bytes from a peer's messages to GPUs, by way of pinned memory,
+// where a route can't reach a GPU's memory. Under the engine's lock.
 class Uploads {
  public:
-  // Puts the bytes aside, and copies them to these places, in order, which are
-  // as many bytes.
+  // Puts the bytes aside in pinned memory and begins to copy them to `places`,
+  // in order. The places have as many bytes in all.
   void start(
       Accelerator& gpus,
       int device,
       ByteSpan bytes,
       std::span<const std::span<std::byte>> places,
       const CopyUser& user);
-  // So much that no more messages should be taken from this peer now: a GPU may
-  // be slower than it.
+  // True if so many copies are under way that no more messages should be taken
+  // from the peer now: a GPU may be slower than the peer.
   bool many() const {
     return load_->bytes > kMostBytes || load_->places > kMostPlaces;
   }
@@ -35,23 +33,23 @@ class Uploads {
   static constexpr size_t kMostPlaces = 65536;
 
  private:
-  struct Load { // shared with the copies, which may end later
+  struct Load { // shared with the copies, which may outlive the object
     size_t bytes = 0;
     size_t places = 0;
   };
   const std::shared_ptr<Load> load_ = std::make_shared<Load>();
 };
 
-// Bytes of a GPU's memory as they come into pinned memory, one after the other:
-// a few hundred kilobytes are copied ahead.
+// Bytes of a GPU's memory on the way through pinned memory to a peer, in order,
+// with up to 2 MiB copied ahead. Under the engine's lock.
 class StagedSource {
  public:
-  // Of one peer's streams, which take turns, so many hold pinned memory at a
-  // time: its reads of our GPUs may be many thousands.
+  // Number of a peer's streams that hold pinned memory at a time; streams take
+  // turns, since a peer may have many thousands of reads of our GPUs under way.
   static constexpr size_t kMostAtATime = 16;
-  // Where one that has had its turn stands in the queue of the others: at the
-  // end, or, as long as it holds pinned memory, where it is soon its turn
-  // again.
+  // Returns the position of a stream after its turn in the queue of waiting
+  // streams: the end or, while the stream holds pinned memory, near enough to
+  // the front for an early next turn.
   template <typename Queue>
   static auto nextTurn(Queue& others, bool staged) {
     return staged && others.size() >= kMostAtATime
@@ -65,20 +63,22 @@ class StagedSource {
         user_(std::move(user)),
         failed_(std::make_shared<bool>(false)) {}
 
-  // Where the next bytes are: adds at most `most` of them, fewer only at the
-  // end.
   using Ranges = std::vector<std::span<const std::byte>>;
+  // Adds to `next` the ranges of the next bytes: `most` bytes at most, fewer
+  // only at the end.
   using Gather = std::function<void(size_t most, Ranges& next)>;
   void fetchAhead(const Gather& gather);
 
-  // What is there, `most` bytes at most: nothing, if it is not there yet.
+  // Returns up to `most` bytes that have come into pinned memory; empty while
+  // the next bytes are still being copied.
   ByteSpan front(size_t most) const;
   void pop(size_t size);
-  // All that was fetched has been popped.
+  // True if all fetched bytes have been popped.
   bool empty() const {
     return pieces_.empty();
   }
-  // What is not there never will be; `ended` was told why.
+  // True if a copy has failed: bytes not yet copied never come, and `ended` of
+  // the CopyUser was told why.
   bool failed() const {
     return *failed_;
   }
@@ -87,7 +87,8 @@ class StagedSource {
   struct Piece {
     size_t size = 0;
     std::shared_ptr<std::byte> bytes;
-    std::shared_ptr<bool> there; // shared with the copy, which may end later
+    std::shared_ptr<bool>
+        there; // shared with the copy, which may outlive the object
   };
   bool fetch(const Gather& gather);
   void start(Piece& piece, const Ranges& ranges);
@@ -95,9 +96,10 @@ class StagedSource {
   Accelerator& gpus_;
   const int device_;
   const CopyUser user_;
-  const std::shared_ptr<bool> failed_; // as `there`
+  const std::shared_ptr<bool>
+      failed_; // shared with the copies, which may outlive the object
   std::deque<Piece> pieces_;
-  size_t taken_ = 0; // bytes of the first piece
+  size_t taken_ = 0; // popped bytes of the first piece
 };
 
 } // namespace dlslime

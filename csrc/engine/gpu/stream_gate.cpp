@@ -8,7 +8,8 @@ namespace dlslime {
 
 namespace {
 
-// A stream that has failed never comes anywhere: so often it is asked.
+// How often streams are asked for failures: a failed stream never comes to an
+// operation.
 constexpr milliseconds kHealthInterval{10};
 
 bool reached(const Operation& operation) {
@@ -30,8 +31,9 @@ Status healthOf(const Operation& operation) {
 } // namespace
 
 StreamGate::~StreamGate() {
-  // Streams that have never come there may still do so, and must find the
-  // memory as it was. Nobody else knows when that is.
+  // Streams may still come to the remaining operations and must then find the
+  // memory intact. With the gate gone nothing can tell when, so the operations
+  // are leaked.
   for (auto& [key, queue] : queues_) {
     ended_.splice(ended_.end(), queue);
   }

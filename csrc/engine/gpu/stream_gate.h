@@ -9,11 +9,12 @@
 
 namespace dlslime {
 
-// The operations of one group on memory of GPUs whose stream has not come to
-// them, and those behind them: to all others it is as if they were posted when
-// it has. Sends to one rank with one tag stay in order, and so do receives with
-// one tag; others pass. Transfers have no order, and wait for their own stream
-// alone. Under the engine's lock.
+// Holds a group's operations on memory of GPUs until their streams have come to
+// them, and also holds later operations that must stay behind. To the rest of
+// the engine, an operation is posted when the gate lets the operation through.
+// Sends to a rank with a given tag stay in order, and so do receives with a
+// given tag; all further operations pass. Transfers have no order and wait only
+// for their own stream. Under the engine's lock.
 class StreamGate {
  public:
   explicit StreamGate(Completions& completions) : completions_(completions) {}
@@ -24,17 +25,20 @@ class StreamGate {
   bool empty() const {
     return queues_.empty() && ended_.empty();
   }
-  // Its stream has not come there, or one that goes before it is here.
+  // True if the operation's stream has not come to the operation, or if an
+  // operation that must go first is held.
   bool mustHold(const Operation& operation) const;
   void hold(const OperationPtr& operation);
-  // Those that may be posted now, in order. Ends those whose stream has failed.
+  // Takes out the operations that may be posted now, in order. Ends operations
+  // with a failed stream.
   OperationQueue takeReached();
-  // It ends with `why`. What its stream has yet to do with its memory goes on,
-  // so that this is kept.
+  // Ends a held operation with `why`. The memory is kept, because the stream's
+  // pending work may still touch the memory.
   void cancel(const OperationPtr& operation, const Status& why);
   void cancelAll(const Status& why);
   std::vector<OperationPtr> pending() const;
-  // Takes over what has ended and whose streams may still touch its memory.
+  // Takes over the ended operations of a second gate, with streams that may
+  // still touch the memory.
   void adoptEnded(StreamGate& other) {
     ended_.splice(ended_.end(), other.ended_);
   }
@@ -43,8 +47,9 @@ class StreamGate {
   struct Key {
     Operation::Kind kind;
     uint32_t tag;
-    int peer; // of sends: a receive may be from any
-    const void* stream; // of transfers: others need not wait for it
+    int peer; // only of sends: a receive may be from any source
+    const void*
+        stream; // only of transfers: each waits for its own stream alone
     auto operator<=>(const Key&) const = default;
   };
   using Queue = std::list<OperationPtr>;
@@ -54,8 +59,8 @@ class StreamGate {
   bool healthDue();
 
   Completions& completions_;
-  std::map<Key, Queue> queues_; // none is empty
-  Queue ended_; // whose streams may still touch their memory
+  std::map<Key, Queue> queues_; // no queue is empty
+  Queue ended_; // ended early: streams may still touch the memory
   TimePoint lastAsked_{};
 };
 

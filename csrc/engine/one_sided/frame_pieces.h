@@ -5,25 +5,26 @@
 
 #include "base/log.h"
 #include "engine/one_sided/region.h"
+#include "engine/wire/one_sided_messages.h"
 #include "interface/accelerator.h"
-#include "interface/message.h"
 
-// What reads and writes in messages have in common at the owner of the memory.
+// Code shared by reads and writes in messages, at the owner of the memory.
 
 namespace dlslime {
 
-inline FramePiece pieceAt(ByteSpan payload, size_t index) {
-  FramePiece piece; // read once: the peer may write the payload any time
+inline wire::FramePiece pieceAt(ByteSpan payload, size_t index) {
+  wire::FramePiece piece; // read once: the peer may write the payload any time
   std::memcpy(&piece, payload.data() + index * sizeof(piece), sizeof(piece));
   return piece;
 }
 
-inline bool inside(const Region& region, const FramePiece& piece) {
+inline bool inside(const Region& region, const wire::FramePiece& piece) {
   const uint64_t size = region.view().size;
   return piece.size <= size && piece.offset <= size - piece.size;
 }
 
-// For copies between a GPU and pinned memory: the region is lent meanwhile.
+// Returns a CopyUser for copies between a GPU and pinned memory: the region
+// counts as lent during each copy, and failures are logged.
 inline CopyUser userOf(
     const RegionPtr& region,
     std::function<void(bool good)> ended) {

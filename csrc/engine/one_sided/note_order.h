@@ -8,15 +8,15 @@
 
 namespace dlslime {
 
-// Transfers with notes, in the order in which each group has begun them: a note
-// is sent once the bytes of its transfer are there, and after those before it.
-// Under the engine's lock.
+// Transfers with notes, in the order in which each group has begun the
+// transfers: a note is sent once the bytes of the transfer have arrived and all
+// earlier notes of the group have gone. Under the engine's lock.
 class NoteOrder {
  public:
   void begin(const TransferPtr& transfer) {
     waiting_[transfer->groupKey].push_back(transfer);
   }
-  // Its note won't be sent.
+  // Forgets a transfer that ends without sending the note.
   void remove(const Transfer& transfer) {
     const auto group = waiting_.find(transfer.groupKey);
     if (group == waiting_.end()) {
@@ -29,7 +29,8 @@ class NoteOrder {
       waiting_.erase(group);
     }
   }
-  // The next one of a group whose note is to be sent; null: none now.
+  // Takes out the group's first transfer if the note is to be sent now; else
+  // returns null.
   TransferPtr next(uint64_t groupKey) {
     const auto group = waiting_.find(groupKey);
     if (group == waiting_.end() || !group->second.front()->bytesThere) {
@@ -42,7 +43,7 @@ class NoteOrder {
     }
     return first;
   }
-  // Those of a group that only wait for others.
+  // Visits the group's transfers that wait only for earlier notes.
   template <typename Visit>
   void visitWaiting(uint64_t groupKey, const Visit& visit) const {
     const auto group = waiting_.find(groupKey);
@@ -57,7 +58,7 @@ class NoteOrder {
   }
 
  private:
-  std::map<uint64_t, std::deque<TransferPtr>> waiting_; // by group; not empty
+  std::map<uint64_t, std::deque<TransferPtr>> waiting_; // by group; none empty
 };
 
 } // namespace dlslime

@@ -1,4 +1,5 @@
-// Pieces that meet other pieces: what would be there in the end is not known.
+// Checks for overlapping pieces, because the bytes left by overlapping copies
+// would be unknown.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -29,7 +30,8 @@ void sort(std::vector<Span>& spans) {
   });
 }
 
-// Both are sorted, and of the first none overlap among themselves.
+// Returns whether a source overlaps a target. Both vectors are sorted, and no
+// two targets overlap.
 bool meet(const std::vector<Span>& targets, const std::vector<Span>& sources) {
   size_t at = 0;
   for (const auto& source : sources) {
@@ -43,11 +45,11 @@ bool meet(const std::vector<Span>& targets, const std::vector<Span>& sources) {
   return false;
 }
 
-// Where addresses can be compared: a file that may be mapped anywhere, or the
-// memory of a process.
+// A space with comparable addresses: a file, wherever mapped, or the memory of
+// a process.
 struct Space {
-  std::string_view name; // empty: none
-  uint64_t shift; // added to an address
+  std::string_view name; // empty: no space
+  uint64_t shift; // added to an address of the region
 };
 using SpaceOf = Space (*)(const RegionHandle& region);
 
@@ -71,7 +73,7 @@ Ends endsOf(const Transfer::Part& part, bool write) {
                : Ends{part.remote.get(), local};
 }
 
-// What is read and what is written in one space.
+// Bytes read and bytes written in a space.
 struct Meeting {
   bool read = false, written = false;
   std::vector<Span> sources, targets;
@@ -101,7 +103,7 @@ void addSpans(
     const uint64_t begin = (write ? local : piece.remote) + source.shift;
     const uint64_t there = (write ? piece.remote : local) + target.shift;
     if (read == written && begin == there) {
-      continue; // it stays as it is
+      continue; // copied onto the same bytes
     }
     if (read != meetings.end()) {
       read->second.sources.push_back({begin, begin + piece.size});
@@ -130,7 +132,7 @@ bool sourcesOverlap(
     const std::vector<Transfer::Part>& parts,
     bool write,
     SpaceOf spaceOf) {
-  if (parts.size() == 1) { // most often, and most often this is all
+  if (parts.size() == 1) { // most often, and mostly enough
     const auto [from, to] = endsOf(parts.front(), write);
     if (spaceOf(*from).name != spaceOf(*to).name) {
       return false;
@@ -177,7 +179,8 @@ void refuseOverlap(const std::vector<Transfer::Part>& parts, bool write) {
                  return a.end > b.begin;
                }) != ranges.end();
   };
-  // Where all go, part by part: most often that is apart.
+  // The targets of each part are compared as a whole first: most often parts
+  // are apart.
   std::vector<Range> hulls, all;
   for (const auto& part : parts) {
     auto hull = rangeOf(part, part.pieces.front());
@@ -207,7 +210,8 @@ void refuseOverlap(const std::vector<Transfer::Part>& parts, bool write) {
   }
 }
 
-// Several threads copy them, in any order.
+// Several threads copy the pieces in any order, so no target may overlap a
+// source.
 void refuseOverlapWithSources(
     const std::vector<Transfer::Part>& parts,
     bool write) {

@@ -79,7 +79,8 @@ RegionPtr RegionTable::add(
   handle.name = std::move(name);
   handle.pages = std::move(pages);
   const auto id = handle.id;
-  view.mayFault = true; // whatever becomes of it while peers have its handle
+  // The program may unmap or protect the memory while peers have the handle.
+  view.mayFault = true;
   return regions_[id] = std::make_shared<Region>(
              std::move(handle), view, std::move(keeper));
 }

@@ -14,34 +14,35 @@
 
 namespace dlslime {
 
-// What a process tells others about memory that it has registered, for their
-// one-sided transfers.
+// Description of registered memory for a process that transfers from or to the
+// memory.
 struct RegionHandle {
   Bytes instance; // of the owner's engine
-  uint32_t pid = 0; // for texts, as the next one
-  std::string host;
+  uint32_t pid = 0; // for texts
+  std::string host; // for texts
   uint64_t id = 0;
-  uint64_t secret = 0; // only holders of the handle know it
+  uint64_t secret = 0; // known only to holders of the handle
   uint64_t address = 0; // in the owner
   uint64_t size = 0; // bytes
   bool readOnly = false; // registered for reading
   std::string name;
-  SharedPages pages; // where others, too, may have it mapped
+  SharedPages pages; // place in a file that more processes may have mapped
 
-  // "region "kv"", or with its number if it has no name.
+  // Returns "region "kv"", or "region 7" for a region without a name.
   std::string title() const;
-  // "region "kv" of pid 7 on host".
+  // Returns "region "kv" of pid 7 on host".
   std::string describe() const {
     return title() + " of pid " + std::to_string(pid) + " on " + host;
   }
 };
 Bytes encode(const RegionHandle& handle);
-// Throws Error: truncated, oversized, or another protocol version.
+// Throws Error if the bytes are truncated, oversized, or of a different
+// protocol version.
 RegionHandle decodeRegion(ByteSpan bytes);
 
-// Memory of this process that is registered for one-sided transfers, from
-// both sides. Its owner keeps it until the region has been taken out of the
-// table. What is not const is guarded by the engine's lock.
+// Memory of our process registered for one-sided transfers, by us or by peers.
+// The owner keeps the memory until the region has left the table. All non-const
+// members are guarded by the engine's lock.
 class Region {
  public:
   Region(RegionHandle handle, MemoryView view, std::shared_ptr<void> keeper)
@@ -53,27 +54,28 @@ class Region {
   MemoryView view() const {
     return view_;
   }
-  // Of the GPU that it is on; null: it is not.
+  // Returns the accelerator of memory on a GPU; null for memory of processors.
   Accelerator* accelerator() const {
     return view_.accelerator;
   }
-  // "region "kv" (4096 bytes)"
+  // Returns "region "kv" (4096 bytes)".
   std::string describe() const;
 
-  // What this registrar has made of it; null: nothing yet.
-  const void* registration(MemoryRegistrar* registrar) const {
+  // Returns the registration made by the registrar; null if none was made yet.
+  const Registration* registration(MemoryRegistrar* registrar) const {
     const auto found = registrations_.find(registrar);
     return found == registrations_.end() ? nullptr : found->second.get();
   }
   void keepRegistration(
       MemoryRegistrar* registrar,
-      const std::shared_ptr<const void>& result) {
+      const RegistrationPtr& result) {
     if (!closing) {
       registrations_.try_emplace(registrar, result);
     }
   }
 
-  // Memory of a GPU that this one can't enroll, which is tried once.
+  // Returns true if the registrar has refused memory of a GPU; registering is
+  // tried only once.
   bool refusedBy(MemoryRegistrar* registrar) const {
     return refused_.contains(registrar);
   }
@@ -83,32 +85,34 @@ class Region {
     }
   }
 
-  // What nobody needs after its end; to be dropped outside of the lock.
+  // Registrations and keeper of a region at the end, to be dropped outside of
+  // the lock.
   struct Remains {
-    std::map<MemoryRegistrar*, std::shared_ptr<const void>> registration;
+    std::map<MemoryRegistrar*, RegistrationPtr> registration;
     std::shared_ptr<void> keeper;
   };
   Remains takeRemains() {
     return {std::exchange(registrations_, {}), std::exchange(keeper_, nullptr)};
   }
 
-  size_t uses = 0; // by transfers of ours that go on
-  size_t lent = 0; // to so many peers, who may be transferring, and to copies
-                   // between GPUs and pinned memory for them
-  size_t registering = 0; // by so many threads, who may touch the memory
-  bool closing = false; // nobody gets it any more
-  bool gone = false; // and nobody has it
+  size_t uses = 0; // unfinished transfers of ours
+  // Number of peers that may be transferring, and of copies between a GPU and
+  // pinned memory on behalf of peers.
+  size_t lent = 0;
+  size_t registering = 0; // registrations under way, touching the memory
+  bool closing = false; // no longer lent, and closed to new transfers
+  bool gone = false; // deregistered: out of the table, and with no peer
 
  private:
   const RegionHandle handle_;
   const MemoryView view_;
   std::shared_ptr<void> keeper_;
-  std::map<MemoryRegistrar*, std::shared_ptr<const void>> registrations_;
+  std::map<MemoryRegistrar*, RegistrationPtr> registrations_;
   std::set<MemoryRegistrar*> refused_;
 };
 using RegionPtr = std::shared_ptr<Region>;
 
-// Every region of this process. Under the engine's lock.
+// All regions of the process. Under the engine's lock.
 class RegionTable {
  public:
   RegionTable(const PeerIdentity& self, std::function<void()> wake)
@@ -122,16 +126,18 @@ class RegionTable {
   void remove(const Region& region) {
     regions_.erase(region.handle().id);
   }
-  // Null: there is none, or it is closing.
+  // Returns null if no region has the id and the secret, or if the region is
+  // closing.
   RegionPtr find(uint64_t id, uint64_t secret) const;
   std::vector<RegionPtr> lent() const;
 
-  // Enrolling takes long, so it is left to a thread that may take its time,
-  // which is woken.
+  // A registration wanted by a channel, left to the registration thread because
+  // registering takes long.
   struct Wanted {
     RegionPtr region;
     MemoryRegistrar* registrar = nullptr;
   };
+  // Leaves the registration to the registration thread, and wakes the thread.
   void registerLater(const RegionPtr& region, MemoryRegistrar* registrar);
   std::vector<Wanted> takeWanted() {
     known_.clear();

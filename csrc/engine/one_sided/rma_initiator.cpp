@@ -18,7 +18,7 @@ Status unknown(const RegionHandle& remote) {
 
 } // namespace
 
-// What can be said at once; ok: the owner will say the rest.
+// Returns why to refuse a part without asking the owner; ok: the owner decides.
 Status RmaInitiator::refusal(const Transfer::Part& part) const {
   if (part.remote->instance != peer_.instance) {
     return {
@@ -80,20 +80,16 @@ void RmaInitiator::askFor(const Active& active, Known& known) {
     return;
   }
   known.askedFor = active.target.group;
-  MessageHeader ask;
-  ask.type = MessageType::kResolve;
-  ask.group = active.target.group;
-  ask.source = active.target.source;
-  ask.id = remote.id;
-  ask.address = remote.secret;
-  out_.sendControl(ask);
+  const auto& target = active.target;
+  out_.sendControl(
+      wire::Resolve{target.group, target.source, remote.id, remote.secret});
 }
 
 void RmaInitiator::tryStart(uint64_t id) {
   auto* const active = active_.find(id);
   if (active == nullptr || active->state != State::kResolving || severed_ ||
       connection_ == nullptr) {
-    return; // over, under way, or resume() will do it
+    return; // ended, under way, or left to resume()
   }
   const auto& part = partOf(*active);
   auto& known = known_[part.remote->id];
@@ -118,7 +114,7 @@ void RmaInitiator::tryStart(uint64_t id) {
   }
 }
 
-// Between GPUs of one host, past all processors. False: that can't be.
+// Copies between two GPUs of one host; returns false if the GPUs can't.
 bool RmaInitiator::startByGpu(uint64_t id, const RemoteBuffer& memory) {
   auto& active = *active_.find(id);
   const auto& part = partOf(active);
@@ -142,26 +138,26 @@ bool RmaInitiator::startByGpu(uint64_t id, const RemoteBuffer& memory) {
 void RmaInitiator::startByRoute(uint64_t id, const RemoteBuffer& memory) {
   auto& active = *active_.find(id);
   const auto& part = partOf(active);
-  if (!connection_->direct(memory, nullptr)) {
+  auto* const rma = connection_->rma();
+  if (rma == nullptr || !rma->direct(memory, nullptr)) {
     startFrames(id);
     return;
   }
   auto* const registrar = connection_->registrar();
-  const void* const registration =
+  const auto* const registration =
       registrar != nullptr ? part.local->registration(registrar) : nullptr;
   if (registrar != nullptr && registration == nullptr) {
-    enrolling_[part.local.get()].push_back(id);
+    registering_[part.local.get()].push_back(id);
     regions_.registerLater(part.local, registrar);
     return;
   }
-  if (!connection_->direct(memory, registration)) {
+  if (!rma->direct(memory, registration)) {
     startFrames(id);
     return;
   }
   active.state = State::kMoving;
   ++known_[part.remote->id].uses;
-  connection_->start(
-      {id, active.transfer->write(), part.pieces, memory, registration});
+  rma->start({id, active.transfer->write(), part.pieces, memory, registration});
 }
 
 void RmaInitiator::startFrames(uint64_t id) {
@@ -181,20 +177,18 @@ void RmaInitiator::startFrames(uint64_t id) {
 
 void RmaInitiator::onRegistered(const Region& region, const Status& status) {
   const auto* const local = &region;
-  visit(enrolling_, local, [&](uint64_t id, const Active& active) {
+  visit(registering_, local, [&](uint64_t id, const Active& active) {
     const auto known = known_.find(partOf(active).remote->id);
     const bool there = known != known_.end() && known->second.resolved &&
         !known->second.forgetting && !severed_;
     if (!status.ok() && there) {
       startFrames(id); // slower, but it works
     } else {
-      tryStart(id); // or asks
+      tryStart(id); // may have to ask the owner again
     }
   });
 }
 
-// What has not begun yet of those that wait for this; they may begin to wait
-// for it again.
 template <typename Key, typename Visit>
 void RmaInitiator::visit(
     std::map<Key, Waiting>& all,
@@ -212,23 +206,23 @@ void RmaInitiator::visit(
   }
 }
 
-void RmaInitiator::onResolved(const MessageHeader& header) {
-  const bool good = header.status == FinishStatus::kOk;
-  uint32_t askedFor = 0; // the group that is gone, if one is
-  const auto found = known_.find(header.id);
-  if (found != known_.end()) { // else it was asked back meanwhile
+void RmaInitiator::onResolved(const wire::Resolved& resolved) {
+  const bool good = resolved.status == FinishStatus::kOk;
+  uint32_t askedFor = 0; // group in the Resolve, perhaps gone
+  const auto found = known_.find(resolved.region);
+  if (found != known_.end()) { // else revoked meanwhile
     auto& known = found->second;
     askedFor = known.askedFor;
     known.asked = good;
     known.resolved = good;
-    known.memory = remoteOf(header);
-    known.size = header.length;
+    known.memory = resolved.memory;
+    known.size = resolved.size;
     if (!good && known.uses == 0) {
       known_.erase(found);
     }
   }
-  const bool groupGone = header.status == FinishStatus::kGroupGone;
-  visit(resolving_, header.id, [&](uint64_t id, const Active& active) {
+  const bool groupGone = resolved.status == FinishStatus::kGroupGone;
+  visit(resolving_, resolved.region, [&](uint64_t id, const Active& active) {
     if (good || (groupGone && active.target.group != askedFor)) {
       tryStart(id);
       return;
@@ -243,28 +237,25 @@ void RmaInitiator::onResolved(const MessageHeader& header) {
   });
 }
 
-void RmaInitiator::onForget(const MessageHeader& header) {
-  const auto found = known_.find(header.id);
+void RmaInitiator::onRevokeKey(const wire::RevokeKey& revoke) {
+  const auto found = known_.find(revoke.region);
   if (found != known_.end() && found->second.uses > 0) {
     found->second.forgetting = true; // release() answers
     return;
   }
-  sayForgotten(header.id);
+  giveBack(revoke.region);
 }
 
-void RmaInitiator::sayForgotten(uint64_t regionId) {
+void RmaInitiator::giveBack(uint64_t regionId) {
   known_.erase(regionId);
-  MessageHeader answer;
-  answer.type = MessageType::kKeyRevoked;
-  answer.id = regionId;
-  out_.sendControl(answer);
+  out_.sendControl(wire::KeyRevoked{regionId});
 }
 
 void RmaInitiator::release(uint64_t regionId) {
   const auto found = known_.find(regionId);
   if (found != known_.end() && --found->second.uses == 0 &&
       found->second.forgetting) {
-    sayForgotten(regionId);
+    giveBack(regionId);
   }
 }
 
@@ -282,13 +273,13 @@ void RmaInitiator::onTransferred(uint64_t id, const Status& status) {
       transfer.problem.ok()) {
     const auto region = partOf(*active).remote->id;
     startFrames(id); // slower, and needs no permission
-    release(region); // only now: its owner may want it back
+    release(region); // only now: may give the region back
   } else {
     end(id, faulty(*active, status));
   }
 }
 
-// It will be done again, all of it, by another connection.
+// Resets a part, so that another connection begins the part anew.
 void RmaInitiator::restart(Active& active) {
   active.state = State::kResolving;
   release(partOf(active).remote->id);
@@ -316,7 +307,7 @@ void RmaInitiator::end(uint64_t id, const Status& status) {
   }
 }
 
-// What still goes on of it.
+// Stops the parts that are still under way.
 void RmaInitiator::stop(const TransferPtr& transfer, const Status& why) {
   for (const auto id : transfer->activeIds) {
     const auto* const active = active_.find(id);
@@ -324,13 +315,13 @@ void RmaInitiator::stop(const TransferPtr& transfer, const Status& why) {
       continue;
     }
     if (active->state == State::kByGpu) {
-      continue; // it ends soon
+      continue; // ends soon
     }
     if (active->state != State::kMoving) {
       end(id, why);
     } else if (connection_ != nullptr) {
-      connection_->stop(id);
-    } // else quieted() ends it
+      connection_->rma()->stop(id);
+    } // else quieted() ends the part
   }
 }
 
@@ -358,7 +349,7 @@ void RmaInitiator::finishBadly(const TransferPtr& transfer) {
                                              transfer->problem.message()));
 }
 
-// Of those whose turn it is.
+// Sends the group's notes that are due, in order.
 void RmaInitiator::sendNotes(uint64_t groupKey) {
   while (const auto transfer = notes_.next(groupKey)) {
     const EndsAnyway ends(completions_, transfer);
@@ -367,13 +358,14 @@ void RmaInitiator::sendNotes(uint64_t groupKey) {
   }
 }
 
-void RmaInitiator::cancel(const TransferPtr& transfer, const Status& why) {
+void RmaInitiator::cancel(const OperationPtr& operation, const Status& why) {
+  const auto transfer = std::static_pointer_cast<Transfer>(operation);
   if (!transfer->cancelStatus.ok()) {
     return;
   }
   transfer->cancelStatus = why;
   if (transfer->bytesThere && transfer->note->follower == nullptr) {
-    finishBadly(transfer); // it waits for notes before its own
+    finishBadly(transfer); // waits only for earlier notes
     sendNotes(transfer->groupKey);
   } else {
     stop(transfer, why);

@@ -13,23 +13,25 @@
 #include "engine/one_sided/transfer.h"
 #include "engine/progress/completions.h"
 #include "engine/two_sided/outbound.h"
+#include "engine/wire/one_sided_messages.h"
 #include "interface/transport.h"
 
 namespace dlslime {
 
-// One-sided transfers that this process has begun with one peer: the
-// initiator's half (docs/protocol.md, "One-sided transfers"). Before the first
-// use of a region its owner is asked where it is to be reached; then the route
-// moves the bytes, or they go in messages where it can't. Everything is done
-// again on another connection if the route's is lost: transfers may be
-// repeated until they are over. Under the engine's lock.
-class RmaInitiator {
+// Initiator's half of one-sided transfers with one peer (docs/protocol.md,
+// "One-sided transfers"). Before the first use of a region, the owner is asked
+// for the way to reach the memory. Then the route moves the bytes; where the
+// route can't, messages carry the bytes. Transfers may be repeated until over:
+// after the loss of a connection, the next connection begins anew what the lost
+// route was moving. Under the engine's lock.
+class RmaInitiator final : public OperationHolder {
  public:
   struct Target {
     uint32_t group; // the peer's id of the group
-    uint32_t source; // our rank in it
+    uint32_t source; // our rank in the group
   };
-  // Sends the note of a transfer whose bytes are there; both end together.
+  // Sends the note of a transfer with all bytes arrived; note and transfer end
+  // together.
   using SendNote = std::function<void(const TransferPtr&)>;
 
   RmaInitiator(
@@ -49,70 +51,79 @@ class RmaInitiator {
         sendNote_(std::move(sendNote)) {}
 
   void start(const TransferPtr& transfer, Target target);
-  // Ends with `why` once nothing touches its memory any more.
-  void cancel(const TransferPtr& transfer, const Status& why);
-  // Sends what had to wait for room. True if anything moved.
+  // Ends the transfer with `why`, once nothing touches the memory any more.
+  void cancel(const OperationPtr& operation, const Status& why) override;
+  // Sends frames that had to wait for room. Returns true if any was sent.
   bool flush();
   bool idle() const {
     return active_.size() == 0;
   }
   std::vector<OperationPtr> pending(uint64_t groupKey) const;
 
-  void onResolved(const MessageHeader& header);
-  void onForget(const MessageHeader& header);
-  void onChunk(const MessageHeader& header, ByteSpan payload);
-  // As ConnectionEvents has them, of a kGetData.
-  Placement placementOf(const MessageHeader& header);
-  void onPlacedChunk(const MessageHeader& header, Fault fault);
-  void onSettled(const MessageHeader& header);
+  void onResolved(const wire::Resolved& resolved);
+  void onRevokeKey(const wire::RevokeKey& revoke);
+  void onGetData(const wire::GetData& data, ByteSpan payload);
+  // placementOf() and onPlacedData() implement ConnectionEvents for a GetData;
+  // `size` is the size of the payload.
+  Placement placementOf(const wire::GetData& data, size_t size);
+  void onPlacedData(const wire::GetData& data, size_t size, Fault fault);
+  void onPutAck(const wire::PutAck& ack);
   void onTransferred(uint64_t id, const Status& status);
-  // The local region has been enrolled, or can't be.
+  // Goes on with transfers waiting for the registration of a local region;
+  // `status` says whether registering succeeded.
   void onRegistered(const Region& region, const Status& status);
 
-  // As in Inbound.
+  // Ends all transfers with `why`, because the channel has failed.
   void fail(const Status& why);
+  // Begins nothing until resume(): another connection will take the place of
+  // the present connection.
   void sever();
+  // Makes no further call to the severed connection.
   void detach() {
     connection_ = nullptr;
   }
+  // Resets the transfers that the severed connection was moving, to begin anew,
+  // and ends the cancelled transfers: the severed connection has been
+  // destroyed.
   void quieted();
+  // Begins waiting transfers by the new connection.
   void resume(Connection& connection);
 
  private:
   enum class State : uint8_t {
-    kResolving, // until the owner has answered and the local memory is ready
-    kMoving, // by the route, or
-    kByGpu, // by a GPU of ours, which can't be stopped
-    kFetching, // in kGetData messages
-    kPutting, // in kPut messages
+    kResolving, // awaits the owner's answer, or registration of local memory
+    kMoving, // by the route
+    kByGpu, // by a GPU of ours; can't be stopped
+    kFetching, // in GetData messages
+    kPutting, // in Put messages
   };
   struct Position {
     size_t piece = 0;
-    uint64_t offset = 0; // in it
+    uint64_t offset = 0; // in the piece, in bytes
   };
+  // A part of a transfer, from start to end.
   struct Active {
     TransferPtr transfer;
     size_t part = 0;
     Target target{};
     State state = State::kResolving;
-    Position at; // kFetching, kPutting: what comes, or goes, next;
-    uint64_t arrived = 0; // kFetching: so many bytes in all, and
-    size_t asked = 0; // for so many pieces,
-    uint64_t askedBytes = 0; // of so many bytes
-    // kPutting from a GPU: those on their way to pinned memory, and how far
-    // they have been fetched
+    Position at; // kFetching, kPutting: place of the next byte
+    uint64_t arrived = 0; // kFetching: bytes arrived
+    size_t asked = 0; // kFetching: number of pieces asked for
+    uint64_t askedBytes = 0; // kFetching: bytes of the pieces asked for
+    // kPutting from a GPU: bytes on the way through pinned memory.
     std::unique_ptr<StagedSource> staged = nullptr;
-    size_t nextPiece = 0;
-    uint64_t nextOffset = 0;
+    size_t nextPiece = 0; // piece of the next byte to be staged
+    uint64_t nextOffset = 0; // of the next byte to be staged, in the piece
   };
   // A region of the peer.
   struct Known {
     uint64_t secret = 0;
-    bool asked = false; // on this connection,
-    uint32_t askedFor = 0; // for this group of the peer's
+    bool asked = false; // on the present connection, and not refused
+    uint32_t askedFor = 0; // group in the Resolve, by the peer's id
     bool resolved = false;
-    bool forgetting = false; // the owner wants it back
-    size_t uses = 0; // parts that may touch it
+    bool forgetting = false; // the owner wants the region back
+    size_t uses = 0; // parts that may touch the region
     RemoteBuffer memory;
     uint64_t size = 0; // bytes
   };
@@ -121,8 +132,10 @@ class RmaInitiator {
   }
   Status refusal(const Transfer::Part& part) const;
   void askFor(const Active& active, Known& known);
-  // Those that wait for something, in the order in which they have begun to.
+  // Ids of parts waiting for one event, the longest-waiting part first.
   using Waiting = std::vector<uint64_t>;
+  // Takes the parts at `key` out of `all`, and visits the parts not begun yet.
+  // A visited part may be added at the key again.
   template <typename Key, typename Visit>
   void visit(std::map<Key, Waiting>& all, const Key& key, const Visit& visit);
   void tryStart(uint64_t id);
@@ -131,35 +144,37 @@ class RmaInitiator {
   void startFrames(uint64_t id);
   void restart(Active& active);
   void end(uint64_t id, const Status& status);
-  // Memory of this end, or of the owner, can't be touched.
+  // Returns a status naming the memory at either end that can't be touched;
+  // passes on a `fault` with a different cause.
   static Status faulty(const Active& active, const Status& fault);
   void finish(const TransferPtr& transfer);
   void finishBadly(const TransferPtr& transfer);
   void sendNotes(uint64_t groupKey);
   void stop(const TransferPtr& transfer, const Status& why);
   void release(uint64_t regionId);
-  void sayForgotten(uint64_t regionId);
+  void giveBack(uint64_t regionId);
 
-  // rma_initiator_frames.cpp
+  // rma_initiator_frames.cpp defines the functions from sendFrame() to
+  // allSent().
   bool sendFrame(uint64_t id);
-  void fillFetch(Active& active);
-  // What is to be sent can't be read, if so.
-  Fault fillPut(Active& active);
+  void fillRequest(uint64_t id, Active& active);
+  // Returns the fault if the bytes to be sent can't be read.
+  Fault fillPut(uint64_t id, Active& active);
   ByteSpan fromGpu(Active& active, size_t most);
   bool hasBytes(uint64_t id);
   void takeTurn(uint64_t id, const Active& active);
-  // What one kPut says and carries.
+  // Pieces of one Put message, and the bytes carried.
   struct Cut {
-    std::vector<FramePiece> entries;
-    std::vector<ByteSpan> sources; // of as many bytes in all
+    std::vector<wire::FramePiece> entries;
+    std::vector<ByteSpan> sources; // `bytes` bytes in all
     size_t bytes = 0;
     size_t frameBytes() const {
-      return entries.size() * sizeof(FramePiece) + bytes;
+      return entries.size() * sizeof(wire::FramePiece) + bytes;
     }
   };
   static Cut cut(Active& active, size_t most, size_t ready, size_t pieces);
-  void describe(uint64_t id, const Active& active);
-  void describePut(const Active& active, const Cut& frame);
+  static MessageHeader
+  headerOf(uint64_t id, const Active& active, const Cut& frame);
   bool gathers(const Active& active) const;
   bool gatherPut(uint64_t id, Active& active);
   void endUnreadable(uint64_t id, const Active& active, Fault fault);
@@ -170,13 +185,14 @@ class RmaInitiator {
       Position& at,
       Places& places,
       size_t most = std::numeric_limits<size_t>::max());
-  // Of a kGetData: its read, and its places; null: it has been given up, or
-  // ends.
-  Active* continued(const MessageHeader& header, size_t size, Places& places);
+  // Returns the read continued by `size` bytes of a GetData, and fills
+  // `places`. Returns null if the read has been given up, or ends because the
+  // bytes do not continue the read.
+  Active* continued(const wire::GetData& data, size_t size, Places& places);
   void arrived(uint64_t id, const Active& active, Fault fault);
   bool allSent(const Active& active) const;
 
-  Connection* connection_; // null: being replaced
+  Connection* connection_; // null while being replaced
   Outbound& out_;
   PeerGpus& gpus_;
   Completions& completions_;
@@ -186,11 +202,13 @@ class RmaInitiator {
   bool severed_ = false;
   Slab<Active> active_;
   NoteOrder notes_;
-  std::map<uint64_t, Known> known_; // by the owner's id
-  std::map<uint64_t, Waiting> resolving_; // for its answer, by the owner's id
-  std::map<const Region*, Waiting> enrolling_; // for a region of ours
-  std::deque<uint64_t> sending_; // have frames to send, in turn
-  // The frame that waits for room, and whose it is; 0: none.
+  std::map<uint64_t, Known> known_; // by the owner's id of the region
+  // Parts waiting for the owner's answer, by the owner's id of the region.
+  std::map<uint64_t, Waiting> resolving_;
+  // Parts waiting for the registration of a local region.
+  std::map<const Region*, Waiting> registering_;
+  std::deque<uint64_t> sending_; // ids of parts with frames to send, in turn
+  // Id of the part with a frame waiting for room (header_, frame_); 0: none.
   uint64_t framed_ = 0;
   MessageHeader header_;
   Bytes frame_;

@@ -4,16 +4,17 @@
 #include "base/memory/guarded_copy.h"
 #include "engine/one_sided/rma_initiator.h"
 
-// Transfers in messages, where the route can't move them.
+// Transfers in messages, used where the route can't move the bytes.
 
 namespace dlslime {
 
 namespace {
-// What its owner says of the memory.
-Status refused(FinishStatus status, uint16_t fault) {
+// Returns the failure reported by the owner of the memory.
+Status refused(const wire::PutAck& ack) {
+  const auto status = ack.status;
   const bool unwritable = status == FinishStatus::kUnwritable;
   if (unwritable || status == FinishStatus::kUnreadable) {
-    const auto told = copyFaultOf(codeOf({false, static_cast<Fault>(fault)}));
+    const auto told = copyFaultOf(codeOf({false, ack.fault}));
     return statusOf(told, unwritable);
   }
   if (status == FinishStatus::kForReading) {
@@ -37,7 +38,7 @@ bool RmaInitiator::flush() {
       return any;
     }
     if (framed_ == 0 && !hasBytes(id)) {
-      continue; // the others in turn
+      continue; // not ready: the next part takes a turn
     }
     if (!sendFrame(id)) {
       return any;
@@ -65,24 +66,15 @@ bool RmaInitiator::allSent(const Active& active) const {
                                           : active.at.piece == pieces.size();
 }
 
-void RmaInitiator::describe(uint64_t id, const Active& active) {
-  header_ = {};
-  header_.group = active.target.group;
-  header_.source = active.target.source;
-  header_.id = id;
-  header_.offset = partOf(active).remote->id;
-}
-
 bool RmaInitiator::sendFrame(uint64_t id) {
   auto& active = *active_.find(id);
   if (gathers(active)) {
     return gatherPut(id, active);
   }
   if (framed_ == 0) {
-    describe(id, active);
     if (active.state == State::kFetching) {
-      fillFetch(active);
-    } else if (const auto fault = fillPut(active); fault != Fault::kNone) {
+      fillRequest(id, active);
+    } else if (const auto fault = fillPut(id, active); fault != Fault::kNone) {
       endUnreadable(id, active, fault);
       return true;
     }
@@ -95,26 +87,29 @@ bool RmaInitiator::sendFrame(uint64_t id) {
   return true;
 }
 
-void RmaInitiator::fillFetch(Active& active) {
+void RmaInitiator::fillRequest(uint64_t id, Active& active) {
   const auto& part = partOf(active);
-  const size_t most =
-      std::min(kMostPieceBytes, connection_->maxPayload()) / sizeof(FramePiece);
+  const size_t most = std::min(kMostPieceBytes, connection_->maxPayload()) /
+      sizeof(wire::FramePiece);
   const size_t count = std::min(most, part.pieces.size() - active.asked);
-  frame_.resize(count * sizeof(FramePiece));
+  frame_.resize(count * sizeof(wire::FramePiece));
   uint64_t bytes = 0;
   for (size_t i = 0; i < count; ++i) {
     const auto& piece = part.pieces[active.asked + i];
-    const FramePiece entry{piece.remote - part.remote->address, piece.size};
+    const wire::FramePiece entry{
+        piece.remote - part.remote->address, piece.size};
     std::memcpy(frame_.data() + i * sizeof(entry), &entry, sizeof(entry));
     bytes += piece.size;
   }
-  header_.address = active.askedBytes;
+  const auto& target = active.target;
+  header_ = wire::encode(wire::GetRequest{
+      target.group, target.source, id, part.remote->id, active.askedBytes});
   active.asked += count;
   active.askedBytes += bytes;
-  header_.type = MessageType::kGetRequest;
 }
 
-// What there is in pinned memory of a write from a GPU.
+// Returns up to `most` bytes of a write from a GPU that have come into pinned
+// memory, and has more bytes copied.
 ByteSpan RmaInitiator::fromGpu(Active& active, size_t most) {
   const auto& pieces = partOf(active).pieces;
   active.staged->fetchAhead([&](size_t room, auto& next) {
@@ -133,7 +128,8 @@ ByteSpan RmaInitiator::fromGpu(Active& active, size_t most) {
   return active.staged->front(most);
 }
 
-// False: a GPU has yet to copy them, or could not, and then it has ended.
+// Returns false if a GPU has not copied the next bytes yet, or could not; the
+// part ends if the GPU could not.
 bool RmaInitiator::hasBytes(uint64_t id) {
   auto& active = *active_.find(id);
   if (!active.staged || !fromGpu(active, 1).empty()) {
@@ -147,22 +143,24 @@ bool RmaInitiator::hasBytes(uint64_t id) {
   return false;
 }
 
-// Goes on through the pieces, for so many bytes of a frame, with `ready` of
-// them and so many pieces its content at most.
+// Cuts the next frame from the pieces and advances `at`: at most `most` bytes
+// of frame, `ready` bytes of content, and `pieces` entries.
 RmaInitiator::Cut
 RmaInitiator::cut(Active& active, size_t most, size_t ready, size_t pieces) {
   const auto& part = partOf(active);
   Cut cut;
   const size_t count = std::min(part.pieces.size() - active.at.piece, pieces);
-  cut.entries.reserve(count); // or what is cut off would be lost
+  // Reserved before `at` advances: an exception afterwards would lose the bytes
+  // cut off.
+  cut.entries.reserve(count);
   cut.sources.reserve(count);
   while (active.at.piece < part.pieces.size() && cut.bytes < ready &&
          cut.entries.size() < count &&
-         cut.frameBytes() + sizeof(FramePiece) < most) {
+         cut.frameBytes() + sizeof(wire::FramePiece) < most) {
     const auto& piece = part.pieces[active.at.piece];
     const size_t size = std::min(
         {piece.size - active.at.offset,
-         most - cut.frameBytes() - sizeof(FramePiece),
+         most - cut.frameBytes() - sizeof(wire::FramePiece),
          ready - cut.bytes});
     cut.entries.push_back(
         {piece.remote - part.remote->address + active.at.offset, size});
@@ -177,15 +175,15 @@ RmaInitiator::cut(Active& active, size_t most, size_t ready, size_t pieces) {
   return cut;
 }
 
-Fault RmaInitiator::fillPut(Active& active) {
+Fault RmaInitiator::fillPut(uint64_t id, Active& active) {
   const size_t most = std::min(kMostPieceBytes, connection_->maxPayload());
   auto staged = active.staged ? fromGpu(active, most) : ByteSpan{};
-  frame_.reserve(most); // as above
+  frame_.reserve(most); // before cut(), so that nothing cut off is lost
   const auto frame =
       cut(active,
           most,
           active.staged ? staged.size() : most,
-          most / sizeof(FramePiece));
+          most / sizeof(wire::FramePiece));
   frame_.resize(frame.frameBytes());
   auto* at = frame_.data();
   const auto entries = std::as_bytes(std::span(frame.entries));
@@ -198,17 +196,24 @@ Fault RmaInitiator::fillPut(Active& active) {
              fault != Fault::kNone) {
     return fault;
   }
-  describePut(active, frame);
+  header_ = headerOf(id, active, frame);
   return Fault::kNone;
 }
 
-void RmaInitiator::describePut(const Active& active, const Cut& frame) {
-  header_.type = MessageType::kPut;
-  header_.length = frame.entries.size();
-  header_.slot = active.at.piece == partOf(active).pieces.size() ? 1 : 0;
+MessageHeader
+RmaInitiator::headerOf(uint64_t id, const Active& active, const Cut& frame) {
+  const auto& part = partOf(active);
+  return wire::encode(wire::Put{
+      active.target.group,
+      active.target.source,
+      id,
+      part.remote->id,
+      frame.entries.size(),
+      active.at.piece == part.pieces.size()});
 }
 
-// Whether the connection is to read the next bytes of a write itself.
+// Returns whether the connection should read the next bytes of a write from the
+// region.
 bool RmaInitiator::gathers(const Active& active) const {
   const auto& pieces = partOf(active).pieces;
   return active.state == State::kPutting && !active.staged && framed_ == 0 &&
@@ -216,16 +221,16 @@ bool RmaInitiator::gathers(const Active& active) const {
       pieces[active.at.piece].size - active.at.offset >= kLeastGathered;
 }
 
-// As sendFrame().
+// Sends a Put with bytes read by the connection. Returns false for want of
+// room, as sendFrame() does.
 bool RmaInitiator::gatherPut(uint64_t id, Active& active) {
   const size_t most = connection_->maxPayload();
   Cut frame;
-  describe(id, active);
   const auto gathered = out_.sendGathered(header_, most, [&] {
     std::vector<ByteSpan> all;
-    all.reserve(kMostPlaces); // or what is cut off would be lost
+    all.reserve(kMostPlaces); // before cut(), so that nothing cut off is lost
     frame = cut(active, most, most, kMostPlaces - 1);
-    describePut(active, frame);
+    header_ = headerOf(id, active, frame);
     all.push_back(std::as_bytes(std::span(frame.entries)));
     all.insert(all.end(), frame.sources.begin(), frame.sources.end());
     return all;
@@ -244,8 +249,8 @@ void RmaInitiator::endUnreadable(
       inWords([&] { return faulty(active, statusOf({true, fault}, true)); }));
 }
 
-// Where the next so many bytes of a read belong. False: not so many were asked
-// for.
+// Adds the places of the next `size` bytes of a read, and advances `at`.
+// Returns false if fewer bytes were asked for, or `most` places are too few.
 bool RmaInitiator::placesOf(
     const Active& active,
     size_t size,
@@ -270,47 +275,49 @@ bool RmaInitiator::placesOf(
 }
 
 RmaInitiator::Active* RmaInitiator::continued(
-    const MessageHeader& header,
+    const wire::GetData& data,
     size_t size,
     Places& places) {
-  auto* const active = active_.find(header.id);
+  auto* const active = active_.find(data.id);
   if (active == nullptr || active->state != State::kFetching) {
     return nullptr;
   }
-  const bool fits = header.offset == active->arrived &&
+  const bool fits = data.offset == active->arrived &&
       placesOf(*active, size, active->at, places);
   if (!fits) {
-    end(header.id,
+    end(data.id,
         Status(
             ErrorCode::kTransportFailed,
             "the peer sends what does not continue the read, at byte " +
-                std::to_string(header.offset)));
+                std::to_string(data.offset)));
     return nullptr;
   }
   active->arrived += size;
   return active;
 }
 
-Placement RmaInitiator::placementOf(const MessageHeader& header) {
-  const auto* const active = active_.find(header.id);
+Placement RmaInitiator::placementOf(const wire::GetData& data, size_t size) {
+  const auto* const active = active_.find(data.id);
   if (active == nullptr || active->state != State::kFetching ||
-      header.offset != active->arrived ||
+      data.offset != active->arrived ||
       partOf(*active).local->view().onDevice()) {
     return {};
   }
   Placement placement;
   auto at = active->at;
-  return placesOf(
-             *active, header.payloadSize, at, placement.places, kMostPlaces)
+  return placesOf(*active, size, at, placement.places, kMostPlaces)
       ? placement
       : Placement{};
 }
 
-void RmaInitiator::onPlacedChunk(const MessageHeader& header, Fault fault) {
+void RmaInitiator::onPlacedData(
+    const wire::GetData& data,
+    size_t size,
+    Fault fault) {
   Places places;
-  const auto* const active = continued(header, header.payloadSize, places);
+  const auto* const active = continued(data, size, places);
   if (active != nullptr) {
-    arrived(header.id, *active, fault);
+    arrived(data.id, *active, fault);
   }
 }
 
@@ -322,37 +329,36 @@ void RmaInitiator::arrived(uint64_t id, const Active& active, Fault fault) {
   }
 }
 
-void RmaInitiator::onChunk(const MessageHeader& header, ByteSpan payload) {
+void RmaInitiator::onGetData(const wire::GetData& data, ByteSpan payload) {
   Places places;
-  const auto* const active = continued(header, payload.size(), places);
+  const auto* const active = continued(data, payload.size(), places);
   if (active == nullptr) {
     return;
   }
   const auto& local = *partOf(*active).local;
   if (const auto view = local.view(); view.onDevice()) {
-    gpus_.uploads().start( // the transfer ends when all have arrived
+    gpus_.uploads().start( // the transfer ends after all copies
         *local.accelerator(),
         view.device,
         payload,
         places,
         completions_.userOf(active->transfer));
-    arrived(header.id, *active, Fault::kNone);
+    arrived(data.id, *active, Fault::kNone);
   } else {
-    arrived(header.id, *active, scatterGuarded(payload, places));
+    arrived(data.id, *active, scatterGuarded(payload, places));
   }
 }
 
-void RmaInitiator::onSettled(const MessageHeader& header) {
-  auto* const active = active_.find(header.id);
+void RmaInitiator::onPutAck(const wire::PutAck& ack) {
+  auto* const active = active_.find(ack.id);
   const bool frames = active != nullptr &&
       (active->state == State::kFetching || active->state == State::kPutting);
   if (!frames) {
-    return; // given up
+    return; // the part was given up
   }
-  const bool good = header.status == FinishStatus::kOk &&
+  const bool good = ack.status == FinishStatus::kOk &&
       active->state == State::kPutting && allSent(*active);
-  end(header.id,
-      good ? Status() : faulty(*active, refused(header.status, header.slot)));
+  end(ack.id, good ? Status() : faulty(*active, refused(ack)));
 }
 
 Status RmaInitiator::faulty(const Active& active, const Status& fault) {

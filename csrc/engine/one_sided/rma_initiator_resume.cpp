@@ -1,6 +1,6 @@
 #include "engine/one_sided/rma_initiator.h"
 
-// What becomes of transfers when the connection breaks, and is replaced.
+// Loss and replacement of the connection, as seen by transfers.
 
 namespace dlslime {
 
@@ -20,7 +20,7 @@ void RmaInitiator::fail(const Status& why) {
   }
   known_.clear();
   resolving_.clear();
-  enrolling_.clear();
+  registering_.clear();
 }
 
 void RmaInitiator::sever() {
@@ -45,8 +45,8 @@ void RmaInitiator::quieted() {
 void RmaInitiator::resume(Connection& connection) {
   connection_ = &connection;
   severed_ = false;
-  resolving_.clear(); // all are tried below
-  enrolling_.clear();
+  resolving_.clear(); // all parts are tried below
+  registering_.clear();
   for (auto& [id, known] : known_) {
     known.asked = false;
     known.resolved = false;

@@ -9,17 +9,21 @@ RegionPtr RmaTarget::lent(uint64_t id) const {
   return found == lent_.end() ? nullptr : found->second;
 }
 
-void RmaTarget::onResolve(const MessageHeader& header) {
-  const auto region = regions_.find(header.id, header.address);
+void RmaTarget::onResolve(bool joined, const wire::Resolve& resolve) {
+  if (!joined) {
+    refuse(resolve.region, FinishStatus::kGroupGone);
+    return;
+  }
+  const auto region = regions_.find(resolve.region, resolve.secret);
   if (!region) {
-    answer(MessageType::kResolved, header.id, FinishStatus::kUnknownMemory);
+    refuse(resolve.region, FinishStatus::kUnknownMemory);
     return;
   }
   auto* const registrar =
       connection_ != nullptr ? connection_->registrar() : nullptr;
   if (registrar != nullptr && !region->refusedBy(registrar) &&
       region->registration(registrar) == nullptr) {
-    if (enrolling_.try_emplace(header.id, region).second) {
+    if (registering_.try_emplace(resolve.region, region).second) {
       regions_.registerLater(region, registrar);
     }
     return;
@@ -27,23 +31,25 @@ void RmaTarget::onResolve(const MessageHeader& header) {
   lend(region);
 }
 
-// Where the peer gets at it. False: there is no room now to tell it how.
+// Sets `memory` to the peer's way of reaching the region. Returns false if
+// there is no room now to show memory of a GPU to the peer.
 bool RmaTarget::reach(const Region& region, RemoteBuffer& memory) {
   const auto view = region.view();
   auto* const registrar = connection_->registrar();
-  const void* const registration =
+  const auto* const registration =
       registrar != nullptr ? region.registration(registrar) : nullptr;
   auto* const gpus = region.accelerator();
   if (gpus != nullptr && registration == nullptr) {
     return out_.show(*gpus, view, memory);
   }
-  memory = connection_->reach(view, registration);
+  auto* const rma = connection_->rma();
+  memory = rma != nullptr ? rma->reach(view, registration) : RemoteBuffer{};
   return true;
 }
 
 void RmaTarget::lend(const RegionPtr& region) {
   if (connection_ == nullptr) {
-    return; // it asks again
+    return; // the peer asks again
   }
   RemoteBuffer memory;
   if (!reach(*region, memory)) {
@@ -56,16 +62,12 @@ void RmaTarget::lend(const RegionPtr& region) {
   if (lent_.try_emplace(handle.id, region).second) {
     ++region->lent;
   }
-  MessageHeader resolved;
-  resolved.type = MessageType::kResolved;
-  resolved.id = handle.id;
-  resolved.length = handle.size;
-  setRemote(resolved, memory);
-  resolved.address = handle.address;
-  out_.sendControl(resolved);
+  memory.address = handle.address;
+  out_.sendControl(
+      wire::Resolved{FinishStatus::kOk, handle.id, handle.size, memory});
 }
 
-// True if there was any.
+// Answers for regions that waited for room. Returns true if any was answered.
 bool RmaTarget::lendWaiting() {
   const auto waiting = std::exchange(waiting_, {});
   for (const auto& region : waiting) {
@@ -75,73 +77,57 @@ bool RmaTarget::lendWaiting() {
 }
 
 void RmaTarget::lendOrRefuse(const RegionPtr& region) {
-  region->closing ? answer(
-                        MessageType::kResolved,
-                        region->handle().id,
-                        FinishStatus::kUnknownMemory)
+  region->closing ? refuse(region->handle().id, FinishStatus::kUnknownMemory)
                   : lend(region);
 }
 
-// Without the NICs' help it is served in messages.
+// Lends the region even if registering has failed: messages then serve the
+// peer.
 void RmaTarget::onRegistered(
     const RegionPtr& region,
     const Status& /*status*/) {
-  const auto waits = enrolling_.find(region->handle().id);
-  if (waits != enrolling_.end()) {
+  const auto waits = registering_.find(region->handle().id);
+  if (waits != registering_.end()) {
     lendOrRefuse(region);
-    enrolling_.erase(waits);
+    registering_.erase(waits);
   }
 }
 
-void RmaTarget::answer(
-    MessageType type,
-    uint64_t id,
-    FinishStatus status,
-    Fault fault) {
-  MessageHeader answer;
-  answer.slot = static_cast<uint16_t>(fault);
-  answer.type = type;
-  answer.id = id;
-  answer.status = status;
-  out_.sendControl(answer);
+// Tells the peer that the region is not lent.
+void RmaTarget::refuse(uint64_t region, FinishStatus why) {
+  out_.sendControl(wire::Resolved{why, region, 0, {}});
 }
 
-void RmaTarget::refuse(const MessageHeader& header) {
-  if (header.type == MessageType::kResolve) {
-    answer(MessageType::kResolved, header.id, FinishStatus::kGroupGone);
-  } else {
-    answer(MessageType::kPutAck, header.id, FinishStatus::kGroupGone);
-  }
+// Tells the peer how a write has ended, or why a read fails.
+void RmaTarget::end(uint64_t id, FinishStatus status, Fault fault) {
+  out_.sendControl(wire::PutAck{status, id, fault});
 }
 
 void RmaTarget::recall(const Region& region) {
   const auto id = region.handle().id;
-  if (!lent_.contains(id)) {
-    return;
+  if (lent_.contains(id)) {
+    out_.sendControl(wire::RevokeKey{id});
   }
-  MessageHeader forget;
-  forget.type = MessageType::kRevokeKey;
-  forget.id = id;
-  out_.sendControl(forget);
 }
 
-void RmaTarget::onForgotten(const MessageHeader& header) {
-  const auto found = lent_.find(header.id);
+void RmaTarget::onKeyRevoked(const wire::KeyRevoked& revoked) {
+  const auto region = revoked.region;
+  const auto found = lent_.find(region);
   if (found == lent_.end()) {
     return;
   }
   failedPuts_.erase(
-      failedPuts_.lower_bound({header.id, 0}),
-      failedPuts_.upper_bound({header.id, UINT64_MAX}));
-  // What it has asked for, and given up since.
-  for (auto next = ofRegions_.lower_bound({header.id, 0});
-       next != ofRegions_.end() && next->first == header.id;) {
+      failedPuts_.lower_bound({region, 0}),
+      failedPuts_.upper_bound({region, UINT64_MAX}));
+  // Drops the reads that the peer began and has given up since.
+  for (auto next = ofRegions_.lower_bound({region, 0});
+       next != ofRegions_.end() && next->first == region;) {
     const auto id = (next++)->second;
     const auto stream = streams_.find(id);
     if (stream != streams_.end() && stream->second.region == found->second) {
       drop(id);
-    } else { // it was not begun, for want of memory
-      ofRegions_.erase({header.id, id});
+    } else { // the stream was never made, for want of memory
+      ofRegions_.erase({region, id});
     }
   }
   --found->second->lent;
@@ -160,7 +146,7 @@ void RmaTarget::fail() {
     --region->lent;
   }
   lent_.clear();
-  enrolling_.clear();
+  registering_.clear();
   waiting_.clear();
   streams_.clear();
   ofRegions_.clear();

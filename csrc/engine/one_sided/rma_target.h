@@ -10,14 +10,14 @@
 #include "engine/gpu/peer_gpus.h"
 #include "engine/one_sided/region.h"
 #include "engine/two_sided/outbound.h"
+#include "engine/wire/one_sided_messages.h"
 #include "interface/transport.h"
 
 namespace dlslime {
 
-// What one peer does with this process's regions: the owner's half of one-sided
-// transfers. It tells where a region is to be reached, and from then on that
-// is lent: it is given back when the peer says so, or is gone. Under the
-// engine's lock.
+// Owner's half of one-sided transfers by one peer. Tells the peer how to reach
+// a region; from then on the region is lent, until the peer gives the region
+// back or is gone. Under the engine's lock.
 class RmaTarget {
  public:
   RmaTarget(
@@ -27,30 +27,35 @@ class RmaTarget {
       RegionTable& regions)
       : connection_(&connection), out_(out), gpus_(gpus), regions_(regions) {}
 
-  void onResolve(const MessageHeader& header);
-  // The region has been enrolled, or can't be.
+  // onResolve(), onGetRequest() and onPut() handle messages of the peer.
+  // `joined` is false if the message is for a group that is gone; the answer
+  // says so.
+  void onResolve(bool joined, const wire::Resolve& resolve);
+  void
+  onGetRequest(bool joined, const wire::GetRequest& request, ByteSpan payload);
+  void onPut(bool joined, const wire::Put& put, ByteSpan payload);
+  // placementOf() and onPlacedPut() implement ConnectionEvents for a Put;
+  // `size` is the size of the payload.
+  Placement placementOf(const wire::Put& put, ByteSpan begin, size_t size);
+  void onPlacedPut(bool joined, const wire::Put& put, Fault fault);
+  // Answers the peer's Resolve once the region was registered, or could not be.
   void onRegistered(const RegionPtr& region, const Status& status);
-  void onFetch(const MessageHeader& header, ByteSpan payload);
-  void onPut(const MessageHeader& header, ByteSpan payload);
-  // As ConnectionEvents has them, of a kPut.
-  Placement placementOf(const MessageHeader& header, ByteSpan begin);
-  void onPlacedPut(const MessageHeader& header, Fault fault);
-  RegionPtr lent(uint64_t id) const; // null: it is not lent
-  // Asks for the region back, if it is lent: Region::lent will tell.
+  RegionPtr lent(uint64_t id) const; // null: not lent
+  // Asks the peer to give the region back, if lent. Region::lent is counted
+  // down when the peer has.
   void recall(const Region& region);
-  void onForgotten(const MessageHeader& header);
-  // The same for a group that is gone: the peer is told.
-  void refuse(const MessageHeader& header);
-  // As Outbound's.
+  void onKeyRevoked(const wire::KeyRevoked& revoked);
+  // Adds the ids of GPU allocations shown to the peer and holding lent regions.
   void addShownInUse(std::set<uint64_t>& ids) const;
-  // Sends what had to wait for room. True if anything moved.
+  // Sends what had to wait for room. Returns true if anything moved.
   bool flush();
 
-  // The connection is broken for good, and nothing touches memory by it.
+  // Takes all regions back: the connection has failed for good, and touches no
+  // memory any more.
   void fail();
   void detach() {
     connection_ = nullptr;
-    enrolling_.clear(); // the peer asks again by the next one
+    registering_.clear(); // the peer asks again on the next connection
     waiting_.clear();
   }
   void resume(Connection& connection) {
@@ -58,50 +63,48 @@ class RmaTarget {
   }
 
  private:
-  // What the peer has asked for in messages, and is being sent.
+  // A read by the peer, answered in messages.
   struct Stream {
     RegionPtr region;
-    std::deque<FramePiece> pieces; // to be sent
-    uint64_t position = 0; // bytes that have been
+    std::deque<wire::FramePiece> pieces; // still to be sent
+    uint64_t position = 0; // of the next byte, in all bytes asked for
     std::list<uint64_t>::iterator turn{};
-    std::unique_ptr<StagedSource> staged = nullptr; // from a GPU
+    std::unique_ptr<StagedSource> staged = nullptr; // for memory of a GPU
     bool over() const {
       return pieces.empty() && (!staged || staged->empty());
     }
   };
-  // What the peer writes to a GPU, and what is not there yet of it; shared with
-  // the copies, which may end later.
+  // A write by the peer to memory of a GPU. Shared with the copies, which may
+  // outlive the entry in arriving_.
   struct Arriving {
-    size_t copies = 0;
+    size_t copies = 0; // under way
     bool failed = false;
-    bool last = false; // all of it has come
+    bool last = false; // all bytes have come
   };
   void lend(const RegionPtr& region);
   bool lendWaiting();
   void lendOrRefuse(const RegionPtr& region);
   bool reach(const Region& region, RemoteBuffer& memory);
-  void answer(
-      MessageType type,
-      uint64_t id,
-      FinishStatus status,
-      Fault fault = Fault::kNone);
+  void refuse(uint64_t region, FinishStatus why);
+  void end(uint64_t id, FinishStatus status, Fault fault = Fault::kNone);
 
-  // rma_target_frames.cpp
-  static Stream begin(const MessageHeader& header, const RegionPtr& region);
-  void put(
-      const MessageHeader& header,
+  // rma_target_frames.cpp and rma_target_puts.cpp define the functions from
+  // begin() to endUnreadable().
+  static Stream begin(const wire::GetRequest& request, const RegionPtr& region);
+  void write(
+      const wire::Put& put,
       const RegionPtr& region,
       ByteSpan bytes,
       const std::vector<std::span<std::byte>>& places);
-  void putEnded(const MessageHeader& header, Fault fault);
-  Fault failureOf(const MessageHeader& header) const;
+  void putEnded(const wire::Put& put, Fault fault);
+  Fault failureOf(const wire::Put& put) const;
   bool answerArrived();
-  void putPlainly(
-      const MessageHeader& header,
+  void writePlainly(
+      const wire::Put& put,
       ByteSpan bytes,
       const std::vector<std::span<std::byte>>& places);
   bool addPieces(Stream& stream, ByteSpan payload);
-  Stream& streamOf(const MessageHeader& header, const RegionPtr& region);
+  Stream& streamOf(const wire::GetRequest& request, const RegionPtr& region);
   void drop(uint64_t id);
   ByteSpan take(Stream& stream, size_t most);
   Fault fillFrame(Stream& stream, size_t most);
@@ -111,24 +114,26 @@ class RmaTarget {
   bool gatherChunk(uint64_t id, Stream& stream);
   void endUnreadable(uint64_t id, Stream& stream, Fault fault);
 
-  Connection* connection_; // null: being replaced
+  Connection* connection_; // null while being replaced
   Outbound& out_;
   PeerGpus& gpus_;
   RegionTable& regions_;
   std::map<uint64_t, RegionPtr> lent_;
-  std::map<uint64_t, RegionPtr> enrolling_; // the peer waits for these
-  std::map<uint64_t, Stream> streams_; // by the peer's id
-  // The same, each behind the id of its region.
+  std::map<uint64_t, RegionPtr> registering_; // awaited by the peer
+  std::map<uint64_t, Stream> streams_; // by the peer's id of the transfer
+  // Pairs of a region's id and a key of streams_.
   std::set<std::pair<uint64_t, uint64_t>> ofRegions_;
-  std::list<uint64_t> turns_; // of the streams, which take turns
-  size_t asked_ = 0; // pieces of all streams
-  Bytes frame_; // of the first in turn, if it waits for room
+  std::list<uint64_t> turns_; // keys of streams_ in turn
+  size_t asked_ = 0; // pieces in all streams
+  Bytes frame_; // of the first stream in turn, waiting for room
   std::vector<RegionPtr> waiting_; // to be lent when there is room
-  std::map<uint64_t, std::shared_ptr<Arriving>> arriving_; // by the peer's id
-  // What can't be written to memory of processors, of which more is still to
-  // come: the same, each behind the id of its region.
+  // Writes to GPUs, by the peer's id of the transfer.
+  std::map<uint64_t, std::shared_ptr<Arriving>> arriving_;
+  // Faults of writes to memory of processors with Puts still to come, by the id
+  // of the region and the peer's id of the transfer.
   std::map<std::pair<uint64_t, uint64_t>, Fault> failedPuts_;
-  bool tooManyFailed_ = false; // to be kept: any write may be one of those
+  // Not all failed writes are in failedPuts_, so any write may have failed.
+  bool tooManyFailed_ = false;
 };
 
 } // namespace dlslime

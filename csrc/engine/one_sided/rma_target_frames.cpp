@@ -5,50 +5,55 @@
 #include "engine/one_sided/frame_pieces.h"
 #include "engine/one_sided/rma_target.h"
 
-// What peers read in messages, where the route can't.
+// Reads by peers in messages, used where the route can't move the bytes.
 
 namespace dlslime {
 
 namespace {
-// What a peer may ask for before it takes any of it: 128 MiB of our memory, at
-// 16 bytes a piece.
+// Most pieces that a peer may ask for before taking any: 128 MiB of our memory,
+// at 16 bytes a piece.
 constexpr size_t kMostPieces = size_t{8} << 20;
-constexpr size_t kPiecesOfStream = 64; // what its bookkeeping is as large as
+// Number of pieces taking as much memory as the bookkeeping of a stream.
+constexpr size_t kPiecesOfStream = 64;
 } // namespace
 
-void RmaTarget::onFetch(const MessageHeader& header, ByteSpan payload) {
-  const auto region = lent(header.offset);
+void RmaTarget::onGetRequest(
+    bool joined,
+    const wire::GetRequest& request,
+    ByteSpan payload) {
+  const auto region = joined ? lent(request.region) : nullptr;
   if (!region) {
-    answer(MessageType::kPutAck, header.id, FinishStatus::kUnknownMemory);
+    end(request.id,
+        joined ? FinishStatus::kUnknownMemory : FinishStatus::kGroupGone);
     return;
   }
-  if (!addPieces(streamOf(header, region), payload)) {
-    drop(header.id);
-    answer(MessageType::kPutAck, header.id, FinishStatus::kOutOfRange);
+  if (!addPieces(streamOf(request, region), payload)) {
+    drop(request.id);
+    end(request.id, FinishStatus::kOutOfRange);
     return;
   }
   flush();
 }
 
 RmaTarget::Stream& RmaTarget::streamOf(
-    const MessageHeader& header,
+    const wire::GetRequest& request,
     const RegionPtr& region) {
-  const auto found = streams_.find(header.id);
+  const auto found = streams_.find(request.id);
   if (found != streams_.end()) {
     return found->second;
   }
-  std::list<uint64_t> turn{header.id};
-  ofRegions_.emplace(region->handle().id, header.id);
+  std::list<uint64_t> turn{request.id};
+  ofRegions_.emplace(region->handle().id, request.id);
   auto& stream =
-      streams_.emplace(header.id, begin(header, region)).first->second;
+      streams_.emplace(request.id, begin(request, region)).first->second;
   stream.turn = turn.begin();
   turns_.splice(turns_.end(), turn);
   return stream;
 }
 
-// False: it asks for too much, or for what is not there.
+// Returns false if the peer asks for too much, or for bytes outside the region.
 bool RmaTarget::addPieces(Stream& stream, ByteSpan payload) {
-  const size_t count = payload.size() / sizeof(FramePiece);
+  const size_t count = payload.size() / sizeof(wire::FramePiece);
   if (asked_ + count + streams_.size() * kPiecesOfStream > kMostPieces) {
     return false;
   }
@@ -76,9 +81,9 @@ void RmaTarget::drop(uint64_t id) {
 }
 
 RmaTarget::Stream RmaTarget::begin(
-    const MessageHeader& header,
+    const wire::GetRequest& request,
     const RegionPtr& region) {
-  Stream stream{region, {}, header.address};
+  Stream stream{region, {}, request.askedBefore};
   if (auto* const gpus = region->accelerator()) {
     stream.staged = std::make_unique<StagedSource>(
         *gpus, region->view().device, userOf(region, [](bool) {}));
@@ -98,14 +103,14 @@ bool RmaTarget::flush() {
     const bool ready = hasBytes(stream);
     const bool failed = !ready && stream.staged->failed();
     if (failed) {
-      answer(MessageType::kPutAck, id, FinishStatus::kFailed);
+      end(id, FinishStatus::kFailed);
     } else if (ready && !sendChunk(id, stream)) {
       return any;
     }
     any |= ready;
     if (failed || stream.over()) {
       drop(id);
-    } else { // the others in turn
+    } else { // the next stream takes a turn
       std::list<uint64_t> turn;
       turn.splice(turn.end(), turns_, turns_.begin());
       const bool staged = stream.staged != nullptr;
@@ -115,7 +120,8 @@ bool RmaTarget::flush() {
   return any;
 }
 
-// The next bytes of a stream, which are in one piece.
+// Takes the next bytes of a stream out of `pieces`: up to `most` bytes, all in
+// one piece.
 ByteSpan RmaTarget::take(Stream& stream, size_t most) {
   auto& piece = stream.pieces.front();
   const ByteSpan bytes(
@@ -130,7 +136,7 @@ ByteSpan RmaTarget::take(Stream& stream, size_t most) {
   return bytes;
 }
 
-// False: a GPU has yet to copy them, or could not.
+// Returns false if a GPU has not copied the next bytes yet, or could not.
 bool RmaTarget::hasBytes(Stream& stream) {
   if (!stream.staged) {
     return true;
@@ -144,10 +150,11 @@ bool RmaTarget::hasBytes(Stream& stream) {
   return !stream.staged->front(1).empty();
 }
 
-// The bytes of the next frame, if processors have them.
+// Copies the next bytes to frame_ if processors can reach the memory. Returns
+// the fault.
 Fault RmaTarget::fillFrame(Stream& stream, size_t most) {
   std::vector<ByteSpan> places;
-  const size_t before = frame_.size(); // it has waited for room
+  const size_t before = frame_.size(); // not 0: the frame waited for room
   size_t size = before;
   while (!stream.staged && !stream.pieces.empty() && size < most) {
     places.push_back(take(stream, most - size));
@@ -158,14 +165,14 @@ Fault RmaTarget::fillFrame(Stream& stream, size_t most) {
 }
 
 void RmaTarget::endUnreadable(uint64_t id, Stream& stream, Fault fault) {
-  answer(MessageType::kPutAck, id, FinishStatus::kUnreadable, fault);
+  end(id, FinishStatus::kUnreadable, fault);
   asked_ -= stream.pieces.size();
   stream.pieces.clear();
   frame_.clear();
 }
 
-// Whether the connection is to read the next bytes itself: few are cheaper to
-// copy, and go out with others.
+// Returns whether the connection should read the next bytes from the region:
+// few bytes are cheaper to copy, and go out with other messages.
 bool RmaTarget::gathers(const Stream& stream) const {
   if (stream.staged || !frame_.empty() || connection_->gatherer() == nullptr) {
     return false;
@@ -180,13 +187,11 @@ bool RmaTarget::gathers(const Stream& stream) const {
   return false;
 }
 
-// As sendChunk().
+// Sends a GetData with bytes read by the connection. Returns false for want of
+// room, as sendChunk() does.
 bool RmaTarget::gatherChunk(uint64_t id, Stream& stream) {
   const size_t most = connection_->maxPayload();
-  MessageHeader chunk;
-  chunk.type = MessageType::kGetData;
-  chunk.id = id;
-  chunk.offset = stream.position;
+  auto chunk = wire::encode(wire::GetData{id, stream.position});
   const auto gathered = out_.sendGathered(chunk, most, [&] {
     std::vector<ByteSpan> places;
     places.reserve(std::min(kMostPlaces, stream.pieces.size()));
@@ -216,10 +221,7 @@ bool RmaTarget::sendChunk(uint64_t id, Stream& stream) {
   }
   const auto payload =
       stream.staged ? stream.staged->front(most) : ByteSpan(frame_);
-  MessageHeader chunk;
-  chunk.type = MessageType::kGetData;
-  chunk.id = id;
-  chunk.offset = stream.position;
+  const auto chunk = wire::encode(wire::GetData{id, stream.position});
   if (!out_.sendNow(chunk, payload)) {
     return false;
   }

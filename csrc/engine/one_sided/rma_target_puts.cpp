@@ -4,12 +4,12 @@
 #include "engine/one_sided/frame_pieces.h"
 #include "engine/one_sided/rma_target.h"
 
-// What peers write in messages, where the route can't.
+// Writes by peers in messages, used where the route can't move the bytes.
 
 namespace dlslime {
 
 namespace {
-// Writes that have failed, or those to GPUs, whose end has not come.
+// Most failed writes, and most writes to GPUs, remembered until the last Put.
 constexpr size_t kMostArriving = 65536;
 
 size_t bytesOf(const std::vector<std::span<std::byte>>& places) {
@@ -20,19 +20,20 @@ size_t bytesOf(const std::vector<std::span<std::byte>>& places) {
   return bytes;
 }
 
-// Where a kPut, whose payload of `size` bytes begins so, wants its bytes.
-// Nothing: its pieces are not all there, or not all in the region.
+// Returns the destination of a Put's bytes; the payload has `size` bytes and
+// starts with `begin`. Returns none if the pieces or the bytes are not all
+// there, or if a piece is outside the region.
 std::optional<Placement> placesOfPut(
-    const MessageHeader& header,
+    const wire::Put& put,
     const Region& region,
     ByteSpan begin,
     size_t size) {
-  const uint64_t count = header.length;
-  if (count > begin.size() / sizeof(FramePiece)) {
+  const uint64_t count = put.pieces;
+  if (count > begin.size() / sizeof(wire::FramePiece)) {
     return std::nullopt;
   }
   Placement placement;
-  placement.from = count * sizeof(FramePiece);
+  placement.from = count * sizeof(wire::FramePiece);
   size_t rest = size - placement.from;
   for (size_t i = 0; i < count; ++i) {
     const auto piece = pieceAt(begin, i);
@@ -46,61 +47,64 @@ std::optional<Placement> placesOfPut(
 }
 } // namespace
 
-void RmaTarget::onPut(const MessageHeader& header, ByteSpan payload) {
-  const auto region = lent(header.offset);
+void RmaTarget::onPut(bool joined, const wire::Put& put, ByteSpan payload) {
+  const auto region = joined ? lent(put.region) : nullptr;
   if (!region) {
-    answer(MessageType::kPutAck, header.id, FinishStatus::kUnknownMemory);
+    end(put.id,
+        joined ? FinishStatus::kUnknownMemory : FinishStatus::kGroupGone);
     return;
   }
   if (region->handle().readOnly) {
-    answer(MessageType::kPutAck, header.id, FinishStatus::kForReading);
+    end(put.id, FinishStatus::kForReading);
     return;
   }
-  const auto placement = placesOfPut(header, *region, payload, payload.size());
+  const auto placement = placesOfPut(put, *region, payload, payload.size());
   if (!placement) {
-    answer(MessageType::kPutAck, header.id, FinishStatus::kOutOfRange);
+    end(put.id, FinishStatus::kOutOfRange);
     return;
   }
   const auto& places = placement->places;
-  put(header,
+  write(
+      put,
       region,
       payload.subspan(placement->from).first(bytesOf(places)),
       places);
 }
 
-Placement RmaTarget::placementOf(const MessageHeader& header, ByteSpan begin) {
-  const auto region = lent(header.offset);
-  if (!region || header.length > kMostPlaces || region->handle().readOnly ||
+Placement
+RmaTarget::placementOf(const wire::Put& put, ByteSpan begin, size_t size) {
+  const auto region = lent(put.region);
+  if (!region || put.pieces > kMostPlaces || region->handle().readOnly ||
       region->accelerator() != nullptr ||
-      failedPuts_.contains({header.offset, header.id})) {
+      failedPuts_.contains({put.region, put.id})) {
     return {};
   }
-  return placesOfPut(header, *region, begin, header.payloadSize)
-      .value_or(Placement{});
+  return placesOfPut(put, *region, begin, size).value_or(Placement{});
 }
 
-void RmaTarget::onPlacedPut(const MessageHeader& header, Fault fault) {
-  if (!lent(header.offset)) {
-    answer(MessageType::kPutAck, header.id, FinishStatus::kUnknownMemory);
+void RmaTarget::onPlacedPut(bool joined, const wire::Put& put, Fault fault) {
+  if (!joined || !lent(put.region)) {
+    end(put.id,
+        joined ? FinishStatus::kUnknownMemory : FinishStatus::kGroupGone);
     return;
   }
-  putEnded(header, fault);
+  putEnded(put, fault);
 }
 
-void RmaTarget::put(
-    const MessageHeader& header,
+void RmaTarget::write(
+    const wire::Put& put,
     const RegionPtr& region,
     ByteSpan bytes,
     const std::vector<std::span<std::byte>>& places) {
   if (region->accelerator() == nullptr) {
-    putPlainly(header, bytes, places);
+    writePlainly(put, bytes, places);
     return;
   }
-  if (arriving_.size() >= kMostArriving && !arriving_.contains(header.id)) {
-    answer(MessageType::kPutAck, header.id, FinishStatus::kFailed);
+  if (arriving_.size() >= kMostArriving && !arriving_.contains(put.id)) {
+    end(put.id, FinishStatus::kFailed);
     return;
   }
-  auto& arriving = arriving_[header.id];
+  auto& arriving = arriving_[put.id];
   if (!arriving) {
     arriving = std::make_shared<Arriving>();
   }
@@ -109,35 +113,37 @@ void RmaTarget::put(
     arriving->failed |= !good;
   });
   ++arriving->copies;
-  arriving->last |= header.slot != 0;
+  arriving->last |= put.last;
   gpus_.uploads().start(
       *region->accelerator(), region->view().device, bytes, places, user);
 }
 
-void RmaTarget::putPlainly(
-    const MessageHeader& header,
+void RmaTarget::writePlainly(
+    const wire::Put& put,
     ByteSpan bytes,
     const std::vector<std::span<std::byte>>& places) {
-  const auto failed = failedPuts_.find({header.offset, header.id});
+  const auto failed = failedPuts_.find({put.region, put.id});
   putEnded(
-      header,
+      put,
       failed == failedPuts_.end() ? scatterGuarded(bytes, places)
                                   : failed->second);
 }
 
-// Of all that has come of this write.
-Fault RmaTarget::failureOf(const MessageHeader& header) const {
-  const auto failed = failedPuts_.find({header.offset, header.id});
+// Returns the fault of the write's earlier Puts. kNoScratch means not known:
+// there were too many failed writes to keep.
+Fault RmaTarget::failureOf(const wire::Put& put) const {
+  const auto failed = failedPuts_.find({put.region, put.id});
   if (failed != failedPuts_.end()) {
     return failed->second;
   }
   return tooManyFailed_ ? Fault::kNoScratch : Fault::kNone;
 }
 
-// The bytes of one kPut are where they belong, unless there was a fault.
-void RmaTarget::putEnded(const MessageHeader& header, Fault fault) {
-  if (header.slot == 0) {
-    const auto id = std::pair(header.offset, header.id);
+// Notes the end of one Put: all bytes are in place unless there was a fault.
+// Answers the last Put of a write.
+void RmaTarget::putEnded(const wire::Put& put, Fault fault) {
+  if (!put.last) {
+    const auto id = std::pair(put.region, put.id);
     if (fault == Fault::kNone || failedPuts_.contains(id)) {
       return;
     }
@@ -149,18 +155,15 @@ void RmaTarget::putEnded(const MessageHeader& header, Fault fault) {
     return;
   }
   if (fault == Fault::kNone) {
-    fault = failureOf(header);
+    fault = failureOf(put);
   }
-  failedPuts_.erase({header.offset, header.id});
+  failedPuts_.erase({put.region, put.id});
   const bool good = fault == Fault::kNone;
-  answer(
-      MessageType::kPutAck,
-      header.id,
-      good ? FinishStatus::kOk : FinishStatus::kUnwritable,
-      fault);
+  end(put.id, good ? FinishStatus::kOk : FinishStatus::kUnwritable, fault);
 }
 
-// Says what has arrived. True if anything has.
+// Answers writes to GPUs with all copies ended. Returns true if any entry is
+// over; an entry of a failed write stays until the last Put.
 bool RmaTarget::answerArrived() {
   return std::erase_if(arriving_, [this](const auto& entry) {
            const auto& [id, arriving] = entry;
@@ -168,9 +171,7 @@ bool RmaTarget::answerArrived() {
              return false;
            }
            if (arriving->last) {
-             answer(
-                 MessageType::kPutAck,
-                 id,
+             end(id,
                  arriving->failed ? FinishStatus::kFailed : FinishStatus::kOk);
            }
            return true;

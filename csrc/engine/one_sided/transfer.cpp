@@ -7,9 +7,9 @@ namespace dlslime {
 
 namespace {
 
-// Bits to mark where pieces go: 4 MiB of them at most.
+// Most bits for marking the targets of pieces: 4 MiB of memory.
 constexpr uint64_t kMostUnits = uint64_t{32} << 20;
-// Marks per piece up to which marking is cheaper than sorting.
+// Most marks per piece for marking to be cheaper than sorting.
 constexpr uint64_t kMostMarks = 16;
 
 } // namespace
@@ -106,7 +106,8 @@ bool PieceBuilder::ascending() const {
   });
 }
 
-// Where all begin and end at multiples of `unit`, as pages do.
+// Returns whether targets overlap. All pieces begin and end at multiples of
+// `unit`, as pages do.
 bool PieceBuilder::overlapOnGrid(uint64_t unit) const {
   const uint64_t size = write_ ? remoteSize_ : localSize_;
   std::vector<bool> taken(size / unit + 1);

@@ -9,12 +9,12 @@
 
 namespace dlslime {
 
-// One-sided read or write of many pieces, between registered memory of this
-// process and of one peer. Its parts go by any way and in any order; nothing is
-// known of what has arrived before the whole is done.
+// One-sided read or write of many pieces, between registered memory of our
+// process and of a peer. Parts go by any way and in any order; nothing is known
+// to have arrived before the whole transfer is done.
 class Transfer : public Operation {
  public:
-  // What lies in one pair of regions.
+  // Pieces between one local and one remote region.
   struct Part {
     RegionPtr local;
     std::shared_ptr<const RegionHandle> remote;
@@ -23,8 +23,8 @@ class Transfer : public Operation {
 
   using Parts = std::vector<Part>;
 
-  // The parts are checked: see PieceBuilder. `kind` is kRead or kWrite.
-  // Several transfers may have the same ones.
+  // Takes parts checked by PieceBuilder; several transfers may share a vector
+  // of parts. `kind` is kRead or kWrite.
   Transfer(Kind kind, int peer, std::shared_ptr<const Parts> parts);
   Transfer(Kind kind, int peer, Parts parts)
       : Transfer(kind, peer, std::make_shared<const Parts>(std::move(parts))) {}
@@ -38,20 +38,24 @@ class Transfer : public Operation {
   size_t totalBytes() const {
     return totalBytes_;
   }
-  // "read from rank 1 (3 pieces, 4096 bytes, region "kv" of pid 7 on h)"
+  // Returns "read from rank 1 (3 pieces, 4096 bytes, region "kv" of pid 7 on
+  // h)".
   std::string describe() const override;
 
-  // Sent to the peer once all bytes are there, in this group, before the
-  // transfer ends; may be null. Set before the transfer is posted.
+  // Message sent to the peer, in the group of the transfer, once all bytes have
+  // arrived and before the transfer ends; may be null. Set before the transfer
+  // is posted.
   OperationPtr note;
 
-  // Of the engine, under its lock.
-  void hold(); // when it is posted: its regions are in use until over()
+  // Marks the regions as used until over(). Called by the engine when the
+  // transfer is posted; all members below are for the engine, under the
+  // engine's lock.
+  void hold();
   void over() override;
-  size_t open = 0; // parts that are not over
-  std::vector<uint64_t> activeIds; // of its parts, in RmaInitiator
-  Status problem; // the first one
-  bool bytesThere = false; // its note may be sent
+  size_t open = 0; // parts not over
+  std::vector<uint64_t> activeIds; // of the parts, in RmaInitiator
+  Status problem; // the first failure
+  bool bytesThere = false; // all bytes have arrived: the note may go
 
  private:
   const std::shared_ptr<const Parts> parts_;
@@ -59,17 +63,17 @@ class Transfer : public Operation {
 };
 using TransferPtr = std::shared_ptr<Transfer>;
 
-// Throws Error{kInvalidArgument}: pieces of two parts overlap where they are
-// written. Those of one part are PieceBuilder's to check.
+// Throws Error{kInvalidArgument} if pieces of different parts overlap in the
+// written memory. PieceBuilder checks the pieces within a part.
 void refuseOverlap(const std::vector<Transfer::Part>& parts, bool write);
-// Throws the same: of a transfer within this process, what is written overlaps
-// what is read.
+// Throws Error{kInvalidArgument} if written bytes overlap bytes read by the
+// transfer, in the memory of a process or in a file mapped at both ends.
 void refuseOverlapWithSources(
     const std::vector<Transfer::Part>& parts,
     bool write);
 
-// Collects the pieces of one part from offsets into the two regions: checks
-// each, leaves out empty ones and merges neighbours.
+// Collects the pieces of a part from offsets into the two regions: checks each
+// piece, leaves out empty pieces and merges neighbours.
 class PieceBuilder {
  public:
   PieceBuilder(
@@ -78,12 +82,12 @@ class PieceBuilder {
       bool write,
       size_t expected);
 
-  // Throws Error{kInvalidArgument}: not inside the regions.
+  // Throws Error{kInvalidArgument} if the piece is not inside the regions.
   void add(int64_t localOffset, int64_t remoteOffset, int64_t length) {
     const auto begin = static_cast<uint64_t>(localOffset);
     const auto there = static_cast<uint64_t>(remoteOffset);
     const auto size = static_cast<uint64_t>(length);
-    // Negative ones are huge here.
+    // Negative values are huge after the conversion.
     if (size > localSize_ || begin > localSize_ - size || size > remoteSize_ ||
         there > remoteSize_ - size) {
       refuse(localOffset, remoteOffset, length);
@@ -104,8 +108,8 @@ class PieceBuilder {
     }
     pieces_.push_back({data, address, size});
   }
-  // Throws Error{kInvalidArgument}: two pieces are to be written to the same
-  // place, and which one would be there in the end nobody knows.
+  // Returns the pieces. Throws Error{kInvalidArgument} if two pieces overlap in
+  // the written memory, because the bytes left by both would be unknown.
   std::vector<Piece> take();
 
  private:

@@ -10,7 +10,8 @@ namespace dlslime {
 std::optional<AcceptQueue::Refusal> AcceptQueue::refusal(
     const PeerChannel& from) const {
   const std::lock_guard<std::mutex> guard(mutex_);
-  // Counted only where there may be too many: each join comes here.
+  // Counts entries only where the limit may be reached, because every join
+  // comes to refusal().
   const auto ofOne = waiting_ < kMostWaitingOfOne
       ? waiting_
       : static_cast<size_t>(std::count_if(
@@ -20,11 +21,11 @@ std::optional<AcceptQueue::Refusal> AcceptQueue::refusal(
             }));
   if (waiting_ >= kMostWaiting || ofOne >= kMostWaitingOfOne) {
     return Refusal{
-        RefusalReason::kTooManyGuests,
+        wire::RefusalReason::kTooManyGuests,
         waiting_ >= kMostWaiting ? waiting_ : ofOne};
   }
   if (unread_ > mostUnread_) {
-    return Refusal{RefusalReason::kTooMuchUnread, unread_};
+    return Refusal{wire::RefusalReason::kTooMuchUnread, unread_};
   }
   return std::nullopt;
 }
@@ -79,7 +80,7 @@ bool AcceptQueue::onGone(uint32_t id, uint64_t unreadBytes) {
   const std::lock_guard<std::mutex> guard(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
-    return false; // its owner holds it, or it has been forgotten
+    return false; // held by the owner, or already forgotten
   }
   auto& guest = found->second;
   if (!guest.accepted && unreadBytes > 0) {

@@ -7,58 +7,61 @@
 #include <optional>
 #include <vector>
 
-#include "interface/message.h"
+#include "engine/wire/group_messages.h"
 
 namespace dlslime {
 
 class Group;
 class PeerChannel;
 
-// The groups of a hub's guests that its owner does not hold:
-// it has not accepted them yet, or has dropped them again. Any thread.
+// Groups of a hub's guests while the owner of the hub does not hold them: not
+// accepted yet, or dropped after being accepted. Any thread.
 class AcceptQueue {
  public:
-  // Messages that guests have left behind unread are kept up to `mostUnread`
-  // bytes; nobody else may come before they are read.
+  // Refuses new guests while departed guests have left more than `mostUnread`
+  // unread bytes, until accept().
   explicit AcceptQueue(uint64_t mostUnread) : mostUnread_(mostUnread) {}
 
   struct Refusal {
-    RefusalReason reason{};
+    wire::RefusalReason reason{};
     uint64_t amount = 0; // guests or bytes
   };
-  // Why no guest can come now from the process behind this channel.
+  // Returns why the process behind `from` can't join now; nothing if the
+  // process can join.
   std::optional<Refusal> refusal(const PeerChannel& from) const;
   void add(
       std::shared_ptr<Group> group,
       const std::shared_ptr<PeerChannel>& from);
-  // Those that have not been accepted, in the order in which they came.
+  // Takes out the groups not accepted yet, in the order of joining.
   std::vector<std::shared_ptr<Group>> accept();
-  // The owner has dropped one that it had accepted: it stays until it leaves.
+  // Keeps an accepted group, dropped by the owner, until the guest leaves.
   // False: the hub is closed.
   bool keep(std::shared_ptr<Group> group);
-  // The hub is closed: all of them, to leave.
+  // Closes the hub and takes out all groups, for the caller to leave.
   std::vector<std::shared_ptr<Group>> close();
-  // The guest has left, and so many bytes that nobody has read. True: it is
-  // forgotten, since nobody will ask for it.
+  // Notes that a guest has left, with so many bytes not received. True: the
+  // group has to be forgotten, because the owner will not ask for the group.
   bool onGone(uint32_t id, uint64_t unreadBytes);
 
  private:
   struct Entry {
     std::shared_ptr<Group> group;
     bool accepted = false;
-    std::weak_ptr<PeerChannel> from; // for comparison
-    uint64_t unreadBytes = 0; // once it has left
+    std::weak_ptr<PeerChannel> from; // only compared
+    // Bytes not received, once the guest has left.
+    uint64_t unreadBytes = 0;
   };
-  // A process that knows the address may come as often as it likes.
+  // Most guests not yet accepted: a process that knows the address may join any
+  // number of times.
   static constexpr size_t kMostWaiting = 4096;
-  static constexpr size_t kMostWaitingOfOne = 1024; // process
+  static constexpr size_t kMostWaitingOfOne = 1024; // of a single process
 
   const uint64_t mostUnread_;
   mutable std::mutex mutex_;
-  // Guarded by mutex_:
-  std::map<uint32_t, Entry> entries_; // by the group's id, which only grows
-  size_t waiting_ = 0; // of them not accepted
-  uint64_t unread_ = 0; // bytes of all
+  // mutex_ guards the members below.
+  std::map<uint32_t, Entry> entries_; // by group id, mostly in joining order
+  size_t waiting_ = 0; // entries not accepted yet
+  uint64_t unread_ = 0; // sum of unreadBytes
   bool closed_ = false;
 };
 

@@ -9,7 +9,8 @@
 namespace dlslime {
 
 namespace {
-constexpr size_t kMostFailures = 1024; // of keys; instances never come again
+// Most keys with failures; keys of processes that have ended would pile up.
+constexpr size_t kMostFailures = 1024;
 } // namespace
 
 const ChannelTable::Entry* ChannelTable::aliveWith(
@@ -95,7 +96,8 @@ std::vector<ChannelTable::Member> ChannelTable::those(
 
 bool ChannelTable::poll(int most) {
   bool any = false;
-  // By index: handling a message never adds a channel, but may fail one.
+  // Loops by index, because handling a message may fail a channel, but never
+  // adds a channel.
   for (size_t i = 0; i < entries_.size(); ++i) {
     any |= entries_[i].channel->poll(most);
   }
@@ -147,7 +149,7 @@ void ChannelTable::onSocket(uint64_t token) {
     const auto got =
         recv(entry.socket->fd(), ignored, sizeof(ignored), MSG_DONTWAIT);
     if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) {
-      return; // the peer rings; or some of many rings have been taken
+      return; // the peer has rung; some of many rings may remain
     }
     const int error = got < 0 ? errno : 0;
     dropSocket(entry);
@@ -159,15 +161,16 @@ void ChannelTable::onSocket(uint64_t token) {
                 " closed its connection)"
                    : "its process or its host is gone (" + who + ": " +
                 errnoText(error) + ")");
-    // While it waits for another connection: so does the peer, who takes
-    // another socket, too; or it has died, which trying to connect shows.
+    // A severed channel waits for another connection, with a new socket, and so
+    // does the peer. If instead the peer has died, connecting will show the
+    // death.
     const bool waits = entry.channel->alive() && !entry.channel->open();
-    // Nobody answers: it may be the way there, and not the peer.
+    // No answer: the path may have failed, and not the peer.
     const bool unheard =
         error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
     if (!waits && !(unheard && entry.channel->sever(why))) {
       entry.channel->peerClosed(why);
-      if (unheard) { // nor does anything come by another socket
+      if (unheard) { // nothing comes by the route's own socket, either
         entry.channel->fail(why);
       }
     }
@@ -195,7 +198,8 @@ void ChannelTable::reap(std::vector<Retired>& retired) {
   }
 }
 
-// There is room before anything is taken, which must not be lost.
+// Returns true if the entry can be erased. Reserves room in `retired` first, so
+// that no connection is taken and then lost.
 bool ChannelTable::isOver(Entry& entry, std::vector<Retired>& retired) {
   const bool severed = entry.channel->hasSevered();
   const bool failed = entry.channel->state() == PeerChannel::State::kFailed;
@@ -209,7 +213,7 @@ bool ChannelTable::isOver(Entry& entry, std::vector<Retired>& retired) {
   if (!failed) {
     return false;
   }
-  // Peers see at once that we have given the connection up.
+  // Lets the peer see at once that the connection is given up.
   dropSocket(entry);
   if (!entry.channel->idle()) {
     return false;

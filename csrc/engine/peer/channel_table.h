@@ -15,24 +15,27 @@
 
 namespace dlslime {
 
-// Which process, by which policy: groups with equal keys share a connection.
+// Identifies a peer process and a route policy. Groups with equal keys share a
+// channel.
 struct ChannelKey {
   Bytes instance;
   RoutePolicy policy = RoutePolicy::kAuto;
   auto operator<=>(const ChannelKey&) const = default;
 };
 
-// Every connection of this process. Under the engine's lock.
+// All channels of this process. Under the engine's lock.
 class ChannelTable {
  public:
   explicit ChannelTable(EpollWaiter& epoll) : epoll_(epoll) {}
 
-  // The open channel with this key, or null.
+  // Returns the channel with the key that is open or severed; null if none is.
   std::shared_ptr<PeerChannel> find(const ChannelKey& key) const;
-  // What it takes to connect to the peer again.
+  // Data for connecting to the peer again.
   struct Contact {
     AddressRecord record;
-    Bytes pairSecret; // drawn when the two connected first; empty: to oneself
+    // Made by the first handshake of the pair; empty for the channel to
+    // oneself.
+    Bytes pairSecret;
   };
   // `socket` is empty for the channel to oneself.
   void add(
@@ -40,40 +43,46 @@ class ChannelTable {
       Contact contact,
       std::shared_ptr<PeerChannel> channel,
       std::optional<ControlSocket> socket);
-  // How many there are with what ControlSocket::peerOrigin() calls so.
+  // Returns the number of channels whose ControlSocket::peerOrigin() equals
+  // `origin`.
   size_t countOf(const std::string& origin) const;
-  // Empty: there is no such channel.
+  // Returns the secret of the open or severed channel with the key; empty if
+  // none is open or severed.
   Bytes pairSecretOf(const ChannelKey& key) const;
   void replaceSocket(const PeerChannel& channel, ControlSocket socket);
   void dropSocket(const PeerChannel& channel);
 
   bool poll(int most);
-  // See Connection::endsSoon().
+  // True if Connection::endsSoon() is true for any channel.
   bool endsSoon() const;
-  // Copy work of one channel, or of any that has none which does not come back;
-  // finish it on the channel that is returned.
+  // Claims a copy of the channel `only`, or of any channel without an overdue
+  // copy. Returns the channel on which the caller has to finish the copy; null
+  // if no copy is to be made.
   std::shared_ptr<PeerChannel> claimCopy(
       CopyJob& job,
       const PeerChannel* only = nullptr);
-  // The channel by which this operation is being done now; or null.
+  // Returns the channel now serving the operation, or null.
   const PeerChannel* serving(const Operation& operation) const;
-  // A control socket has something to say: almost always that it has ended.
+  // Handles a readable control socket: the peer has rung, or the socket has
+  // ended.
   void onSocket(uint64_t token);
-  // A connection that is over, and what goes after it, in this order: a peer
-  // that sees the end of a socket may count on having everything.
+  // Connection to be closed, with channel and socket. The socket must not end
+  // before Connection::close() is over: a peer that sees the end relies on
+  // having received everything.
   struct Retired {
     std::unique_ptr<Connection> connection;
-    std::shared_ptr<PeerChannel> channel; // quieted() when that is gone
-    std::optional<ControlSocket> socket; // most often gone before
+    std::shared_ptr<PeerChannel> channel; // to call quieted() on at the end
+    std::optional<ControlSocket> socket; // most often closed before
   };
-  // How many channels with this key have failed so far, and why the last one.
+  // Number of channels with a key that have failed so far, and the last
+  // failure.
   struct Failures {
     uint32_t count = 0;
     Status last;
   };
   Failures failures(const ChannelKey& key) const;
-  // Drops channels that have failed and are idle, and severed connections; the
-  // caller closes what is added to `retired`, outside of the lock.
+  // Drops failed channels that are idle, and severed connections. The caller
+  // closes the connections added to `retired`, outside of the lock.
   void reap(std::vector<Retired>& retired);
   struct Member {
     ChannelKey key;
@@ -82,9 +91,10 @@ class ChannelTable {
   };
   std::vector<Member> those(
       const std::function<bool(const PeerChannel&)>& wanted) const;
-  // Everything ends; may be called again.
+  // Fails all channels; may be called again.
   void failAll(const Status& why);
-  // The next connection of those that have failed; none: all are taken.
+  // Takes the next connection of the channels, which have all failed; nothing
+  // if all are taken.
   std::optional<Retired> takeFailed();
 
   size_t size() const {
@@ -98,7 +108,7 @@ class ChannelTable {
     std::shared_ptr<PeerChannel> channel;
     std::optional<ControlSocket> socket;
     uint64_t token;
-    std::string origin; // empty: it is the channel to oneself
+    std::string origin; // empty for the channel to oneself
   };
   const Entry* aliveWith(const ChannelKey& key) const;
   void dropSocket(Entry& entry);

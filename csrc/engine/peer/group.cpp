@@ -8,7 +8,8 @@ namespace dlslime {
 
 namespace {
 
-// A process of the job's earlier life may break one while it ends.
+// Several, since a process of an earlier incarnation of the job may break a
+// connection while ending.
 constexpr int kMostBrokenJoins = 3;
 
 Status about(const Operation& operation, const Status& why) {
@@ -90,9 +91,9 @@ void Group::sendNow(Link& peer, const OperationPtr& operation) {
       {peer.remoteGroup, static_cast<uint32_t>(rank()), &peer.counters});
 }
 
-// Connecting is the only way to learn that a peer dies before it sends; and of
-// any source any rank may be the one, so that all are reached, to learn when
-// all have gone.
+// Connects for receives, too, because only a connection shows that a peer dies
+// before sending. A receive from any source connects to all ranks, to learn
+// when all are gone.
 void Group::useFor(const Operation& operation) {
   if (operation.peer() != Operation::kAnySource) {
     use(operation.peer());
@@ -114,7 +115,7 @@ void Group::post(const OperationPtr& operation) {
     return;
   }
   held_.hold(operation);
-  if (closed_) { // its stream has been told what to do with its memory
+  if (closed_) { // held first: the stream may still touch the memory
     held_.cancel(operation, about(*operation, closeReason_));
   } else {
     useFor(*operation);
@@ -188,7 +189,7 @@ void Group::makeReady(int source, uint32_t tag) {
     return;
   }
   if (const auto receive = matcher_.nextReceive(source, tag)) {
-    peer.channel->in().makeReady(*this, receive);
+    peer.channel->in().advertised().offer(*this, receive);
   }
 }
 
@@ -212,8 +213,8 @@ void Group::linkReady(
 
 void Group::use(Link& link, MemoryRegistrar* registrar) {
   link.registrar.store(registrar);
-  // The newest: who posts from any source while older receives are prepared for
-  // it must not add to them.
+  // The newest registrar serves receives from any source: a receive posted
+  // while older receives are being prepared must not be unprepared, too.
   MemoryRegistrar* any = registrar;
   for (auto it = links_.begin(); any == nullptr && it != links_.end(); ++it) {
     any = it->registrar.load();
@@ -221,13 +222,14 @@ void Group::use(Link& link, MemoryRegistrar* registrar) {
   registrar_.store(any);
 }
 
-// Those from any source may be met by a message of this rank.
+// Includes receives from any source, since a message of the rank may match.
 Unprepared Group::unprepared(int rank, MemoryRegistrar* registrar) {
   Unprepared found{registrar, {}};
   if (registrar == nullptr) {
     return found;
   }
-  // Who posts from now on prepares it himself: else there might always be more.
+  // From now on threads prepare what they post; else there might always be more
+  // to prepare.
   use(link(rank), registrar);
   for (auto& operation : pending()) {
     const int peer = operation->peer();
@@ -261,16 +263,17 @@ void Group::end(OperationQueue queue, const Status& why) {
     try {
       finish(operation, about(*operation, why));
     } catch (const std::bad_alloc&) {
-      // It has ended; its memory is kept until the peer is gone.
+      // The operation has ended, and the memory is kept until the peer is gone.
       logWithoutMemory("taking a receive back");
     }
   }
 }
 
-// Ends an operation that has met no message. Its memory may have been offered.
+// Ends an operation that has met no message. The memory may be offered to the
+// peer.
 void Group::finish(OperationPtr operation, const Status& why) {
-  if (auto* const in = static_cast<Inbound*>(operation->holder)) {
-    in->retract(operation, why);
+  if (auto* const holder = operation->holder) {
+    holder->cancel(operation, why);
   } else {
     completions_.finish(std::move(operation), why);
   }
@@ -291,7 +294,7 @@ void Group::failLink(int rank, const Status& why) {
   failIfAlone();
 }
 
-// A receive from any source waits for nobody once all others are gone.
+// Ends receives from any source once all other ranks have failed.
 void Group::failIfAlone() {
   const Link* dead = nullptr;
   for (int rank = 0; rank < size(); ++rank) {
@@ -364,7 +367,7 @@ std::vector<OperationPtr> Group::pending() {
     for (auto& op : channel->initiator().pending(id_)) {
       all.push_back(std::move(op));
     }
-    for (auto& op : channel->in().pending(id_)) {
+    for (auto& op : channel->in().rendezvous().pending(id_)) {
       all.push_back(std::move(op));
     }
   }

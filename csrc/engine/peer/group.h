@@ -24,53 +24,54 @@ namespace dlslime {
 class PeerChannel;
 
 struct GroupOptions {
-  std::string name; // for texts
+  std::string name; // for messages to users
   int rank = 0;
   int size = 1;
   milliseconds timeout{30 * 60 * 1000}; // for finding and connecting a peer
   RoutePolicy route = RoutePolicy::kAuto;
   FallbackPolicy fallback = FallbackPolicy::kWarn;
   std::shared_ptr<Rendezvous> rendezvous;
-  // The peers' records are of their only lives: who is not in the group, or
-  // does not answer there, will never be.
+  // Address records are never renewed, as with endpoints: a peer that is not in
+  // the group, or does not answer, never will be.
   bool oneLife = false;
-  // Of a hub: each process that joins this group gets a group of its own, in
-  // here,
+  // Queue of a hub, set in the hub's own group: each process joining the group
+  // gets a separate group, which is put into the queue.
   std::shared_ptr<AcceptQueue> acceptQueue;
-  // which names the same.
+  // The acceptQueue of the hub, set in the groups of guests.
   std::shared_ptr<AcceptQueue> hub;
-  std::shared_ptr<void> carrierSource; // see interface/carrier.h
-  int64_t joined = 0; // set by Engine::join(); as in the address record
+  std::shared_ptr<gloo::CarrierSource> carrierSource; // see interface/carrier.h
+  int64_t joined = 0; // as in the address record; set by Engine::join()
 };
 
-// This process's part of one group: the way to each rank, and the matching of
-// messages with receives. Everything under the engine's lock, but `options`
-// and what is const.
+// This process's part of a group: a link to each rank, and the matching of
+// messages with receives. Under the engine's lock, except options(), const
+// members and methods for any thread.
 class Group final : public ReceivingGroup {
  public:
-  // How far we are in finding one rank.
+  // State of the link to a rank.
   enum class LinkState : uint8_t {
-    kUnresolved, // nothing has needed this rank yet
-    kResolving, // the wire-up thread is looking for it
-    kJoining, // connected; the peer was asked whether it is in this group
+    kUnresolved, // no operation has needed the rank yet
+    kResolving, // the wire-up thread is looking for the rank
+    kJoining, // connected, and a Join was sent
     kReady,
     kFailed,
   };
   struct Link {
     LinkState state = LinkState::kUnresolved;
-    std::shared_ptr<PeerChannel> channel; // kJoining, kReady, kFailed
-    uint32_t remoteGroup = 0; // kReady: the peer's id of this group
+    std::shared_ptr<PeerChannel> channel; // null before kJoining
+    uint32_t remoteGroup = 0; // in kReady: the peer's id of the group
     Status failure;
-    bool aborted = false; // kFailed: its rank has left amid things
-    std::string problem; // kResolving: what the last look for it found
-    OperationQueue waiting; // sends that were posted before kReady
-    int brokenJoins = 0; // connections that broke in kJoining
+    bool aborted = false; // in kFailed: the rank has aborted the group
+    std::string problem; // in kResolving: result of the last look
+    OperationQueue waiting; // sends and transfers posted before kReady
+    int brokenJoins = 0; // connections that broke before Joined came
     Counters counters;
-    // Of the channel once there is one. The only member for any thread.
+    // Registrar of the channel, once a channel is known. The only member for
+    // any thread.
     std::atomic<MemoryRegistrar*> registrar{nullptr};
   };
 
-  // `wake` the wire-up thread, until close().
+  // `wake` wakes the wire-up thread, and is not called after close().
   Group(
       uint32_t id,
       uint64_t epoch,
@@ -81,8 +82,8 @@ class Group final : public ReceivingGroup {
   uint32_t id() const override {
     return id_;
   }
-  // The how-manieth life of this group in this process and store: both ends
-  // of a pair must be in the same one.
+  // Incarnation number of this group in this process and store. Both ends of a
+  // pair must be in the same incarnation.
   uint64_t epoch() const {
     return epoch_;
   }
@@ -95,24 +96,23 @@ class Group final : public ReceivingGroup {
   const GroupOptions& options() const {
     return options_;
   }
-  // For texts: "rank 1 of group "x"", or "the peer of "x"".
-  std::string nameOf(int rank) const;
+  // Returns, for messages to users, "rank 1 of group "x"" or "the peer of "x"".
+  std::string nameOf(int rank) const override;
   bool closed() const {
     return closed_;
   }
   const Status& closeReason() const {
     return closeReason_;
   }
-  // The one process and group that may join, of an endpoint that knows its
-  // peer.
+  // Lets only the given process and group join: the peer of this endpoint.
   void expect(Bytes instance, uint32_t group) {
     expected_ = {std::move(instance), group};
   }
   bool expects(const Bytes& instance, uint32_t group) const {
     return !expected_ || *expected_ == std::pair(instance, group);
   }
-  // Nobody can join any more, since another group of this endpoint has its
-  // peer.
+  // True if no process can join any more, since the other group of the endpoint
+  // has the peer.
   bool taken() const {
     return taken_;
   }
@@ -128,16 +128,18 @@ class Group final : public ReceivingGroup {
   Link& link(int rank) {
     return links_[static_cast<size_t>(rank)];
   }
-  // Any thread: what prepares memory for messages with this rank; null if
-  // nothing needs to, or if the route to it is not known yet. From any source:
-  // what some rank's needs.
+  // Returns the registrar that prepares memory for messages with the rank, or
+  // for kAnySource a registrar of some rank. Null if memory needs no preparing
+  // or the route is not known yet. Any thread.
   MemoryRegistrar* registrar(int rank) {
     return rank == Operation::kAnySource ? registrar_.load()
                                          : link(rank).registrar.load();
   }
-  // What goes by the link is prepared by this one from now on; and what was
-  // posted before and lacks that.
+  // Makes threads that post to the link prepare their operations with
+  // `registrar` from now on.
   void use(Link& link, MemoryRegistrar* registrar);
+  // Returns the operations with the rank that are posted and not prepared with
+  // `registrar`, after use() of the registrar.
   Unprepared unprepared(int rank, MemoryRegistrar* registrar);
   uint32_t remoteId(int rank) override {
     return link(rank).remoteGroup;
@@ -146,32 +148,36 @@ class Group final : public ReceivingGroup {
     return link(rank).counters;
   }
 
-  // A send, a receive or a Transfer; what is on memory of a GPU is held until
-  // its stream has come there.
+  // Posts a send, receive or Transfer. An operation on memory of a GPU is held
+  // until the stream has come to the operation.
   void post(const OperationPtr& operation);
-  // Posts what was held. True if there was any.
+  // Posts held operations whose streams have come to them. True if any were
+  // posted.
   bool postHeld();
   bool holds() const {
     return !held_.empty();
   }
-  // After close(): for who cares for it when the group is gone.
+  // After close(), hands ended operations that streams may still touch to
+  // `strays`, which outlives the group.
   void leaveHeldTo(StreamGate& strays) {
     strays.adoptEnded(held_);
   }
 
-  // The peer is in this group, in this life: what waited goes out.
+  // Makes the link ready and sends the waiting operations: the peer has proved
+  // to be in this incarnation of the group.
   void linkReady(
       int rank,
       std::shared_ptr<PeerChannel> channel,
       uint32_t remoteGroup);
-  // The connection broke before the peer said whether it is in the group:
-  // another try, by its newest record, or the end after a few.
+  // Handles the loss of a connection before Joined came: looks for the rank
+  // again, by the newest address record, or fails the link after several
+  // losses.
   void joinBroke(int rank, const Status& why);
-  // Everything with this rank fails, now and later. Idempotent.
+  // Fails all operations with the rank, now and later. Idempotent.
   void failLink(int rank, const Status& why);
   void makeReady(int source, uint32_t tag) override;
-  // Any thread. Somebody waits so long, which may be longer than the group's
-  // time-out: ranks are looked for until then.
+  // Notes that a caller waits until `when`, which may be beyond the group's
+  // time-out: the wire-up thread looks for ranks until then. Any thread.
   void awaitUntil(TimePoint when);
   TimePoint awaitedUntil() const {
     return TimePoint(Clock::duration(awaitedUntil_.load()));
@@ -180,17 +186,20 @@ class Group final : public ReceivingGroup {
   void touch(int rank) {
     use(rank);
   }
-  // The rank is in this process: no descriptor tells of its messages.
+  // True if the rank is in this process: no descriptor signals messages to
+  // oneself.
   bool reachesItself(int rank);
-  // True once if a rank has come into use and needs the wire-up.
+  // Moves the ranks that have come into use, and need the wire-up thread, to
+  // `ranks`. True if any were moved.
   bool takeUnresolved(std::vector<int>& ranks);
 
-  // Ends or takes back one operation that has not reached a channel.
+  // Ends an operation that has not reached a channel. False: the operation is
+  // elsewhere.
   bool cancelHere(const OperationPtr& operation, const Status& why);
-  // Everything of this group that has not reached a channel ends with `why`;
-  // what was to come is refused with it.
+  // Ends with `why` all operations that have not reached a channel, and refuses
+  // later operations.
   void close(const Status& why);
-  // Operations that have not ended, wherever they are.
+  // Returns all operations that have not ended, in the group and in channels.
   std::vector<OperationPtr> pending();
 
  private:

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "base/log.h"
-
 namespace dlslime {
 
 using State = Group::LinkState;
@@ -17,11 +15,11 @@ Status closedByOther(const Group& group) {
       "the other end of \"" + group.options().name + "\" has been closed"};
 }
 
-// What a kRefused tells.
-Status refusalOf(const MessageHeader& answer) {
-  const auto amount = std::to_string(answer.length);
+Status refusalOf(const wire::Refused& refused) {
+  using wire::RefusalReason;
+  const auto amount = std::to_string(refused.amount);
   std::string why = "the other end takes nobody now";
-  switch (RefusalReason{answer.tag}) {
+  switch (refused.reason) {
     case RefusalReason::kTaken:
       why =
           "the endpoint with this address has another peer: each has one, and "
@@ -51,7 +49,7 @@ std::shared_ptr<Group> GroupRegistry::add(
     uint64_t epoch,
     GroupOptions options) {
   while (groups_.contains(nextId_)) {
-    ++nextId_; // a hub's guests come and go until the numbers begin anew
+    ++nextId_; // ids wrap around where guests come and go
   }
   const auto id = nextId_++;
   auto group = std::make_shared<Group>(
@@ -93,19 +91,20 @@ std::vector<std::shared_ptr<Group>> GroupRegistry::all() const {
 
 Group* GroupRegistry::groupOf(
     const PeerChannel& channel,
-    const MessageHeader& header) {
-  if (lastGroup_ == nullptr || lastGroup_->id() != header.group) {
-    const auto found = groups_.find(header.group);
+    uint32_t group,
+    uint32_t source) {
+  if (lastGroup_ == nullptr || lastGroup_->id() != group) {
+    const auto found = groups_.find(group);
     if (found == groups_.end()) {
       return nullptr;
     }
     lastGroup_ = found->second.get();
   }
   if (lastGroup_->closed() ||
-      header.source >= static_cast<uint32_t>(lastGroup_->size())) {
+      source >= static_cast<uint32_t>(lastGroup_->size())) {
     return nullptr;
   }
-  const auto& link = lastGroup_->link(static_cast<int>(header.source));
+  const auto& link = lastGroup_->link(static_cast<int>(source));
   const bool theirs =
       link.state == State::kReady && link.channel.get() == &channel;
   return theirs ? lastGroup_ : nullptr;
@@ -135,75 +134,77 @@ void GroupRegistry::sendJoin(
   link.state = State::kJoining;
   link.channel = channel;
   group.use(link, channel->registrar());
-  MessageHeader join;
-  join.type = MessageType::kJoin;
-  join.group = remoteGroup;
-  join.source = static_cast<uint32_t>(group.rank());
-  join.tag = static_cast<uint32_t>(rank);
-  join.id = group.id();
-  join.offset = group.epoch();
-  channel->out().sendControl(join);
+  channel->out().sendControl(wire::Join{
+      remoteGroup,
+      static_cast<uint32_t>(group.rank()),
+      static_cast<uint32_t>(rank),
+      group.id(),
+      group.epoch()});
 }
 
 void GroupRegistry::onGroupMessage(
     const std::shared_ptr<PeerChannel>& channel,
     const MessageHeader& header) {
-  if (header.type == MessageType::kJoin) {
-    onJoin(channel, header);
-  } else {
-    onAnswer(channel, header);
+  switch (header.type) {
+    case MessageType::kJoin:
+      return onJoin(channel, wire::decode<wire::Join>(header));
+    case MessageType::kJoined:
+      return onJoined(channel, wire::decode<wire::Joined>(header));
+    case MessageType::kStale:
+      return onStale(*channel, wire::decode<wire::Stale>(header));
+    case MessageType::kLeave:
+      return onLeave(*channel, wire::decode<wire::Leave>(header));
+    case MessageType::kRefused:
+      return onRefused(*channel, wire::decode<wire::Refused>(header));
+    default:
+      return; // the channel passes no other types
   }
 }
 
 void GroupRegistry::onJoin(
     const std::shared_ptr<PeerChannel>& channel,
-    const MessageHeader& join) {
+    const wire::Join& join) {
+  using wire::RefusalReason;
   const auto group = find(join.group);
   const auto source = static_cast<int>(join.source);
   const bool known = group != nullptr && !group->closed() && source >= 0 &&
-      source < group->size() && group->epoch() == join.offset &&
-      group->rank() == static_cast<int>(join.tag) &&
+      source < group->size() && group->epoch() == join.epoch &&
+      group->rank() == static_cast<int>(join.target) &&
       (source != group->rank() || channel->toItself());
   if (group != nullptr && group->taken()) {
-    refuse(channel, join, MessageType::kRefused, {RefusalReason::kTaken, 0});
+    refuse(*channel, join, {RefusalReason::kTaken, 0});
     return;
   }
   if (!known) {
-    refuse(channel, join, MessageType::kStale);
+    sayStale(*channel, join);
     return;
   }
   if (group->options().acceptQueue) {
     admit(channel, join, *group);
     return;
   }
-  // A process may have several groups that take themselves for this rank.
+  // Several groups of a process may claim to be this rank.
   const auto& link = group->link(source);
-  const auto id = static_cast<uint32_t>(join.id);
+  const auto id = join.joinersGroup;
   const bool another = !group->expects(channel->peer().instance, id) ||
       (link.state == State::kReady &&
        (link.channel != channel || link.remoteGroup != id));
   if (another && group->options().oneLife) {
-    refuse(channel, join, MessageType::kRefused, {RefusalReason::kTaken, 0});
+    refuse(*channel, join, {RefusalReason::kTaken, 0});
   } else if (another || link.state == State::kFailed) {
-    refuse(channel, join, MessageType::kLeave);
+    sendLeave(*channel, id, join.target, false);
   } else {
     accept(channel, join, *group);
   }
 }
 
-// Also to a peer that takes us for a member only now: we had asked to be one,
-// and had left before it answered.
+// Also answers a peer's late acceptance, after this process has left.
 void GroupRegistry::sendLeave(
     PeerChannel& channel,
     uint32_t remoteGroup,
     uint32_t rank,
     bool aborted) {
-  MessageHeader leave;
-  leave.type = MessageType::kLeave;
-  leave.group = remoteGroup;
-  leave.source = rank;
-  leave.tag = aborted ? 1 : 0;
-  channel.out().sendControl(leave);
+  channel.out().sendControl(wire::Leave{remoteGroup, rank, aborted});
 }
 
 void GroupRegistry::failLink(
@@ -214,17 +215,17 @@ void GroupRegistry::failLink(
   forgetIfGone(group);
 }
 
-// First the answer, then what waited: the peer takes nothing of a group before
-// it knows that we are in it. Nor does it send anything, so that what is posted
-// here can be prepared before.
+// Sends Joined before waiting operations, since the peer takes no messages of a
+// group before Joined. Nor does the peer send any, so memory posted here is
+// prepared first.
 void GroupRegistry::accept(
     const std::shared_ptr<PeerChannel>& channel,
-    const MessageHeader& join,
+    const wire::Join& join,
     Group& group) {
   auto unprepared =
       group.unprepared(static_cast<int>(join.source), channel->registrar());
   if (!unprepared.operations.empty()) {
-    // One that asks again, which a peer of ours does not, waits once.
+    // A repeated Join, never sent by a correct peer, replaces the earlier Join.
     std::erase_if(waiting_, [&](const Waiting& other) {
       return other.channel == channel && other.join.group == join.group &&
           other.join.source == join.source;
@@ -233,83 +234,93 @@ void GroupRegistry::accept(
     wake_();
     return;
   }
-  MessageHeader answer;
-  answer.type = MessageType::kJoined;
-  answer.group = static_cast<uint32_t>(join.id);
-  answer.source = join.tag;
-  answer.tag = join.source;
-  answer.id = group.id();
-  channel->out().sendControl(answer);
-  group.linkReady(
-      static_cast<int>(join.source), channel, static_cast<uint32_t>(join.id));
+  channel->out().sendControl(
+      wire::Joined{join.joinersGroup, join.target, join.source, group.id()});
+  group.linkReady(static_cast<int>(join.source), channel, join.joinersGroup);
 }
 
 void GroupRegistry::refuse(
-    const std::shared_ptr<PeerChannel>& channel,
-    const MessageHeader& join,
-    MessageType type,
-    AcceptQueue::Refusal why) {
-  MessageHeader answer;
-  answer.type = type;
-  answer.group = static_cast<uint32_t>(join.id);
-  answer.source = join.tag;
-  answer.tag = static_cast<uint32_t>(why.reason);
-  answer.length = why.amount;
-  channel->out().sendControl(answer);
+    PeerChannel& channel,
+    const wire::Join& join,
+    const AcceptQueue::Refusal& why) {
+  channel.out().sendControl(
+      wire::Refused{join.joinersGroup, join.target, why.reason, why.amount});
 }
 
-void GroupRegistry::onAnswer(
+void GroupRegistry::sayStale(PeerChannel& channel, const wire::Join& join) {
+  channel.out().sendControl(wire::Stale{join.joinersGroup, join.target});
+}
+
+std::shared_ptr<Group> GroupRegistry::asked(
+    const PeerChannel& channel,
+    uint32_t group,
+    uint32_t source) const {
+  auto found = find(group);
+  const auto rank = static_cast<int>(source);
+  const bool theirs = found != nullptr && rank >= 0 && rank < found->size() &&
+      found->link(rank).channel.get() == &channel;
+  return theirs ? found : nullptr;
+}
+
+void GroupRegistry::onJoined(
     const std::shared_ptr<PeerChannel>& channel,
-    const MessageHeader& answer) {
-  const auto group = find(answer.group);
-  const auto rank = static_cast<int>(answer.source);
-  if (group == nullptr && answer.type == MessageType::kJoined) {
-    sendLeave(*channel, static_cast<uint32_t>(answer.id), answer.tag, false);
+    const wire::Joined& joined) {
+  if (find(joined.group) == nullptr) {
+    sendLeave(*channel, joined.acceptedGroup, joined.joiner, false);
+  } else if (const auto group = asked(*channel, joined.group, joined.source)) {
+    group->linkReady(
+        static_cast<int>(joined.source), channel, joined.acceptedGroup);
   }
-  if (group == nullptr || rank < 0 || rank >= group->size() ||
-      group->link(rank).channel != channel) {
-    return; // of a group that we have left, or not theirs to say
+}
+
+void GroupRegistry::onStale(
+    const PeerChannel& channel,
+    const wire::Stale& stale) {
+  const auto group = asked(channel, stale.group, stale.source);
+  if (group == nullptr) {
+    return;
   }
+  const auto rank = static_cast<int>(stale.source);
   auto& link = group->link(rank);
-  if (answer.type == MessageType::kJoined) {
-    group->linkReady(rank, channel, static_cast<uint32_t>(answer.id));
-  } else if (answer.type == MessageType::kTruncated) {
-    channel->out().onTruncated(answer);
-    onTruncated(*group, answer);
-  } else if (answer.type == MessageType::kRefused) {
-    failLink(group, rank, refusalOf(answer));
-  } else if (group->options().oneLife) {
+  if (group->options().oneLife) {
     failLink(group, rank, closedByOther(*group));
-  } else if (answer.type == MessageType::kLeave) {
-    link.aborted = answer.tag == 1;
-    failLink(
-        group,
-        rank,
-        Status(
-            ErrorCode::kPeerFailed,
-            "rank " + std::to_string(rank) +
-                (link.aborted ? " has aborted its process group, and left"
-                              : " has left the group (its process group was "
-                                "shut down)")));
   } else if (link.state == State::kJoining) {
-    link.state = State::kResolving; // the wire-up reads its record again
+    link.state = State::kResolving; // the wire-up thread reads the record again
     link.channel = nullptr;
   }
 }
 
-// The send has ended well: an eager message is the route's from the moment it
-// is copied. Nobody may look at its operation any more, so say it in the log.
-void GroupRegistry::onTruncated(Group& group, const MessageHeader& notice) {
-  constexpr uint64_t kMostLines = 1000; // a peer that lies could fill a disk
-  if (++truncated_ > kMostLines) {
+void GroupRegistry::onLeave(
+    const PeerChannel& channel,
+    const wire::Leave& leave) {
+  const auto group = asked(channel, leave.group, leave.source);
+  if (group == nullptr) {
     return;
   }
-  logError(
-      "a send of " + std::to_string(notice.length) + " bytes to " +
-      group.nameOf(static_cast<int>(notice.source)) + " " +
-      tagName(notice.tag) + " met a receive of only " +
-      std::to_string(notice.offset) + " bytes; that receive has failed" +
-      (truncated_ == kMostLines ? " (no more of these are logged)" : ""));
+  const auto rank = static_cast<int>(leave.source);
+  if (group->options().oneLife) {
+    failLink(group, rank, closedByOther(*group));
+    return;
+  }
+  auto& link = group->link(rank);
+  link.aborted = leave.aborted;
+  failLink(
+      group,
+      rank,
+      Status(
+          ErrorCode::kPeerFailed,
+          "rank " + std::to_string(rank) +
+              (link.aborted ? " has aborted its process group, and left"
+                            : " has left the group (its process group was "
+                              "shut down)")));
+}
+
+void GroupRegistry::onRefused(
+    const PeerChannel& channel,
+    const wire::Refused& refused) {
+  if (const auto group = asked(channel, refused.group, refused.source)) {
+    failLink(group, static_cast<int>(refused.source), refusalOf(refused));
+  }
 }
 
 void GroupRegistry::sendNote(const Transfer& transfer) {
@@ -350,7 +361,7 @@ void GroupRegistry::onChannelResumed(PeerChannel& channel) {
 }
 
 void GroupRegistry::onChannelFailed(PeerChannel& channel, const Status& why) {
-  for (const auto& group : all()) { // guests are forgotten meanwhile
+  for (const auto& group : all()) { // a copy: failLink() may forget guests
     for (int rank = 0; rank < group->size(); ++rank) {
       auto& link = group->link(rank);
       if (link.channel.get() != &channel) {

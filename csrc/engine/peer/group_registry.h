@@ -11,18 +11,17 @@
 
 namespace dlslime {
 
-// Which groups this process is in, and the agreement with each peer that both
-// mean the same life of the same group (docs/protocol.md, "Joining"). Under
-// the engine's lock.
+// The groups of this process. Agrees with each peer on the group and the
+// incarnation (docs/protocol.md, "Joining"). Under the engine's lock.
 class GroupRegistry final : public ChannelOwner {
  public:
-  // `wake` the wire-up thread.
+  // `wake` wakes the wire-up thread.
   GroupRegistry(Completions& completions, std::function<void()> wake)
       : completions_(completions), wake_(std::move(wake)) {}
 
   std::shared_ptr<Group> add(uint64_t epoch, GroupOptions options);
-  // Tells the peers that this rank has left, after an abort or in peace; the id
-  // is never used again.
+  // Removes a group and tells the peers that this rank has left, `aborted` or
+  // in peace. The id is not used again before ids wrap around.
   void remove(Group& group, bool aborted = false);
   std::shared_ptr<Group> find(uint32_t id) const;
   size_t size() const {
@@ -32,40 +31,46 @@ class GroupRegistry final : public ChannelOwner {
   const std::map<uint32_t, std::shared_ptr<Group>>& groups() const {
     return groups_;
   }
-  // An endpoint has its peer, in another group than this one: nobody is in this
-  // one, or can join it.
+  // Refuses all present and future members of the group, because the endpoint
+  // has the peer in a second group.
   void setTaken(Group& group);
-  // What groups that it forgets leave behind goes here; set once.
+  // Sets where forgotten groups leave operations that streams may still touch.
+  // Called once.
   void leaveStraysTo(StreamGate& strays) {
     strays_ = &strays;
   }
-  // Forgets a guest that has gone and that nobody will ask for.
+  // Forgets the group of a guest that has left, if the owner of the hub will
+  // not ask for the group.
   void forgetIfGone(const std::shared_ptr<Group>& guest);
 
-  // The channel to the operation's peer, if it has one; or null.
+  // Returns the channel to the operation's peer, or null.
   const PeerChannel* channelTo(const Operation& operation);
-  // Asks the process behind `channel` whether it is rank `rank` of this group
-  // under the id `remoteGroup` that its address record gave.
+  // Asks the process behind `channel` to confirm that it is rank `rank` of the
+  // group. `remoteGroup` is the group's id in the rank's address record.
   void sendJoin(
       Group& group,
       int rank,
       const std::shared_ptr<PeerChannel>& channel,
       uint32_t remoteGroup);
 
-  // Who has asked to join what is not prepared to be joined yet: to be handled
-  // again by onMembership() when it is.
+  // Join of a group with memory not prepared yet. The caller prepares the
+  // memory and calls onJoin() again.
   struct Waiting {
     std::shared_ptr<PeerChannel> channel;
-    MessageHeader join;
+    wire::Join join;
     Unprepared unprepared;
   };
   std::vector<Waiting> takeWaiting() {
     return std::exchange(waiting_, {});
   }
-  // What goes by this channel, and lacks preparing by this registrar.
+  // Returns the operations that go by the channel and are not prepared with
+  // `registrar`.
   Unprepared unprepared(const PeerChannel& channel, MemoryRegistrar* registrar);
 
-  Group* groupOf(const PeerChannel& channel, const MessageHeader& header)
+  void onJoin(
+      const std::shared_ptr<PeerChannel>& channel,
+      const wire::Join& join);
+  Group* groupOf(const PeerChannel& channel, uint32_t group, uint32_t source)
       override;
   void onGroupMessage(
       const std::shared_ptr<PeerChannel>& channel,
@@ -75,17 +80,14 @@ class GroupRegistry final : public ChannelOwner {
   void onChannelResumed(PeerChannel& channel) override;
 
  private:
-  void onJoin(
-      const std::shared_ptr<PeerChannel>& channel,
-      const MessageHeader& join);
   size_t guestsBy(const PeerChannel& channel, const AcceptQueue* hub) const;
   void admit(
       const std::shared_ptr<PeerChannel>& channel,
-      const MessageHeader& join,
+      const wire::Join& join,
       const Group& hub);
   void accept(
       const std::shared_ptr<PeerChannel>& channel,
-      const MessageHeader& join,
+      const wire::Join& join,
       Group& group);
   static void sendLeave(
       PeerChannel& channel,
@@ -93,26 +95,31 @@ class GroupRegistry final : public ChannelOwner {
       uint32_t rank,
       bool aborted);
   static void refuse(
-      const std::shared_ptr<PeerChannel>& channel,
-      const MessageHeader& join,
-      MessageType type,
-      AcceptQueue::Refusal why = {});
+      PeerChannel& channel,
+      const wire::Join& join,
+      const AcceptQueue::Refusal& why);
+  static void sayStale(PeerChannel& channel, const wire::Join& join);
   void
   failLink(const std::shared_ptr<Group>& group, int rank, const Status& why);
-  void onAnswer(
+  // Returns the group that a peer's answer is about; null if this process has
+  // left the group, or if the rank is not linked by the channel.
+  std::shared_ptr<Group>
+  asked(const PeerChannel& channel, uint32_t group, uint32_t source) const;
+  void onJoined(
       const std::shared_ptr<PeerChannel>& channel,
-      const MessageHeader& answer);
-  void onTruncated(Group& group, const MessageHeader& notice);
+      const wire::Joined& joined);
+  void onStale(const PeerChannel& channel, const wire::Stale& stale);
+  void onLeave(const PeerChannel& channel, const wire::Leave& leave);
+  void onRefused(const PeerChannel& channel, const wire::Refused& refused);
 
   Completions& completions_;
   const std::function<void()> wake_;
   StreamGate* strays_ = nullptr;
   std::vector<Waiting> waiting_;
   std::map<uint32_t, std::shared_ptr<Group>> groups_;
-  // The group of the last message: most often the next one's, too.
+  // Group of the last message, and most often of the next message.
   Group* lastGroup_ = nullptr;
   uint32_t nextId_ = 1;
-  uint64_t truncated_ = 0; // sends that were told so after their end
 };
 
 } // namespace dlslime

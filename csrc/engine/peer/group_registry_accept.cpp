@@ -1,4 +1,5 @@
-// The groups of those that join a hub, and endpoints that have their peer.
+// Part of GroupRegistry: groups of guests of a hub, and endpoints that have
+// found their peer.
 #include <algorithm>
 
 #include "engine/peer/group_registry.h"
@@ -8,11 +9,13 @@ namespace dlslime {
 using State = Group::LinkState;
 
 namespace {
-// A process has an endpoint, or some, for each peer that it talks to.
+// Most endpoints of a process at a hub, where a process needs only an endpoint
+// or some for each peer.
 constexpr size_t kMostOfOneProcess = 4096;
 } // namespace
 
-// Those of a hub that are there, by this connection: accepted or not.
+// Returns the number of guests of the hub linked by the channel, accepted or
+// not.
 size_t GroupRegistry::guestsBy(
     const PeerChannel& channel,
     const AcceptQueue* hub) const {
@@ -26,30 +29,26 @@ size_t GroupRegistry::guestsBy(
   return static_cast<size_t>(count);
 }
 
-// A guest whose connection breaks before it knows comes again, as a new one:
-// the group that it had here has failed by then.
+// Makes a group for a new guest. A guest whose connection breaks before Joined
+// arrives joins again as a new guest; the first group has failed by then.
 void GroupRegistry::admit(
     const std::shared_ptr<PeerChannel>& channel,
-    const MessageHeader& join,
+    const wire::Join& join,
     const Group& hub) {
   const auto& acceptQueue = hub.options().acceptQueue;
   if (join.source == static_cast<uint32_t>(hub.rank())) {
-    refuse(channel, join, MessageType::kStale);
+    sayStale(*channel, join);
     return;
   }
   if (const auto why = acceptQueue->refusal(*channel)) {
-    refuse(channel, join, MessageType::kRefused, *why);
+    refuse(*channel, join, *why);
     return;
   }
   const auto there = groups_.size() < kMostOfOneProcess
       ? 0
       : guestsBy(*channel, acceptQueue.get());
   if (there >= kMostOfOneProcess) {
-    refuse(
-        channel,
-        join,
-        MessageType::kRefused,
-        {RefusalReason::kTooManyOfOne, there});
+    refuse(*channel, join, {wire::RefusalReason::kTooManyOfOne, there});
     return;
   }
   auto options = hub.options();
@@ -66,16 +65,15 @@ void GroupRegistry::setTaken(Group& group) {
     if (link.state != State::kReady) {
       continue;
     }
-    MessageHeader join; // as it was
-    join.id = link.remoteGroup;
-    join.tag = static_cast<uint32_t>(group.rank());
-    refuse(
-        link.channel, join, MessageType::kRefused, {RefusalReason::kTaken, 0});
+    wire::Join join; // the Join, as far as refuse() reads it
+    join.joinersGroup = link.remoteGroup;
+    join.target = static_cast<uint32_t>(group.rank());
+    refuse(*link.channel, join, {wire::RefusalReason::kTaken, 0});
     group.failLink(rank, {ErrorCode::kCancelled, "it is not the peer"});
   }
 }
 
-// What it has left behind, and nobody will read, counts for its sender again.
+// Closing the group returns credit for unread messages to the sender.
 void GroupRegistry::forgetIfGone(const std::shared_ptr<Group>& guest) {
   const auto& hub = guest->options().hub;
   if (hub == nullptr || guest->link(1).state != State::kFailed ||

@@ -10,15 +10,14 @@
 namespace dlslime {
 
 namespace {
-// A device that is well ends what was started on it within microseconds; what
-// goes by the kernel's network takes its time.
+// A healthy device ends its work in microseconds; kernel networks take longer.
 constexpr milliseconds kDrainTime{1000};
 constexpr milliseconds kSlowDrainTime{10000};
-// More than a ring holds of the smallest messages, in looks at it.
+// Most looks for the peer's last messages: more than messages fit into a ring.
 constexpr int kMostLastLooks = 16 * 1024;
 
-// Tells a part of a failure, which may be told again: what there is no memory
-// for at first would wait for ever.
+// Calls `tell`, which may be repeated, up to three times for want of memory: an
+// operation not told of a failure would wait for ever.
 template <typename Tell>
 void insist(const Tell& tell) {
   constexpr int kTries = 3;
@@ -36,17 +35,22 @@ void insist(const Tell& tell) {
 
 class Batch {
  public:
-  explicit Batch(Connection& connection) : connection_(connection) {
-    connection_.beginBatch();
+  explicit Batch(const Connection& connection)
+      : batching_(connection.batching()) {
+    if (batching_ != nullptr) {
+      batching_->beginBatch();
+    }
   }
   ~Batch() {
-    connection_.endBatch();
+    if (batching_ != nullptr) {
+      batching_->endBatch();
+    }
   }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
  private:
-  Connection& connection_;
+  BatchAbility* const batching_;
 };
 } // namespace
 
@@ -63,9 +67,10 @@ void PeerChannel::use(
     mostMerit_.clear();
   }
   auto& lanes = mostLanes_[route_];
-  lanes = std::max(lanes, connection_->lanes());
+  const auto info = connection_->info();
+  lanes = std::max(lanes, info.lanes);
   auto& merit = mostMerit_[route_];
-  merit = std::max(merit, connection_->merit());
+  merit = std::max(merit, info.merit);
   state_ = State::kOpen;
 }
 
@@ -110,7 +115,7 @@ void PeerChannel::resumed(
   }
   sayReplaced(
       "connected to pid " + std::to_string(peer_.pid) + " on " + peer_.host +
-      " again, by " + route_ + " " + connection_->describe() +
+      " again, by " + route_ + " " + connection_->info().devices +
       ": what was lost is sent again" + reasons);
   owner_.onChannelResumed(*this);
 }
@@ -119,22 +124,23 @@ bool PeerChannel::couldBeBetter() const {
   if (state_ != State::kOpen) {
     return false;
   }
-  return connection_->lanes() < mostLanes_.at(route_) ||
-      connection_->merit() < mostMerit_.at(route_) ||
+  const auto info = connection_->info();
+  return info.lanes < mostLanes_.at(route_) ||
+      info.merit < mostMerit_.at(route_) ||
       std::any_of(rejected_.begin(), rejected_.end(), [](const auto& entry) {
            return entry.tried;
          });
 }
 
 bool PeerChannel::sever(const Status& why) {
-  return replace(why, Connection::Replaceable::kBroken);
+  return replace(why, ReplaceAbility::When::kBroken);
 }
 
 bool PeerChannel::handOver(const Status& why) {
-  return replace(why, Connection::Replaceable::kWhole);
+  return replace(why, ReplaceAbility::When::kWhole);
 }
 
-bool PeerChannel::replace(const Status& why, Connection::Replaceable least) {
+bool PeerChannel::replace(const Status& why, ReplaceAbility::When least) {
   if (state_ != State::kOpen || connection_->replaceable() < least ||
       !peerClosed_.ok()) {
     return false;
@@ -143,24 +149,24 @@ bool PeerChannel::replace(const Status& why, Connection::Replaceable least) {
   sayReplaced(
       "the connection to pid " + std::to_string(peer_.pid) + " on " +
       peer_.host + " by " + route_ +
-      (least == Connection::Replaceable::kBroken ? " is lost ("
-                                                 : " is given up (") +
+      (least == ReplaceAbility::When::kBroken ? " is lost ("
+                                              : " is given up (") +
       why.message() + "): another will take its place");
   state_ = State::kSevered;
   failure_ = why;
-  leftWhole_ = least == Connection::Replaceable::kWhole;
+  leftWhole_ = least == ReplaceAbility::When::kWhole;
   quiet_ = false;
   const bool device =
-      connection_->replaceable() == Connection::Replaceable::kBroken;
+      connection_->replaceable() == ReplaceAbility::When::kBroken;
   detachAt_ = deadlineAfter(device ? kDrainTime : kSlowDrainTime);
   out_->sever();
   in_->sever();
   initiator_->sever();
-  connection_->sever();
+  connection_->replacing()->sever();
   return true;
 }
 
-// A peer may ask for another connection as often as it likes.
+// Logs ever fewer warnings, since a peer may ask for connections without end.
 void PeerChannel::sayReplaced(const std::string& what) const {
   if (!std::has_single_bit(replacements_)) {
     logInfo(what);
@@ -172,18 +178,18 @@ void PeerChannel::sayReplaced(const std::string& what) const {
               "th time; told of the 1st, 2nd, 4th, 8th, ...)");
 }
 
-// Everything that came by the old connection has been handled.
+// Gives up the old connection once drained, or after the drain time.
 void PeerChannel::detachIfDrained() {
   const bool over = connection_->drained() || Clock::now() >= detachAt_;
   if (!over || copies_ > 0) {
     return;
   }
   if (!peerClosed_.ok()) {
-    fail(peerClosed_); // it has said all that it had to say
+    fail(peerClosed_); // all messages of the peer are handled
     return;
   }
-  copyName_ = copyName();
-  out_->keepUnconfirmed(connection_->unconfirmed());
+  copyName_ = info().copyName;
+  out_->keepUnconfirmed(connection_->replacing()->unconfirmed());
   in_->detach();
   initiator_->detach();
   target_->detach();
@@ -192,7 +198,7 @@ void PeerChannel::detachIfDrained() {
 
 void PeerChannel::quieted() {
   quiet_ = true;
-  in_->quieted();
+  in_->rendezvous().quieted();
   initiator_->quieted();
   if (state_ == State::kFailed) {
     if (!connection_) {
@@ -210,12 +216,7 @@ bool PeerChannel::idle() const {
   return copies_ == 0 && (ended || Clock::now() >= giveUpAt_);
 }
 
-std::string PeerChannel::copyName() const {
-  return connection_ ? std::string(connection_->copyName()) : copyName_;
-}
-
-// What a peer sends may want more memory than there is: that ends the pair,
-// and not the process.
+// Fails the pair, and not the process, when a peer's messages exhaust memory.
 bool PeerChannel::poll(int most) {
   try {
     return pollOnce(most);
@@ -244,9 +245,8 @@ Status PeerChannel::lost(const Status& broken) const {
   });
 }
 
-// Nothing goes before what is queued. The others may each take all that the
-// connection sends at a time: behind the first that has sent, the next one is
-// first at the next time.
+// Sends queued messages first. The three parts take turns to be next, because
+// each may use up all room of the connection.
 bool PeerChannel::flush() {
   constexpr int kHalves = 3;
   const bool queued = out_->flushQueued();
@@ -281,9 +281,9 @@ bool PeerChannel::pollOnce(int most) {
       any |= flush();
     }
   }
-  // A device is over with it in microseconds, and may not tell when.
+  // A device ends in microseconds, perhaps without telling: keep polling.
   const bool device =
-      connection_->replaceable() == Connection::Replaceable::kBroken;
+      connection_->replaceable() == ReplaceAbility::When::kBroken;
   if (state_ == State::kSevered) {
     detachIfDrained();
     return any || !connection_ || device;
@@ -292,7 +292,7 @@ bool PeerChannel::pollOnce(int most) {
     return any;
   }
   if (state_ == State::kFailed) {
-    return device; // what a broken one tells again is no news
+    return device; // a broken connection tells the same again
   }
   if (!sever(broken)) {
     fail(peerClosed_.ok() ? lost(broken) : peerClosed_);
@@ -301,9 +301,10 @@ bool PeerChannel::pollOnce(int most) {
 }
 
 bool PeerChannel::claimCopy(CopyJob& job) {
-  job = {}; // nothing of the last one
+  job = {}; // clears the last copy
   if (!connection_ || state_ == State::kSevered ||
-      !connection_->claimCopy(job)) {
+      connection_->copying() == nullptr ||
+      !connection_->copying()->claimCopy(job)) {
     return false;
   }
   ++copies_;
@@ -322,7 +323,7 @@ bool PeerChannel::copyOverdue() const {
 
 void PeerChannel::finishCopy(const CopyJob& job) {
   try {
-    connection_->finishCopy(job);
+    connection_->copying()->finishCopy(job);
   } catch (const std::bad_alloc&) {
     failForWantOfMemory();
   }
@@ -337,10 +338,10 @@ void PeerChannel::fail(const Status& why) {
   }
   state_ = State::kFailed;
   failure_ = why;
-  quiet_ |= connection_ != nullptr; // it will report what has ended,
+  quiet_ |= connection_ != nullptr; // the connection reports what has ended
   if (connection_ &&
-      connection_->replaceable() == Connection::Replaceable::kBroken) {
-    giveUpAt_ = deadlineAfter(kDrainTime); // or its end makes it end
+      connection_->replaceable() == ReplaceAbility::When::kBroken) {
+    giveUpAt_ = deadlineAfter(kDrainTime); // else closing ends the rest
   }
   if (out_) {
     insist([&] { out_->fail(why); });
@@ -356,8 +357,8 @@ void PeerChannel::fail(const Status& why) {
 }
 
 void PeerChannel::peerClosed(const Status& why) {
-  // What it sent before it went still counts; one that is there all the same,
-  // and goes on sending, would keep us here.
+  // Handles what the peer sent before the end, up to a limit: a peer that is
+  // still alive may go on sending.
   int looks = 0;
   while (state_ == State::kOpen && looks < kMostLastLooks && poll()) {
     ++looks;
@@ -381,10 +382,9 @@ void PeerChannel::peerClosed(const Status& why) {
 }
 
 std::unique_ptr<Connection> PeerChannel::takeConnection() {
-  copyName_ = copyName();
-  // The two halves stay: groups may still hold what came through them. Both
-  // have failed, and do not touch the connection any more. Transfers of several
-  // parts do when one part ends, so they are told.
+  copyName_ = info().copyName;
+  // Outbound and Inbound stay, because groups may hold arrivals from them; only
+  // the initiator may still use the connection, when a part of a transfer ends.
   if (initiator_) {
     initiator_->detach();
   }

@@ -13,43 +13,43 @@
 #include "engine/two_sided/inbound.h"
 #include "engine/two_sided/outbound.h"
 #include "engine/two_sided/sequencer.h"
+#include "engine/wire/group_messages.h"
 #include "interface/transport.h"
 
 namespace dlslime {
 
 class PeerChannel;
 
-// What a channel asks of, and tells, the process it belongs to. Under the
+// What a channel needs of the rest of the process, and tells it. Under the
 // engine's lock.
 class ChannelOwner {
  public:
   virtual ~ChannelOwner() = default;
-  // The group that `header` addresses, if this channel's process has joined
-  // it as rank header.source; null if it is unknown, closed, or not theirs.
-  virtual ReceivingGroup* groupOf(
-      const PeerChannel& channel,
-      const MessageHeader& header) = 0;
-  // kJoin, kJoined, kStale, kLeave, kRefused, kTruncated.
+  // Returns the group with the id `group`; null if the group is unknown or
+  // closed, or if the channel's peer has not joined as rank `source`.
+  virtual ReceivingGroup*
+  groupOf(const PeerChannel& channel, uint32_t group, uint32_t source) = 0;
+  // Handles a message of engine/wire/group_messages.h.
   virtual void onGroupMessage(
       const std::shared_ptr<PeerChannel>& channel,
       const MessageHeader& header) = 0;
-  // The bytes of the transfer are there, and its note is to follow.
+  // Posts the note of a transfer whose bytes are all in place.
   virtual void sendNote(const Transfer& transfer) = 0;
   virtual void onChannelFailed(PeerChannel& channel, const Status& why) = 0;
-  // Another connection has taken the place of one that broke.
+  // Called when a new connection has replaced the severed connection.
   virtual void onChannelResumed(PeerChannel& channel) = 0;
 };
 
-// Why a route that stands before the chosen one was not taken.
+// Route that comes before the chosen route, and why the route was not taken.
 struct RejectedRoute {
   std::string route, reason;
-  bool tried = false; // here: it might work another time
+  bool tried = false; // by this process; might work at a later time
 };
 
-// All that goes on between this process and one other by one route policy:
-// every group of the two shares it. It outlives its connection: one that breaks
-// is replaced, where its route can tell what was lost (docs/protocol.md,
-// "Replacing a connection"). Under the engine's lock.
+// All traffic between this process and a peer by one route policy, shared by
+// all groups. Outlives connections: a broken connection is replaced if the
+// route can tell what was lost (docs/protocol.md, "Replacing a connection").
+// Under the engine's lock.
 class PeerChannel final : public ConnectionEvents,
                           public std::enable_shared_from_this<PeerChannel> {
  public:
@@ -68,87 +68,94 @@ class PeerChannel final : public ConnectionEvents,
         peer_(std::move(peer)),
         gpus_(peer_, [this](uint64_t id) { askForShare(id); }) {}
 
-  // `began`: this end has asked for the connection. It alone goes by what is
-  // best for itself: what is good for one may not be for the other.
+  // `began`: this end has asked for the connection. A connection begun by the
+  // peer resets mostMerit_, because the best devices for the peer may not be
+  // the best for this end.
   void connected(
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected,
       bool began = true);
-  // Of connections to come, too. See Connection::useSocket().
+  // Sets the control socket for this and all later connections. See
+  // Connection::useSocket().
   void useSocket(int fd) {
     socket_ = fd;
     if (connection_) {
       connection_->useSocket(fd);
     }
   }
-  // The `generation`-th connection takes the place of a severed one: the peer
-  // has seen every message up to number `peerLast`.
+  // Replaces the severed connection by the pair's connection number
+  // `generation`. The peer has seen every message up to number `peerLast`.
   void resumed(
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected,
       uint32_t generation,
       uint64_t peerLast,
       bool began);
-  // Gives the broken connection up because of `why`: what goes on waits for
-  // another one. False: this route's can't be replaced.
+  // Gives the broken connection up because of `why`; operations wait for the
+  // replacement. False: the connection can't be replaced.
   bool sever(const Status& why);
-  // The same with a connection that works, for a better one.
+  // Gives a working connection up, for a better connection; else as sever().
   bool handOver(const Status& why);
-  // The connection of the severed channel, once it is not needed any more.
+  // True once the severed connection is not needed any more, and can be taken.
   bool hasSevered() const {
     return severed_ != nullptr;
   }
   std::unique_ptr<Connection> takeSevered() {
     return std::move(severed_);
   }
-  // It has been destroyed.
+  // Called when a connection taken out of the channel has been destroyed, so
+  // that no memory is touched any more.
   void quieted();
-  // What resumed() takes, for the peer.
+  // Returns the `peerLast` that resumed() at the peer takes.
   uint64_t lastSeen() const {
     return sequencer_.last();
   }
-  // Which connection of the pair this is, counted from 1.
+  // Number of the present connection in the life of the pair, counted from 1.
   uint32_t generation() const {
     return generation_;
   }
-  // Ends everything with `why`. Receives whose memory may still be written
-  // end when it is quiet: keep polling until idle(). Idempotent.
+  // Ends all operations with `why`. Receives whose memory may still be written
+  // end later: poll until idle(). Idempotent.
   void fail(const Status& why);
-  // After an exception that may have left things half done.
+  // Fails the channel after a std::bad_alloc that may have left things half
+  // done.
   void failForWantOfMemory();
-  // The peer's process has closed its end: what it sent before still counts.
+  // Handles the end of the peer's control socket. Messages sent by the peer
+  // before the end still count.
   void peerClosed(const Status& why);
 
   bool poll(int most = kMessagesPerPoll);
   bool endsSoon() const {
-    return connection_ && connection_->endsSoon();
+    return connection_ && connection_->copying() != nullptr &&
+        connection_->copying()->endsSoon();
   }
   bool allSent() {
     return !connection_ || (out_->handedOver() && connection_->allSent());
   }
-  // The peer has been given this one, and has not given it back.
+  // True if the region is lent to the peer.
   bool lends(const Region& region) const {
     return alive() && target_ && target_->lent(region.handle().id) != nullptr;
   }
   bool claimCopy(CopyJob& job);
   void finishCopy(const CopyJob& job);
-  // Some are being made, and touch memory.
+  // True while claimed copies are being made, and touch memory.
   bool copying() const {
     return copies_ > 0;
   }
-  // One of them is made by the Copier, from now on or no longer.
+  // noteGiven() and noteBack() count the claimed copies in the hands of the
+  // Copier.
   void noteGiven();
   void noteBack() {
     --given_;
   }
-  // One of those has been under way for so long that no other thread should be
-  // lent to this peer.
+  // True if the Copier has been busy with the channel for so long that no more
+  // threads should be lent to the peer.
   bool copyOverdue() const;
-  // One of its halves has this operation.
+  // True if a part of the channel has the operation.
   bool serves(const Operation& operation) const {
-    const void* const half = operation.holder;
-    return half != nullptr && out_ &&
-        (half == &*out_ || half == &*in_ || half == &*initiator_);
+    const auto* const holder = operation.holder;
+    return holder != nullptr && out_ &&
+        (holder == &*out_ || in_->has(holder) || holder == &*initiator_);
   }
 
   State state() const {
@@ -157,20 +164,20 @@ class PeerChannel final : public ConnectionEvents,
   bool open() const {
     return state_ == State::kOpen;
   }
-  // It has a connection, or will have one again.
+  // True if a connection exists or is being replaced.
   bool alive() const {
     return state_ == State::kOpen || state_ == State::kSevered;
   }
-  // Severed, and nothing of the old connection is left.
+  // True if the channel is severed and nothing of the old connection is left.
   bool awaitsConnection() const {
     return state_ == State::kSevered && quiet_;
   }
   bool toItself() const {
     return toItself_;
   }
-  // Failed, and nothing touches memory any more; or only a device does, which
-  // does not tell of it: then the end of the connection, and quieted() after
-  // it, end the rest.
+  // True if the channel has failed and nothing touches memory any more, or only
+  // a device that does not report the end: then destroying the connection, and
+  // quieted() after it, end the rest.
   bool idle() const;
   const Status& failure() const {
     return failure_;
@@ -181,19 +188,16 @@ class PeerChannel final : public ConnectionEvents,
   const std::vector<RejectedRoute>& rejected() const {
     return rejected_;
   }
-  // How it is, or was, reached; empty before connected().
+  // Name of the present or last route; empty before connected().
   const std::string& route() const {
     return route_;
   }
   MemoryRegistrar* registrar() const {
     return connection_ ? connection_->registrar() : nullptr;
   }
-  // Connection::peerPid().
-  uint32_t peerPid() const {
-    return connection_ ? connection_->peerPid() : 0;
-  }
-  MemoryUse memoryUse() const {
-    return connection_ ? connection_->memoryUse() : MemoryUse{};
+  // Of the connection; without one only the name of the copies is left.
+  ConnectionInfo info() const {
+    return connection_ ? connection_->info() : ConnectionInfo(copyName_);
   }
   void trim() {
     if (connection_) {
@@ -201,28 +205,22 @@ class PeerChannel final : public ConnectionEvents,
     }
     gpus_.trim();
   }
-  // Adds the ids of those allocations of our GPUs that the peer may get at any
+  // Adds the ids of the allocations of our GPUs that the peer may access at any
   // time.
   void addSharedInUse(std::set<uint64_t>& ids);
-  std::string copyName() const;
-  std::string devices() const {
-    return connection_ ? connection_->describe() : "";
-  }
-  size_t merit() const {
-    return connection_ ? connection_->merit() : 0;
-  }
-  // It was given up while it worked: nobody has to be told of a loss.
+  // True if the severed connection was given up while working, so that no loss
+  // has to be told.
   bool leftWhole() const {
     return leftWhole_;
   }
-  // It is open, and handOver() is possible.
+  // True if the channel is open and handOver() is possible.
   bool replaceable() const {
     return state_ == State::kOpen &&
-        connection_->replaceable() != Connection::Replaceable::kNever;
+        connection_->replaceable() != ReplaceAbility::When::kNever;
   }
-  // It was better once, or a better route was tried in vain.
+  // True if a connection was better once, or a better route was tried in vain.
   bool couldBeBetter() const;
-  // Only after connected().
+  // The four accessors below may be called only after connected().
   Outbound& out() {
     return *out_;
   }
@@ -235,9 +233,11 @@ class PeerChannel final : public ConnectionEvents,
   RmaTarget& target() {
     return *target_;
   }
-  // Memory was enrolled with the registrar of this channel, or can't be.
+  // Goes on after the channel's registrar has registered a region, or has
+  // failed to.
   void onRegistered(const RegionPtr& region, const Status& status);
-  // For close() outside of the lock, when nothing polls any more.
+  // Takes out the connection of a failed channel that is polled no more, for
+  // close() outside of the lock.
   std::unique_ptr<Connection> takeConnection();
 
   void onMessage(const MessageHeader& header, ByteSpan payload) override;
@@ -245,7 +245,7 @@ class PeerChannel final : public ConnectionEvents,
   void onPlaced(const MessageHeader& header, Fault fault) override;
   void onPulled(uint64_t pullId, const Status& status) override;
   void onPartlyPulled(uint64_t pullId, size_t arrived) override {
-    in_->onPartlyPulled(pullId, arrived);
+    in_->rendezvous().onPartlyPulled(pullId, arrived);
   }
   void onPushed(uint64_t pushId, const Status& status) override;
   void onLanded(uint64_t offerId, uint16_t sequenceBits, size_t length)
@@ -255,7 +255,7 @@ class PeerChannel final : public ConnectionEvents,
 
  private:
   Status lost(const Status& broken) const;
-  bool replace(const Status& why, Connection::Replaceable least);
+  bool replace(const Status& why, ReplaceAbility::When least);
   void sayReplaced(const std::string& what) const;
   void use(
       std::unique_ptr<Connection> connection,
@@ -268,15 +268,23 @@ class PeerChannel final : public ConnectionEvents,
   void limitAnswers();
   void askForShare(uint64_t id);
   void inOrder(const MessageHeader& header, ByteSpan payload);
-  // Those that came before their turn, a few at a time: a peer may have sent
-  // many thousands. True: there may be more.
+  // Handles some of the messages kept until their turn: a peer may have sent
+  // many thousands. True: more may be left.
   bool handleKept();
   void dispatch(const MessageHeader& header, ByteSpan payload);
   void handle(const MessageHeader& header, ByteSpan payload);
-  void toGroup(const MessageHeader& header, ByteSpan payload);
   void toOutbound(const MessageHeader& header);
-  void toTransfers(const MessageHeader& header, ByteSpan payload);
-  void toLender(bool known, const MessageHeader& header, ByteSpan payload);
+  void toInbound(const MessageHeader& header, ByteSpan payload);
+  void toInitiator(const MessageHeader& header, ByteSpan payload);
+  void toTarget(const MessageHeader& header, ByteSpan payload);
+  void toGpus(const MessageHeader& header, ByteSpan payload);
+  void onEager(const MessageHeader& header, ByteSpan payload);
+  void onRts(const wire::Rts& rts);
+  void onPushedMessage(const MessageHeader& header);
+  template <typename Message>
+  ReceivingGroup* groupOf(const Message& message) {
+    return owner_.groupOf(*this, message.group, message.source);
+  }
 
   ChannelOwner& owner_;
   Completions& completions_;
@@ -285,27 +293,27 @@ class PeerChannel final : public ConnectionEvents,
   const PeerIdentity peer_;
   State state_ = State::kConnecting;
   bool toItself_ = false;
-  Status failure_; // or why it is severed
-  TimePoint detachAt_{}; // severed: whatever the connection says
-  TimePoint giveUpAt_ = never(); // failed: the same
+  Status failure_; // or why the channel is severed
+  TimePoint detachAt_{}; // severed: end of waiting for drained()
+  TimePoint giveUpAt_ = never(); // failed: when idle() waits no longer
   uint32_t generation_ = 1;
-  uint32_t replacements_ = 0; // that have begun
-  bool quiet_ = true; // no memory is touched for a severed connection
+  uint32_t replacements_ = 0; // begun so far
+  bool quiet_ = true; // false: a severed connection may touch memory
   std::unique_ptr<Connection> severed_;
   Status peerClosed_; // set by peerClosed() until the route is drained
   std::vector<RejectedRoute> rejected_;
   std::unique_ptr<Connection> connection_;
   int socket_ = -1;
-  int firstToFlush_ = 0; // of the halves that send
+  int firstToFlush_ = 0; // the part that comes first in the next flush()
   std::string route_;
-  // By route: of all connections so far, and of those since the last one that
-  // the other end began.
+  // By route: the most lanes of all connections so far, and the highest merit
+  // since the last connection begun by the peer.
   std::map<std::string, size_t> mostLanes_, mostMerit_;
   bool leftWhole_ = false;
-  std::string copyName_; // once the connection is gone
+  std::string_view copyName_; // of the last connection, once gone
   int copies_ = 0; // claimed and not finished: they use the connection
-  int given_ = 0; // of them to the Copier,
-  TimePoint givenAt_{}; // the last one when there were none
+  int given_ = 0; // claimed copies in the hands of the Copier
+  TimePoint givenAt_{}; // when given_ was last raised from 0
   PeerGpus gpus_;
   std::optional<Outbound> out_;
   std::optional<Inbound> in_;

@@ -1,20 +1,20 @@
 #include "engine/peer/peer_channel.h"
 
-// What comes from the peer, and who gets it.
+// Part of PeerChannel: what the peer sends, and which part gets it.
 
 namespace dlslime {
 
 namespace {
-// Messages that overtook others wait here; a peer that leaves a gap for ever
-// must not make us keep more.
+// Limits on messages kept behind a missing message, since a peer may leave a
+// gap for ever.
 constexpr size_t kMostKept = 65536;
 constexpr size_t kMostKeptBytes = size_t{64} << 20;
-// Answers that wait for the peer to read. About 130 bytes each.
+// Limit on answers waiting for the peer to read, of about 130 bytes each.
 constexpr size_t kMostAnswers = 262144;
 } // namespace
 
 void PeerChannel::onPulled(uint64_t pullId, const Status& status) {
-  in_->onPulled(pullId, status);
+  in_->rendezvous().onPulled(pullId, status);
 }
 
 void PeerChannel::onPushed(uint64_t pushId, const Status& status) {
@@ -25,11 +25,11 @@ void PeerChannel::onLanded(
     uint64_t offerId,
     uint16_t sequenceBits,
     size_t length) {
-  if (auto header = in_->headerOfPush(offerId)) {
-    header->sequence = sequencer_.nearest(sequenceBits);
-    header->length = length;
-    inOrder(*header, {});
-  } // else the offer has ended with its channel, or this is a repetition
+  if (const auto pushed = in_->advertised().pushedInto(offerId, length)) {
+    auto header = wire::encode(*pushed);
+    header.sequence = sequencer_.nearest(sequenceBits);
+    inOrder(header, {});
+  } // else the offer has ended with the channel, or the event is repeated
 }
 
 void PeerChannel::onTransferred(uint64_t id, const Status& status) {
@@ -40,7 +40,7 @@ void PeerChannel::onRegistered(const RegionPtr& region, const Status& status) {
   try {
     initiator_->onRegistered(*region, status);
     target_->onRegistered(region, status);
-  } catch (const std::bad_alloc&) { // some may be half done
+  } catch (const std::bad_alloc&) { // work may be half done
     failForWantOfMemory();
   }
 }
@@ -64,16 +64,17 @@ Placement PeerChannel::placementOf(
   if (!alive() || !sequencer_.isNext(header)) {
     return {};
   }
-  switch (header.type) {
-    case MessageType::kGetData:
-      return initiator_->placementOf(header);
-    case MessageType::kPut:
-      return owner_.groupOf(*this, header) != nullptr
-          ? target_->placementOf(header, begin)
-          : Placement{};
-    default:
-      return {};
+  if (header.type == MessageType::kGetData) {
+    const auto data = wire::decode<wire::GetData>(header);
+    return initiator_->placementOf(data, header.payloadSize);
   }
+  if (header.type != MessageType::kPut) {
+    return {};
+  }
+  const auto put = wire::decode<wire::Put>(header);
+  return groupOf(put) != nullptr
+      ? target_->placementOf(put, begin, header.payloadSize)
+      : Placement{};
 }
 
 void PeerChannel::onPlaced(const MessageHeader& header, Fault fault) {
@@ -81,11 +82,11 @@ void PeerChannel::onPlaced(const MessageHeader& header, Fault fault) {
     return;
   }
   if (header.type == MessageType::kGetData) {
-    initiator_->onPlacedChunk(header, fault);
-  } else if (owner_.groupOf(*this, header) != nullptr) {
-    target_->onPlacedPut(header, fault);
+    const auto data = wire::decode<wire::GetData>(header);
+    initiator_->onPlacedData(data, header.payloadSize, fault);
   } else {
-    target_->refuse(header);
+    const auto put = wire::decode<wire::Put>(header);
+    target_->onPlacedPut(groupOf(put) != nullptr, put, fault);
   }
   limitAnswers();
   handleKept();
@@ -99,10 +100,7 @@ void PeerChannel::refuse(const MessageHeader& header) {
 }
 
 void PeerChannel::askForShare(uint64_t id) {
-  MessageHeader ask;
-  ask.type = MessageType::kReshare;
-  ask.id = id;
-  out_->sendControl(ask);
+  out_->sendControl(wire::Reshare{id});
 }
 
 void PeerChannel::addSharedInUse(std::set<uint64_t>& ids) {
@@ -168,120 +166,150 @@ void PeerChannel::handle(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kStale:
     case MessageType::kLeave:
     case MessageType::kRefused:
-    case MessageType::kTruncated:
-      owner_.onGroupMessage(shared_from_this(), header);
-      return;
+      return owner_.onGroupMessage(shared_from_this(), header);
     case MessageType::kEager:
     case MessageType::kRts:
-      if (const auto status = in_->admit(header, payload.size());
-          !status.ok()) {
-        fail(status);
-        return;
-      }
-      toGroup(header, payload);
-      return;
     case MessageType::kRevoke:
     case MessageType::kMoved:
     case MessageType::kPushed:
-    case MessageType::kResolve:
-    case MessageType::kGetRequest:
-    case MessageType::kPut:
-      toGroup(header, payload);
-      return;
+    case MessageType::kData:
+    case MessageType::kRetracted:
+      return toInbound(header, payload);
+    case MessageType::kStreamRequest:
+    case MessageType::kFinish:
+    case MessageType::kCredit:
+    case MessageType::kTruncated:
+    case MessageType::kRtr:
+    case MessageType::kRetract:
+      return toOutbound(header);
     case MessageType::kResolved:
     case MessageType::kRevokeKey:
     case MessageType::kGetData:
     case MessageType::kPutAck:
-      toTransfers(header, payload);
-      return;
+      return toInitiator(header, payload);
+    case MessageType::kResolve:
+    case MessageType::kGetRequest:
+    case MessageType::kPut:
     case MessageType::kKeyRevoked:
-      target_->onForgotten(header);
-      return;
+      return toTarget(header, payload);
     case MessageType::kShare:
     case MessageType::kUnshare:
-      gpus_.onShare(header, payload);
-      return;
-    case MessageType::kData:
-      in_->onData(header, payload);
-      return;
     case MessageType::kReshare:
-    case MessageType::kStreamRequest:
-    case MessageType::kFinish:
-    case MessageType::kCredit:
-    case MessageType::kRtr:
-    case MessageType::kRetract:
-      toOutbound(header);
-      return;
-    case MessageType::kRetracted:
-      in_->onRetracted(header);
-      return;
+      return toGpus(header, payload);
     case MessageType::kNop:
       return;
   }
   refuse(header);
 }
 
-void PeerChannel::toOutbound(const MessageHeader& header) {
-  if (header.type == MessageType::kReshare) {
-    out_->onReshare(header);
-  } else if (header.type == MessageType::kStreamRequest) {
-    out_->onRequest(header);
-  } else if (header.type == MessageType::kFinish) {
-    out_->onFinish(header);
-  } else if (header.type == MessageType::kCredit) {
-    out_->onCredit(header);
-  } else if (header.type == MessageType::kRtr) {
-    out_->onReady(header);
-  } else {
-    out_->onRetract(header);
+void PeerChannel::toInbound(const MessageHeader& header, ByteSpan payload) {
+  switch (header.type) {
+    case MessageType::kEager:
+      return onEager(header, payload);
+    case MessageType::kRts:
+      return onRts(wire::decode<wire::Rts>(header));
+    case MessageType::kRevoke: {
+      const auto revoke = wire::decode<wire::Revoke>(header);
+      return in_->onRevoke(groupOf(revoke), revoke);
+    }
+    case MessageType::kMoved: {
+      const auto moved = wire::decode<wire::Moved>(header);
+      return in_->onMoved(groupOf(moved), moved);
+    }
+    case MessageType::kData:
+      return in_->rendezvous().onData(
+          wire::decode<wire::Data>(header), payload);
+    case MessageType::kRetracted:
+      return in_->advertised().onRetracted(
+          wire::decode<wire::Retracted>(header));
+    default:
+      return onPushedMessage(header);
   }
 }
 
-void PeerChannel::toTransfers(const MessageHeader& header, ByteSpan payload) {
-  if (header.type == MessageType::kResolved) {
-    initiator_->onResolved(header);
-  } else if (header.type == MessageType::kRevokeKey) {
-    initiator_->onForget(header);
-  } else if (header.type == MessageType::kGetData) {
-    initiator_->onChunk(header, payload);
-  } else {
-    initiator_->onSettled(header);
+void PeerChannel::onEager(const MessageHeader& header, ByteSpan payload) {
+  const auto eager = wire::decode<wire::Eager>(header);
+  const auto status =
+      in_->onEager(groupOf(eager), eager, header.sequence, payload);
+  if (!status.ok()) {
+    fail(status);
   }
 }
 
-void PeerChannel::toGroup(const MessageHeader& header, ByteSpan payload) {
-  ReceivingGroup* const group = owner_.groupOf(*this, header);
-  if (header.type == MessageType::kResolve ||
-      header.type == MessageType::kGetRequest ||
-      header.type == MessageType::kPut) {
-    toLender(group != nullptr, header, payload);
-  } else if (group == nullptr) {
-    in_->refuse(header);
-  } else if (header.type == MessageType::kEager) {
-    in_->onEager(*group, header, payload);
-  } else if (header.type == MessageType::kRts) {
-    in_->onAnnounce(*group, header);
-  } else if (header.type == MessageType::kRevoke) {
-    in_->onRevoke(*group, header);
-  } else if (header.type == MessageType::kMoved) {
-    in_->onMoved(*group, header);
-  } else if (!in_->onPush(*group, header)) {
+void PeerChannel::onRts(const wire::Rts& rts) {
+  if (const auto status = in_->onRts(groupOf(rts), rts); !status.ok()) {
+    fail(status);
+  }
+}
+
+void PeerChannel::onPushedMessage(const MessageHeader& header) {
+  const auto pushed = wire::decode<wire::Pushed>(header);
+  if (!in_->onPushed(groupOf(pushed), pushed, header.sequence)) {
     refuse(header);
   }
 }
 
-void PeerChannel::toLender(
-    bool known,
-    const MessageHeader& header,
-    ByteSpan payload) {
-  if (!known) {
-    target_->refuse(header);
-  } else if (header.type == MessageType::kResolve) {
-    target_->onResolve(header);
-  } else if (header.type == MessageType::kGetRequest) {
-    target_->onFetch(header, payload);
-  } else {
-    target_->onPut(header, payload);
+void PeerChannel::toOutbound(const MessageHeader& header) {
+  switch (header.type) {
+    case MessageType::kStreamRequest:
+      return out_->onStreamRequest(wire::decode<wire::StreamRequest>(header));
+    case MessageType::kFinish:
+      return out_->onFinish(wire::decode<wire::Finish>(header));
+    case MessageType::kCredit:
+      return out_->onCredit(wire::decode<wire::Credit>(header));
+    case MessageType::kTruncated: {
+      const auto truncated = wire::decode<wire::Truncated>(header);
+      return out_->onTruncated(groupOf(truncated), truncated);
+    }
+    case MessageType::kRtr:
+      return out_->onRtr(wire::decode<wire::Rtr>(header));
+    default:
+      return out_->onRetract(wire::decode<wire::Retract>(header));
+  }
+}
+
+void PeerChannel::toInitiator(const MessageHeader& header, ByteSpan payload) {
+  switch (header.type) {
+    case MessageType::kResolved:
+      return initiator_->onResolved(wire::decode<wire::Resolved>(header));
+    case MessageType::kRevokeKey:
+      return initiator_->onRevokeKey(wire::decode<wire::RevokeKey>(header));
+    case MessageType::kGetData:
+      return initiator_->onGetData(
+          wire::decode<wire::GetData>(header), payload);
+    default:
+      return initiator_->onPutAck(wire::decode<wire::PutAck>(header));
+  }
+}
+
+void PeerChannel::toTarget(const MessageHeader& header, ByteSpan payload) {
+  switch (header.type) {
+    case MessageType::kResolve: {
+      const auto resolve = wire::decode<wire::Resolve>(header);
+      return target_->onResolve(groupOf(resolve) != nullptr, resolve);
+    }
+    case MessageType::kGetRequest: {
+      const auto request = wire::decode<wire::GetRequest>(header);
+      return target_->onGetRequest(
+          groupOf(request) != nullptr, request, payload);
+    }
+    case MessageType::kPut: {
+      const auto put = wire::decode<wire::Put>(header);
+      return target_->onPut(groupOf(put) != nullptr, put, payload);
+    }
+    default:
+      return target_->onKeyRevoked(wire::decode<wire::KeyRevoked>(header));
+  }
+}
+
+void PeerChannel::toGpus(const MessageHeader& header, ByteSpan payload) {
+  switch (header.type) {
+    case MessageType::kShare:
+      return gpus_.onShare(wire::decode<wire::Share>(header), payload);
+    case MessageType::kUnshare:
+      return gpus_.onUnshare(wire::decode<wire::Unshare>(header));
+    default:
+      return out_->onReshare(wire::decode<wire::Reshare>(header));
   }
 }
 

@@ -7,7 +7,8 @@
 
 namespace dlslime {
 
-// Smaller messages are copied on every route.
+// Messages of up to so many bytes are copied on every route, and so need no
+// preparing.
 constexpr size_t kLeastPrepared = 16 * 1024;
 
 inline bool lacksPreparing(
@@ -17,7 +18,7 @@ inline bool lacksPreparing(
       !operation.oneSided() && operation.size() > kLeastPrepared;
 }
 
-// Operations that lack it, under the engine's lock.
+// Operations not prepared by `registrar`; collected under the engine's lock.
 struct Unprepared {
   MemoryRegistrar* registrar = nullptr;
   std::vector<OperationPtr> operations;

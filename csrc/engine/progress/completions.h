@@ -7,8 +7,9 @@
 
 namespace dlslime {
 
-// Operations that ended under the engine's lock and whose second half (free
-// the memory, run callbacks) still has to run outside of it.
+// Operations that have ended under the engine's lock; the second half of
+// completion (freeing memory, running callbacks) still has to run outside the
+// lock.
 class Completions {
  public:
   class Ended {
@@ -22,7 +23,7 @@ class Completions {
     void add(OperationPtr operation) noexcept {
       over_.push(std::move(operation));
     }
-    // Not under the engine's lock.
+    // Runs the second half of completion; not under the engine's lock.
     void tell() {
       while (const auto operation = early_.pop()) {
         operation->runCallbacks();
@@ -37,15 +38,17 @@ class Completions {
     EndedQueue early_{0}, over_{1};
   };
 
-  // The operation is over and nothing touches its memory any more, but for
-  // copies of ours: then it ends when they do.
+  // Ends an operation when nothing touches the memory any more, except perhaps
+  // copies of ours from or to a GPU: with such copies under way, the operation
+  // ends with the last copy.
   void finish(OperationPtr operation, Status status) {
     if (auto* const gpu = operation->onDevice.get()) {
       if (gpu->copies != 0) {
         gpu->ending = std::move(status);
         return;
       }
-      if (!gpu->copyFailure.ok()) { // which is why, if it has failed
+      if (!gpu->copyFailure
+               .ok()) { // the first failed copy is the cause to report
         status = gpu->copyFailure;
       }
     }
@@ -63,8 +66,8 @@ class Completions {
     ended_.add(std::move(operation));
     endFollower(ended);
   }
-  // The caller is told now, but a peer may still read or write the memory:
-  // it is kept until finish() comes as well.
+  // Tells the caller now, although a peer may still read or write the memory:
+  // the memory is kept until finish() is called as well.
   void finishEarly(const OperationPtr& operation, Status status) {
     if (operation->done()) {
       return;
@@ -74,7 +77,7 @@ class Completions {
     ended_.addEarly(operation);
     endFollower(*operation);
   }
-  // Copies of ours from or to memory of a GPU that the operation is on.
+  // Counts a copy of ours from or to the operation's memory on a GPU.
   static void copyBegins(Operation& operation) {
     ++operation.onDevice->copies;
   }
@@ -98,7 +101,8 @@ class Completions {
           copyEnded(operation, status);
         }};
   }
-  // Bytes delivered since a caller last waited for something. Any thread.
+  // Bytes delivered since a caller last came to read received bytes. Any
+  // thread.
   uint64_t unfetchedBytes() const {
     return unfetchedBytes_.load(std::memory_order_relaxed);
   }
@@ -111,7 +115,7 @@ class Completions {
   bool empty() const {
     return ended_.empty();
   }
-  // For a caller that is about to unlock.
+  // Hands the ended operations to the thread about to unlock.
   Ended take() {
     return std::move(ended_);
   }
@@ -145,7 +149,7 @@ class Completions {
   }
 
   Ended ended_;
-  std::atomic<uint64_t> unfetchedBytes_{0}; // a hint: lossy
+  std::atomic<uint64_t> unfetchedBytes_{0}; // a hint: updates may be lost
 };
 
 } // namespace dlslime

@@ -15,14 +15,15 @@
 namespace dlslime {
 
 namespace {
-constexpr size_t kMostThreads = 256; // so many pairs may be stuck
+constexpr size_t kMostThreads =
+    256; // bounds the number of pairs that may be stuck
 
 struct Worker {
   std::thread thread;
-  std::optional<ClaimedCopy> given; // and not begun
-  bool copying = false; // a peer may keep it from returning
-  bool finishing = false; // the engine is being told
-  TimePoint since{}; // it copies
+  std::optional<ClaimedCopy> given; // handed over and not begun
+  bool copying = false; // a peer may keep the copy from returning
+  bool finishing = false; // Finish is running
+  TimePoint since{}; // start of the copy being made
   bool busy() const {
     return given || copying || finishing;
   }
@@ -37,17 +38,18 @@ struct Copier::Shared {
   explicit Shared(Finish tellEngine) : finish(std::move(tellEngine)) {}
 
   void run(Worker& worker);
-  // True: there is another one.
+  // Makes the given copy; `lock` is released meanwhile. True: Finish has
+  // returned a further copy to make.
   bool makeOne(Worker& worker, std::unique_lock<std::mutex>& lock);
 
   const Finish finish;
-  std::atomic<int> busy{0}; // workers
+  std::atomic<int> busy{0}; // number of busy workers
   mutable std::mutex mutex;
   std::condition_variable changed;
-  // Guarded by mutex:
+  // `mutex` guards the members below.
   std::list<Worker> workers;
   bool stopping = false;
-  bool closed = false; // the engine is gone
+  bool closed = false; // set at the end of stop(): the engine may be gone
 };
 
 void Copier::Shared::run(Worker& worker) {
@@ -78,7 +80,7 @@ bool Copier::Shared::makeOne(
   lock.lock();
   worker.copying = false;
   if (closed) {
-    // Its end would touch an engine that is gone.
+    // Destroying the copy would touch the engine, already gone.
     leakOnPurpose(std::make_shared<ClaimedCopy>(std::move(copy)));
     return false;
   }
@@ -118,7 +120,8 @@ bool Copier::free() const {
         })));
 }
 
-// Under the mutex, which the new thread waits for.
+// Starts a thread. Called under the mutex, so that the new thread waits until
+// its Worker is in the list.
 bool Copier::addWorker() {
   try {
     std::list<Worker> one(1);

@@ -11,40 +11,43 @@ namespace dlslime {
 
 class PeerChannel;
 
-// A copy between this process's memory and a peer's, that has been claimed.
+// A claimed copy between memory of this process and memory of a peer.
 struct ClaimedCopy {
   CopyJob job;
   std::shared_ptr<PeerChannel> channel;
 };
 
-// Makes copies on a thread of its own: a peer can keep one from returning
-// (memory that another process is to provide, a file system that hangs), which
-// then holds up this pair alone. When that has lasted for kPatience, another
-// thread makes the copies of the other pairs. Any thread.
+// Makes copies on separate threads, because a peer can keep a copy from
+// returning: the peer's memory may be provided by a further process or by a
+// hanging file system. A stuck copy holds up only its own pair: after
+// kPatience, a further thread makes the copies of the remaining pairs. Any
+// thread may call.
 class Copier {
  public:
   static constexpr milliseconds kPatience{100};
 
-  // Tells the engine of a copy that was made. Returns the next one, if there is
-  // one to be made at once; none unless `more` are wanted.
+  // Tells the engine of a finished copy. Returns the next copy to be made at
+  // once, if any; never a copy unless `more` are wanted.
   using Finish = std::function<
       std::optional<ClaimedCopy>(const ClaimedCopy& made, bool more)>;
   explicit Copier(Finish finish);
   ~Copier();
 
-  // Some copy is being made. Cheap.
+  // True while a copy is waiting for a thread, being made, or being reported to
+  // the engine; cheap.
   bool busy() const;
-  // Whether give() may be called: a thread is free, or there could be one.
+  // True if give() may be called: a thread is idle, or a further thread may be
+  // started.
   bool free() const;
-  // False: no thread can be started; the copy is still the caller's.
+  // Hands a copy to a thread. False: no thread can be started, and the copy is
+  // still the caller's.
   [[nodiscard]] bool give(ClaimedCopy& copy);
-  // When to look again at what was not given away; never() while no copy is
-  // being made.
+  // Time to offer refused copies again; never() while no copy is being made.
   TimePoint lookAgain() const;
-  // Copies that have been under way for longer than kPatience.
+  // Number of copies under way for longer than kPatience.
   size_t stuck() const;
-  // Ends the threads. Those that have not come back within `patience` are left
-  // behind with what they hold; finish() is called no more.
+  // Ends the threads. Threads still copying after `patience` are left behind
+  // and keep what their copies need; Finish is not called any more.
   void stop(milliseconds patience);
 
  private:

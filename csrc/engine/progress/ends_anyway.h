@@ -8,8 +8,9 @@
 
 namespace dlslime {
 
-// An operation that has left the table it was in: it ends even where there is
-// no memory for what is to be done with it. May be null.
+// Guard of an operation already taken out of a table: if an exception (for want
+// of memory) leaves the scope, the operation ends with outOfMemory(). The
+// operation may be null.
 class EndsAnyway {
  public:
   EndsAnyway(Completions& completions, OperationPtr operation)

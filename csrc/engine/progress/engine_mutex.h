@@ -7,10 +7,10 @@
 
 namespace dlslime {
 
-// The engine's lock. A thread that looks for news takes it again and again. It
-// would get a plain mutex each time, since it is awake, while a thread that has
-// work is still being woken. So a look is left out while others want the lock,
-// and those try for a while before they sleep.
+// The engine's lock. A polling thread takes the lock again and again, and being
+// awake would win a plain mutex each time, while a thread with work is still
+// being woken. So a polling thread skips a look while any thread wants the
+// lock, and lock() tries for a while before sleeping.
 class EngineMutex {
  public:
   void lock() {
@@ -27,7 +27,8 @@ class EngineMutex {
   bool try_lock() {
     return mutex_.try_lock();
   }
-  // For a look that can be made later: false as well if another thread waits.
+  // Tries to lock, for a look that can be made later; false as well if a thread
+  // is waiting in lock().
   bool lockIfUnwanted() {
     return !wanted() && mutex_.try_lock();
   }
@@ -40,7 +41,8 @@ class EngineMutex {
 
  private:
   bool tryForAWhile() {
-    constexpr int kTries = 100; // some microseconds: as long as most hold it
+    constexpr int kTries =
+        100; // some microseconds: as long as most threads hold the lock
     for (int i = 0; i < kTries; ++i) {
       relaxProcessor();
       if (mutex_.try_lock()) {
@@ -51,7 +53,7 @@ class EngineMutex {
   }
 
   std::mutex mutex_;
-  std::atomic<int> wanted_{0}; // threads in lock()
+  std::atomic<int> wanted_{0}; // number of threads waiting in lock()
 };
 
 } // namespace dlslime

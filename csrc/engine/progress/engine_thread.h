@@ -12,12 +12,14 @@
 
 namespace dlslime {
 
-// True on the threads that an engine has started, which its destructor awaits:
-// there it must not run. What users give us to let go of there (a tensor's
-// memory with a deleter of its own) may hold the last handle to it.
+// True on threads started by an engine. The engine's destructor joins these
+// threads and so must not run on any of them, although an object of the program
+// freed there (a tensor's memory with a deleter) may hold the last handle to
+// the engine.
 inline thread_local bool onEngineThread = false;
 
-// Throws Error{kExhausted}: no thread can be started.
+// Starts a thread with onEngineThread set. Throws Error{kExhausted} if no
+// thread can be started.
 template <typename Body>
 std::thread startEngineThread(Body body) {
   try {
@@ -30,8 +32,8 @@ std::thread startEngineThread(Body body) {
   }
 }
 
-// One round of a thread that goes on for ever: where there is no memory for it,
-// another one is tried after a pause. True: there was.
+// Runs one round of an endless thread. False: the round ran out of memory, and
+// the call has paused so that the caller may try again.
 template <typename Round>
 bool surviveWantOfMemory(const char* what, const Round& round) {
   constexpr milliseconds kPause{10};
@@ -48,7 +50,8 @@ bool surviveWantOfMemory(const char* what, const Round& round) {
   }
 }
 
-// The whole of such a thread's work, which may be begun again.
+// Repeats `work` until no memory is lacking; `work` must be safe to begin
+// again.
 template <typename Work>
 void doInSpiteOfWantOfMemory(const char* what, const Work& work) {
   while (!surviveWantOfMemory(what, work)) {

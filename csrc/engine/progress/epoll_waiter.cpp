@@ -11,7 +11,7 @@ namespace dlslime {
 
 namespace {
 constexpr uint64_t kKickToken = ~0ULL;
-constexpr size_t kMostEvents = 16; // at a time
+constexpr size_t kMostEvents = 16; // per wait()
 } // namespace
 
 EpollWaiter::EpollWaiter()

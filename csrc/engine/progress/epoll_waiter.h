@@ -10,24 +10,25 @@
 
 namespace dlslime {
 
-// The descriptors that can wake a sleeping process, in one epoll set. add()
-// and remove() may be called while another thread sleeps.
+// The descriptors able to wake a sleeping process, in one epoll set. add(),
+// remove() and kick() may be called while a thread is in wait().
 class EpollWaiter {
  public:
   EpollWaiter(); // throws Error
 
   void add(int fd, uint64_t token); // throws Error
   void remove(int fd);
-  // Wakes one wait(); sticky until some wait() has returned.
+  // Wakes a single wait(), under way or to come: a kick lasts until a wait()
+  // has returned.
   void kick();
-  // Tokens of descriptors that are readable or hung up; empty on time-out or
-  // kick.
+  // Returns the tokens of readable or hung-up descriptors; none if only the
+  // deadline or a kick ended the wait.
   const std::vector<uint64_t>& wait(TimePoint deadline);
 
  private:
   UniqueFd epoll_;
   UniqueFd kick_;
-  std::vector<uint64_t> ready_; // of the one thread that is in wait()
+  std::vector<uint64_t> ready_; // used only by the thread in wait()
 };
 
 } // namespace dlslime

@@ -14,15 +14,17 @@ namespace dlslime {
 
 namespace {
 
-// Between looks at a source that must be looked at, and has had no news for a
-// while: GPUs tell nobody what they have done.
+// Pause between looks while the source must be looked at and has had no news
+// for a while: no descriptor tells of a GPU's progress.
 constexpr microseconds kNap{50};
-// Between two of what else there is to see, where every look finds news.
+// Looks between two checks of the clock or the descriptors while every look
+// finds news.
 constexpr int kLooksPerClock = 256;
 
-// Others see the flag, or we see what they have done: the looks that follow
-// acquire only, and such a load may overtake even a seq_cst store where the
-// processor has LDAPR (aarch64).
+// Sets a flag so that either a thread completing work sees the flag, or the
+// caller's next look sees the work. The fence is needed because the look only
+// acquires, and an acquire load may overtake even a seq_cst store on processors
+// with LDAPR (aarch64).
 void announce(std::atomic<bool>& flag) {
   flag.store(true, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -68,7 +70,7 @@ class Progress::Waiting {
   explicit Waiting(Progress& progress) : waiters_(progress.waiters_) {
     waiters_.fetch_add(1, std::memory_order_seq_cst);
     if (progress.serving_.load(std::memory_order_acquire)) {
-      progress.epoll_.kick(); // we poll from here on
+      progress.epoll_.kick(); // the waiting thread polls from now on
     }
   }
   ~Waiting() {
@@ -98,7 +100,7 @@ bool Progress::wait(const Operation& operation, Deadline deadline) {
 
 bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
   int idlePolls = 0;
-  int yields = 0; // since there was news
+  int yields = 0; // since the last news
   int looksWithNews = 0;
   TimePoint end{}, last{};
   int64_t displaced = -1;
@@ -108,7 +110,8 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       idlePolls = 0;
       displaced = -1;
       yields = 0;
-      // A peer may see to it that there always is some.
+      // The clock is checked despite the news, because a peer may send news
+      // without end.
       if (++looksWithNews % kLooksPerClock == 0) {
         const auto now = Clock::now();
         if (now >= deadline.at(now)) {
@@ -122,7 +125,8 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       continue;
     }
     idlePolls = 0;
-    if (++yields % 2 == 0) { // without a look at the clock, and at its use
+    if (++yields % 2 ==
+        0) { // checks neither the clock nor the use of the yield
       sched_yield();
       continue;
     }
@@ -177,7 +181,8 @@ void Progress::releaseSleeper() {
 }
 
 void Progress::attend() {
-  // Pairs with announce(): we see that it sleeps, or it that it must look.
+  // Pairs with announce(): either the caller sees asleep_, or the sleeping
+  // thread's last look sees the caller's work.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake();
   {
@@ -216,7 +221,8 @@ void Progress::sleepWait(const Operation& operation, TimePoint deadline) {
       waiterAsleep_.store(false, std::memory_order_relaxed);
       releaseSleeper();
     });
-    // Set before the last look at done(): whoever completes it later kicks.
+    // Set before the last look at done(), so that a thread completing the
+    // operation later kicks.
     announce(waiterAsleep_);
     if (!operation.done()) {
       sleepOnce(deadline);
@@ -236,8 +242,8 @@ void Progress::sleepWait(const Operation& operation, TimePoint deadline) {
 }
 
 void Progress::notifyDone() {
-  // Pairs with what a waiter does before its last look at done(): it counts
-  // itself as a follower, or says that it sleeps.
+  // Pairs with sleepWait(): before the last look at done(), a waiting thread
+  // counts itself as a follower or sets waiterAsleep_.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (waiterAsleep_.load(std::memory_order_relaxed)) {
     epoll_.kick();
@@ -254,7 +260,7 @@ void Progress::background() {
   uint64_t seen = 0;
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_.load()) {
-    if (sleeperTaken_) { // by a waiter, who serves everybody
+    if (sleeperTaken_) { // by a waiting thread, which handles all news
       changed_.wait(
           lock, [this] { return !sleeperTaken_ || stopping_.load(); });
     } else {
@@ -289,7 +295,8 @@ void Progress::background() {
   }
 }
 
-// Among news without end, too: of every so many looks at one.
+// Handles ready descriptors at every kLooksPerClock-th look, so that a peer's
+// death is noticed even among news without end.
 void Progress::hearOfDeaths(int looks) {
   if (looks % kLooksPerClock == 0) {
     source_.onReady(epoll_.wait(Clock::now()));
@@ -304,7 +311,8 @@ void Progress::serve() {
          source_.mustLook());
   };
   serving_.store(true, std::memory_order_seq_cst);
-  bool news = true; // since the last nap: else one look is enough
+  bool news =
+      true; // since the last sleep; without news a single look is enough
   int looksWithNews = 0;
   while (alone()) {
     const auto end = Clock::now() + (news ? servingSpin_ : microseconds(0));

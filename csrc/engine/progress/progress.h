@@ -13,53 +13,59 @@
 
 namespace dlslime {
 
-// What Progress drives. Any thread.
+// The work driven by Progress. Any thread may call.
 class ProgressSource {
  public:
   virtual ~ProgressSource() = default;
-  // One look at everything; returns at once if another thread is looking.
-  // True if anything happened. Of a thread that waits for an operation: copies
-  // that serve it may be made by this thread.
+  // Looks once at everything; true if anything happened. Returns at once while
+  // a different thread is looking. `awaited`, if not null, is the operation
+  // awaited by the calling thread, so that the thread may make copies for the
+  // operation.
   virtual bool step(const Operation* awaited) = 0;
-  // The same, but of large copies only: for a thread beside one that looks at
-  // all the rest.
+  // Starts a large copy, for a thread next to a thread looking at everything
+  // else; true if a copy was started.
   virtual bool help() {
     return false;
   }
-  // Something will happen sooner than a sleeper wakes.
+  // True if something will happen sooner than a sleeping thread could wake.
   virtual bool endsSoon() {
     return false;
   }
-  // Something goes on of which no descriptor will tell: somebody has to look.
+  // True while work goes on without a descriptor to tell of the end, so that a
+  // thread has to look.
   virtual bool mustLook() {
     return false;
   }
-  // When something is to be looked at again that no descriptor tells of.
+  // Time of the next look at work without a descriptor; never() if no such look
+  // is due.
   virtual TimePoint lookAgain() {
     return never();
   }
-  // Peers must ring from now on. Looks once more; false if that found
-  // something, then there is no sleeping.
+  // Makes peers ring from now on, then looks once more. False: the look found
+  // something, and the thread must not sleep.
   virtual bool beginSleep() = 0;
   virtual void endSleep() = 0;
   virtual void onReady(const std::vector<uint64_t>& tokens) = 0;
 };
 
-// Who drives the engine, when (docs/architecture.md, "Progress"):
-//  - a thread in wait() polls; after Config::spin without news, and nothing
-//    that ends soon, it sleeps on the descriptors, and serves everybody when it
-//    wakes;
-//  - further waiting threads sleep until their operation is done or the
-//    sleeping one leaves;
-//  - where the source must be looked at, nobody sleeps long, and the background
-//    thread polls like one that waits unless one does;
-//  - the background thread looks every `tick` while others look,
-//    because they wait or post, and has their large copies shared; it takes
-//    over, asleep on the descriptors, when nobody has looked for one.
+// Decides which thread drives the engine, and when (docs/architecture.md,
+// "Progress"):
+//  - A thread in wait() polls. After Config::spin without news, and if nothing
+//  ends soon, the thread sleeps on the
+//    descriptors as the sleeper, and handles all news on waking.
+//  - Further waiting threads are followers: each sleeps until its operation is
+//  done or the sleeper leaves.
+//  - While the source must be looked at, no thread sleeps long, and the
+//  background thread polls like a waiting thread
+//    unless a thread is waiting.
+//  - The background thread looks once per `tick` while other threads look
+//  because they wait or post, and starts large
+//    copies for them. When no thread has looked for a tick, the background
+//    thread takes over, asleep on the descriptors.
 class Progress {
  public:
-  // A transfer whose last pieces the peer copies is waited for awake, but for
-  // no longer than kMostSpin: its process may have been stopped.
+  // Limit of the awake wait for a transfer of which the peer is copying the
+  // last pieces: the peer's process may have been stopped.
   static constexpr milliseconds kMostSpin{1};
   Progress(
       ProgressSource& source,
@@ -69,31 +75,32 @@ class Progress {
       microseconds tick = milliseconds(1));
   ~Progress();
   void start();
-  void stop(); // idempotent; joins
+  void stop(); // idempotent; joins the thread
 
-  // True once `operation` is done; false at the deadline.
+  // Returns true once `operation` is done, false at the deadline.
   bool wait(const Operation& operation, Deadline deadline);
-  // The caller has given the engine work that no descriptor tells of.
+  // Wakes the sleeping thread, if any: the caller has given the engine work of
+  // which no descriptor tells.
   void wake() {
     if (asleep_.load(std::memory_order_acquire)) {
       epoll_.kick();
     }
   }
-  // One look for news, for a thread that asks again and again for one operation
-  // and never waits: it leaves its core to others as one that waits does. True:
-  // there was some.
+  // Looks once for news, for a thread polling an operation without ever
+  // waiting; true if there was news. Yields the core from time to time, as a
+  // waiting thread does.
   bool look(const Operation* awaited = nullptr);
-  // Somebody is to be told of what comes, and does not look: the background
-  // thread has to, from now on.
+  // Makes the background thread look from now on: news is expected, and no
+  // other thread looks.
   void attend();
-  // The caller has looked for news by itself, and will again: the background
-  // thread need not.
+  // Notes a look for news by the calling thread. The background thread need not
+  // look while threads keep noting looks.
   void noteLook() {
     activity_.store(
         activity_.load(std::memory_order_relaxed) + 1,
         std::memory_order_relaxed);
   }
-  // Some operations are done: lets their waiters see. Any thread.
+  // Lets waiting threads see finished operations. Any thread.
   void notifyDone();
 
  private:
@@ -109,7 +116,7 @@ class Progress {
   ProgressSource& source_;
   EpollWaiter& epoll_;
   const microseconds spin_;
-  const microseconds mostSpin_; // for what ends soon
+  const microseconds mostSpin_; // for operations about to end
   const microseconds tick_;
   const microseconds servingSpin_;
   YieldBackoff pace_;
@@ -117,16 +124,18 @@ class Progress {
   std::atomic<bool> stopping_{false};
   class Waiting; // counts a thread among waiters_
   std::atomic<int> waiters_{0};
-  std::atomic<uint64_t> activity_{0}; // looks by other threads; lossy
+  std::atomic<uint64_t> activity_{
+      0}; // counts looks outside the background thread; updates may be lost
   std::atomic<bool> serving_{false}; // the background thread has taken over
-  std::atomic<bool> asleep_{false}; // some thread is, or is about to be, asleep
-  std::atomic<bool> waiterAsleep_{false}; // and it waits for an operation
+  std::atomic<bool> asleep_{false}; // a thread sleeps or is about to
+  std::atomic<bool> waiterAsleep_{
+      false}; // a thread waiting for an operation sleeps or is about to
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<int> followers_{0};
   bool sleeperTaken_ = false; // guarded by mutex_
-  bool attend_ = false; // guarded by mutex_: the background thread should
+  bool attend_ = false; // guarded by mutex_: the background thread must look
 };
 
 } // namespace dlslime

@@ -13,26 +13,28 @@ namespace {
 
 constexpr int kTries = 8;
 constexpr nanoseconds kMostCost{100'000};
-// A look at all connections, when nothing has come.
+// Time of a look at all connections when nothing has come.
 constexpr nanoseconds kPoll{100};
 constexpr nanoseconds kDear{2000};
-// On a core of their own yields return at once; where ranks share a core they
-// are what lets the peer run.
+// A yield returns at once on a rank's own core, and lets the peer run where
+// ranks share a core.
 constexpr int kPollsOnSeveralCpus = 16;
-// Sleeping, being woken and looking again is about 20 system calls; a few
-// times that bounds the regret of having slept, or not.
+// Sleeping, being woken and looking again costs about 20 system calls. A spin
+// of a few times as long bounds the loss from a wrong choice between spinning
+// and sleeping.
 constexpr int kCostsPerSpin = 100;
 constexpr microseconds kLeastSpin{50};
-// Waking up to look, and going back to sleep, takes about 10 of them (measured
-// under a user-mode kernel: 250 us of 24): so a fiftieth of the time, half of
-// what a ping-pong of 64 KiB could be measured to lose by it.
+// Waking up to look and going back to sleep costs about 10 system calls
+// (measured under a user-mode kernel: 250 us, at 24 us per call), so the tick
+// takes a fiftieth of the time. Twice as much was a measurable loss for a
+// ping-pong of 64 KiB.
 constexpr int kCostsPerTick = 500;
 constexpr microseconds kLeastTick{1000}, kMostTick{25000};
 
 nanoseconds measure() {
   auto least = nanoseconds::max();
   for (int i = 0; i < kTries; ++i) {
-    // Not a yield: that would measure how long the neighbours run.
+    // Not a yield, because a yield takes as long as neighbouring processes run.
     const auto start = Clock::now();
     syscall(SYS_getppid);
     least = std::min(

@@ -6,27 +6,28 @@
 
 namespace dlslime {
 
-// What a system call and a look at the clock take together on this machine,
-// the least of some tries, measured at the first call: 0.3 us on bare metal, a
-// few in a sandbox that checks system calls, 20 to 90 us under a user-mode
-// kernel; at most 100 us.
+// Time of a system call plus a look at the clock on this machine: the least of
+// some tries, measured at the first call. About 0.3 us on bare metal, a few us
+// in a sandbox checking system calls, 20 to 90 us under a user-mode kernel; at
+// most 100 us.
 nanoseconds syscallCost();
 
-// How often this thread has left its processor to another one; 0 where the
-// kernel does not tell.
+// Number of context switches of the calling thread so far; 0 where the kernel
+// does not tell.
 int64_t timesDisplaced();
 
-// Polls before a waiter's first yield: about a microsecond where this process
-// has several CPUs; with one nothing can come while we poll.
+// Polls before a waiting thread's first yield, never fewer than
+// pollsPerYield(): about a microsecond where the process has several CPUs. With
+// a single CPU nothing can come during polls.
 int pollsBeforeYield();
-// And between two yields: one, for they cost about as much as a poll; where
-// they are dear, as many as take that time.
+// Polls between two yields: a single poll where a yield costs about as much as
+// a poll; where yields are dear, as many polls as take the time of a yield.
 int pollsPerYield();
-// How long a waiter polls before it sleeps.
+// Polling time of a waiting thread before sleep.
 microseconds usualSpin();
-// How long the background thread goes on polling after it was woken.
+// Polling time of the background thread after being woken.
 microseconds servingSpin();
-// How often the background thread looks beside threads that wait or post.
+// Period of the background thread's looks while threads wait or post.
 microseconds backgroundTick();
 
 } // namespace dlslime

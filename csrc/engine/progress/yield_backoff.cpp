@@ -5,11 +5,12 @@
 namespace dlslime {
 
 void YieldBackoff::yield(int64_t& displaced) {
-  if (between_ <= 1) { // not worth a question
+  if (between_ <= 1) { // yields are cheap: measuring would cost more
     sched_yield();
     return;
   }
-  // Not by the time it takes: packets that come meanwhile take theirs, too.
+  // Use is judged by context switches and not by the yield's duration: packets
+  // coming meanwhile take time, too.
   const auto before = displaced >= 0 ? displaced : timesDisplaced();
   sched_yield();
   displaced = timesDisplaced();

@@ -8,27 +8,30 @@
 
 namespace dlslime {
 
-// How many polls a waiter makes between yields. Where yields are dear, and
-// nobody else takes them up, they only delay what the waiter waits for (a
-// ping-pong under a user-mode kernel took 310 us with all of them, 250 us with
-// few): then ever fewer are made, until one is of use again. Any thread.
+// Number of polls that a waiting thread makes between yields. Where yields are
+// dear and no other thread makes use of them, yields only delay the awaited
+// event (a ping-pong under a user-mode kernel took 310 us with all yields, 250
+// us with few). Then yields become ever rarer, until a yield is of use again.
+// Any thread may call.
 class YieldBackoff {
  public:
   YieldBackoff(int before, int between) : before_(before), between_(between) {}
   YieldBackoff() : YieldBackoff(pollsBeforeYield(), pollsPerYield()) {}
 
-  // Before the first one since there was news,
+  // Polls before the first yield since the last news.
   int before() const {
     return before_ * rarity_.load(std::memory_order_relaxed);
   }
-  // and before the next ones.
+  // Polls before each further yield.
   int between() const {
     return between_ * rarity_.load(std::memory_order_relaxed);
   }
-  // `displaced` is of the thread, for the yields of one wait: -1 before the
-  // first one. It saves asking the kernel twice for each.
+  // Yields the processor and, where yields are dear, notes whether the yield
+  // was of use. `displaced` carries timesDisplaced() of the thread from yield
+  // to yield of a wait, -1 before the first yield, to spare a second system
+  // call per yield.
   void yield(int64_t& displaced);
-  // Whether somebody else has run because of one.
+  // Notes whether the last yield let a different thread run.
   void note(bool used) {
     const int rarity = rarity_.load(std::memory_order_relaxed);
     rarity_.store(
@@ -37,10 +40,10 @@ class YieldBackoff {
   }
 
  private:
-  // Who needs the processor may be a thread of the kernel's that has the
-  // packets we wait for: it gets it by a yield, or by the kernel's next tick.
-  // With 64 a ping-pong of 64 KiB took 500 us, with 4 to 16 it takes 340, and
-  // without a bound 400; one of 8 bytes takes 90 with any.
+  // Largest rarity: a kernel thread holding the awaited packets gets the
+  // processor only by a yield or at the kernel's next tick. A ping-pong of 64
+  // KiB took 500 us with a bound of 64, takes 340 us with 4 to 16, and took 400
+  // us without a bound; a ping-pong of 8 bytes takes 90 us with any bound.
   static constexpr int kMostRarity = 8;
 
   const int before_, between_;

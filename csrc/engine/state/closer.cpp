@@ -10,10 +10,14 @@
 namespace dlslime {
 
 namespace {
-// Most need no more than what is under way at a NIC: that is waited for at
-// once, since another connection may be about to take its place.
+// Pause between looks of advance() and finish() while waiting for connections
+// to close.
 constexpr microseconds kShortPause{50};
+// Time that advance() waits for a new connection to close: most connections
+// wait only for work under way at a NIC, and a replacement may be about to take
+// over.
 constexpr microseconds kAtOnce{200};
+// Pause before the next look at connections not closed at once.
 constexpr milliseconds kPause{1};
 } // namespace
 
@@ -49,7 +53,9 @@ void Closer::finish() {
 
 void Closer::finishAll() {
   for (;;) {
-    closing_.reserve(closing_.size() + 1); // what is taken must not be lost
+    closing_.reserve(
+        closing_.size() +
+        1); // before taking: a connection taken must not be lost
     const EngineLock lock(state_);
     auto failed = state_.channels.takeFailed();
     if (!failed) {
@@ -71,10 +77,11 @@ void Closer::look() {
   }
 }
 
-// May be called again: there may be no memory for what its channel is to do.
+// Returns true once the connection is closed. May be called again after an
+// exception: the channel may lack memory for quieted().
 bool Closer::isOver(Closing& closing) {
   auto& [connection, channel, socket] = closing.retired;
-  // A peer whose socket has ended answers no more, and its NIC is silent.
+  // A peer with an ended socket answers no more, and the peer's NIC is silent.
   const bool atOnce =
       Clock::now() >= closing.begun + kPatience || (socket && socket->ended());
   try {
@@ -84,7 +91,7 @@ bool Closer::isOver(Closing& closing) {
   } catch (const std::bad_alloc&) {
     logWithoutMemory("closing a connection");
   }
-  socket.reset(); // now: the peer may be waiting for us as we did for it
+  socket.reset(); // now: the peer's close() may be waiting for the socket's end
   connection.reset();
   const EngineLock lock(state_);
   if (!closing.atEnd || !channel->copying()) {

@@ -9,28 +9,31 @@ namespace dlslime {
 
 struct EngineState;
 
-// Ends connections that are over. What was handed to one still goes out, for up
-// to kPatience: a peer may read nothing, and then delays the end of its own
-// pair alone. One thread at a time, without the engine's lock.
+// Closes connections that are over. Bytes handed to a connection still go out,
+// for up to kPatience: a peer that reads nothing delays only the end of its own
+// pair. Called by a single thread at a time, without the engine's lock.
 class Closer {
  public:
   static constexpr milliseconds kPatience{1000};
 
   explicit Closer(EngineState& state) : state_(state) {}
-  // Goes on with those that were retired (EngineState::retireFailed).
+  // Takes over the retired connections (EngineState::retireFailed) and goes on
+  // closing.
   void advance();
-  // When to call that again; never() while none is being closed.
+  // Time to call advance() again; never() while no connection is being closed.
   TimePoint next() const;
-  // Waits until those are closed that were retired.
+  // Waits until all retired connections are closed.
   void finish();
-  // At the engine's end: the same of all channels, which have failed.
+  // Waits until the connections of all channels, already failed, are closed:
+  // for the engine's end.
   void finishAll();
 
  private:
   struct Closing {
     ChannelTable::Retired retired;
     TimePoint begun;
-    bool atEnd; // copies that have not come back keep their memory for ever
+    bool atEnd; // closed by finishAll(): copies still under way keep their
+                // memory for ever
   };
   void look();
   bool isOver(Closing& closing);

@@ -6,17 +6,17 @@
 
 namespace dlslime {
 
-// One locked stretch of engine work. What it finished is released, and its
-// waiters told, after unlocking: freeing a tensor may need the GIL, whose
-// holder may be waiting for this lock. Every thread that changes the state
-// does so under an EngineLock.
+// Scope of engine work under the lock. Operations ended in the scope are
+// released, and waiting threads told, after unlocking: freeing a tensor may
+// need the GIL, and the GIL's holder may be waiting for the lock. All changes
+// of the state are made under an EngineLock.
 class EngineLock {
  public:
   explicit EngineLock(EngineState& state) : state_(state), lock_(state.mutex) {}
   EngineLock(EngineState& state, std::try_to_lock_t attempt)
       : state_(state), lock_(state.mutex, attempt) {}
-  // For a look that can be made later: only if no other thread is in one, or
-  // wants to be.
+  // Takes the lock only if no thread holds or wants the lock: for a look that
+  // can be made later.
   struct IfUnwanted {};
   EngineLock(EngineState& state, IfUnwanted)
       : state_(state), lock_(state.mutex, std::defer_lock) {

@@ -26,7 +26,7 @@ EngineState::EngineState(const Config& settings)
       regions(self, [this] { registrationThread.wake(); }),
       nudge(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   groupRegistry.leaveStraysTo(strays);
-  setLogLevel(config.logLevel); // before anybody has something to say
+  setLogLevel(config.logLevel); // before anything is logged
   if (!nudge) {
     throwErrno("cannot create an eventfd", errno);
   }
@@ -35,7 +35,7 @@ EngineState::EngineState(const Config& settings)
 Accelerator& EngineState::needAccelerator() {
   std::call_once(acceleratorMade_, [this] {
     ownAccelerator_ = makeAccelerator(config);
-    ownAccelerator_->onUnused([this] { gpuReclaimer.wake(); });
+    ownAccelerator_->mappings().onUnused([this] { gpuReclaimer.wake(); });
     accelerator_.store(ownAccelerator_.get(), std::memory_order_release);
     gpuReclaimer.start();
   });

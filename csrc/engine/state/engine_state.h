@@ -20,55 +20,61 @@
 
 namespace dlslime {
 
-// What the engine's two threads and its callers share. One lock for all that
-// changes: it is held for the time of a table look-up or of one small copy,
-// never for a system call that may wait.
+// State shared by the engine's threads and all callers. A single lock guards
+// everything that changes; the lock is held for a table look-up or a small
+// copy, never across a system call that may wait.
 struct EngineState {
   explicit EngineState(const Config& settings);
 
   const Config config;
   const PeerIdentity self;
-  const Bytes token; // proves to us that a peer has read our record
+  const Bytes
+      token; // a peer proves by the token to have read our address record
 
   EngineMutex mutex;
-  // Guarded by mutex:
+  // `mutex` guards the members from `completions` to `nudge`.
   Completions completions;
   GroupRegistry groupRegistry{completions, [this] { wakeWireUp(); }};
-  StreamGate strays{completions}; // what groups that are gone left behind
+  StreamGate strays{completions}; // ended operations of groups already gone:
+                                  // streams may still touch the memory
   Transports transports;
-  EpollWaiter epoll; // its own methods are safe from any thread
+  EpollWaiter epoll; // usable from any thread without the lock
   ChannelTable channels{epoll};
   RegionTable regions;
-  // Connections that are over, for the closer: closing one may mean joining
-  // threads.
+  // Connections waiting for the closer, since closing a connection may mean
+  // joining threads.
   std::vector<ChannelTable::Retired> retired;
-  UniqueFd nudge; // eventfd that wakes the wire-up thread
-  // Something goes on at a GPU, of which no descriptor tells.
+  UniqueFd nudge; // eventfd waking the wire-up thread
+  // True while operations wait for a stream or copies run at a GPU: no
+  // descriptor tells of the end. Set under the lock, read by any thread.
   std::atomic<bool> watchesGpus{false};
 
-  // Its own thread; not guarded.
+  // Runs a thread of its own, and is guarded by a mutex of its own.
   RegistrationThread registrationThread{*this};
-  GpuReclaimer gpuReclaimer{*this}; // the same
-  Closer closer{*this}; // of the wire-up thread
+  GpuReclaimer gpuReclaimer{*this}; // runs a thread of its own, too
+  Closer closer{*this}; // used by the wire-up thread, and at the engine's end
 
-  // Lets waiting threads see what is done; set once by the engine, before any
-  // thread starts. Not under the lock.
+  // Lets waiting threads see ended operations; called without the lock. Set
+  // once by the engine, before any thread starts.
   std::function<void()> notifyDone = [] {};
 
-  // Made when it is needed for the first time. Any thread; throws Error.
+  // Returns the accelerator, made at the first call. Any thread; throws Error.
   Accelerator& needAccelerator();
-  // Null before that.
+  // Null before the first needAccelerator(). Any thread.
   Accelerator* accelerator() const {
     return accelerator_.load(std::memory_order_acquire);
   }
-  // The peer keeps so many bytes of our eager messages.
+  // Makes a channel to a peer that keeps up to `unexpectedLimit` bytes of our
+  // eager messages.
   std::shared_ptr<PeerChannel> makeChannel(
       PeerIdentity peer,
       uint64_t unexpectedLimit);
-  // Under the lock: a group with a link over this channel, and whose; or null.
+  // Returns a group with a link over the channel, and the link's rank in
+  // `rank`; null if no group has such a link. Under the lock.
   std::shared_ptr<Group> groupUsing(const PeerChannel& channel, int& rank)
       const;
-  // Under the lock: retires the connections of failed, idle channels.
+  // Retires severed connections and the connections of failed, idle channels.
+  // Under the lock.
   void retireFailed();
   // Any thread.
   void wakeWireUp();

@@ -10,9 +10,10 @@
 namespace dlslime {
 
 namespace {
-// A call of the driver takes less than a microsecond for each allocation.
+// Period of looks for freed memory; a look costs a driver call of less than a
+// microsecond for each allocation.
 constexpr milliseconds kPeriod{1000};
-// For streams that are held back to be let go.
+// Pause before the next try to unmap while streams are held back.
 constexpr milliseconds kRetry{10};
 } // namespace
 
@@ -21,7 +22,8 @@ void GpuReclaimer::start() {
   if (!stopping_) {
     try {
       thread_ = startEngineThread([this] { run(); });
-    } catch (const Error& error) { // memory is given back later, at the end
+    } catch (
+        const Error& error) { // memory is given back later, at the engine's end
       logWarning(
           std::string("GPUs get nothing back that was freed: ") + error.what());
     }
@@ -57,7 +59,7 @@ void GpuReclaimer::run() {
     woken_ = false;
     lock.unlock();
     surviveWantOfMemory("giving memory of GPUs back", [&] {
-      unmapped = gpus.unmapUnused();
+      unmapped = gpus.mappings().unmapUnused();
       if (Clock::now() >= nextLook) {
         giveBack(gpus, false);
         nextLook = deadlineAfter(kPeriod);
@@ -69,19 +71,21 @@ void GpuReclaimer::run() {
 
 void GpuReclaimer::sweep() {
   if (auto* const gpus = state_.accelerator()) {
-    gpus->unmapUnused(); // or the thread does it later
+    gpus->mappings()
+        .unmapUnused(); // if impossible now, the thread unmaps later
     giveBack(*gpus, true);
   }
 }
 
 void GpuReclaimer::giveBack(Accelerator& gpus, bool unshared) {
-  unshared |= gpus.dropFreed();
+  unshared |= gpus.sharing().dropFreed();
   for (auto* const registrar : tellPeers(gpus, unshared)) {
     registrar->dropFreed();
   }
 }
 
-// Has them let go of it. Those with which memory may be registered.
+// Tells peers to let go of memory no longer shared. Returns the registrars of
+// open channels: memory may be registered by any of these.
 std::set<MemoryRegistrar*> GpuReclaimer::tellPeers(
     Accelerator& gpus,
     bool unshared) {
@@ -95,7 +99,7 @@ std::set<MemoryRegistrar*> GpuReclaimer::tellPeers(
     owesNews_ |= unshared && !member.channel->out().dropUnshared(gpus);
   }
   if (unshared) {
-    state_.epoll.kick(); // what has been posted is to be polled for
+    state_.epoll.kick(); // posted messages have to be polled for
   }
   registrars.erase(nullptr);
   return registrars;

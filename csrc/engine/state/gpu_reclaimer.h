@@ -11,22 +11,24 @@ class Accelerator;
 class MemoryRegistrar;
 struct EngineState;
 
-// Has GPUs get back what nobody uses any more: memory of peers that is mapped
-// here, and ours that the program has freed while peers have it mapped or NICs
-// have it registered. To look for it takes calls of the driver, and to unmap
-// it waits for GPUs: so a thread does it now and then, without any lock.
+// Gives unused memory of GPUs back: peers' memory mapped in this process, and
+// memory that the program has freed while peers have it mapped or NICs have it
+// registered. Looking for such memory takes calls of the driver, and unmapping
+// waits for GPUs, so a thread does both from time to time, outside the engine's
+// lock.
 class GpuReclaimer {
  public:
   explicit GpuReclaimer(EngineState& state) : state_(state) {}
   ~GpuReclaimer() {
     stop();
   }
-  void start(); // once, when the first GPU is met; any thread
+  void start(); // called once, at the first use of a GPU; any thread
   void stop(); // not under the engine's lock; idempotent
-  // There is something to unmap. Any thread, also under the engine's lock.
+  // Wakes the thread because some memory can be unmapped. Any thread, also
+  // under the engine's lock.
   void wake();
-  // All of it at once, by the calling thread, which does not hold the engine's
-  // lock; peers are told what is not shared any more.
+  // Gives all unused memory back at once, on the calling thread and without the
+  // engine's lock, and tells peers of memory no longer shared.
   void sweep();
 
  private:
@@ -37,10 +39,11 @@ class GpuReclaimer {
   EngineState& state_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false; // guarded by mutex_, as the next two
-  bool woken_ = false;
-  std::thread thread_;
-  bool owesNews_ = false; // to peers; under the engine's lock
+  bool stopping_ = false; // guarded by mutex_
+  bool woken_ = false; // guarded by mutex_
+  std::thread thread_; // started under mutex_, unless stopping_
+  bool owesNews_ = false; // peers are still to be told of memory no longer
+                          // shared; guarded by the engine's lock
 };
 
 } // namespace dlslime

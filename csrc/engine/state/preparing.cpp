@@ -12,7 +12,7 @@ namespace {
 struct Part {
   OperationPtr operation;
   MemoryView view;
-  std::shared_ptr<const void> prepared;
+  RegistrationPtr prepared;
 };
 
 std::vector<Part> begin(EngineState& state, const Unprepared& unprepared) {
@@ -33,14 +33,14 @@ void prepareAll(EngineState& state, const Unprepared& unprepared) {
     try {
       prepared = unprepared.registrar->prepare(view);
     } catch (const std::exception& error) {
-      logDebug(error.what()); // it shows when the memory is used
+      logDebug(error.what()); // the failure shows when the memory is used
     }
     {
       const EngineLock lock(state);
       operation->preparedBy = unprepared.registrar;
       std::swap(operation->prepared, prepared);
     }
-    prepared.reset(); // it must not outlive the memory
+    prepared.reset(); // the former registration must not outlive the memory
     operation->letMemoryGo();
   }
 }

@@ -25,11 +25,11 @@ void RegistrationThread::wake() {
   if (!thread_.joinable() && !stopping_) {
     try {
       thread_ = startEngineThread([this] { run(); });
-    } catch (const std::exception& error) { // tried again with the next region
+    } catch (const std::exception& error) { // the next region tries again
       logInfo(
           std::string("connections wait while memory is registered: ") +
           error.what());
-      state_.wakeWireUp(); // which stands in
+      state_.wakeWireUp(); // the wire-up thread stands in
     }
   }
   changed_.notify_one();
@@ -78,12 +78,13 @@ void RegistrationThread::serve() {
     wanted = state_.regions.takeWanted();
   }
   for (const auto& entry : wanted) {
-    std::shared_ptr<const void> result;
+    RegistrationPtr result;
     Status status;
     doInSpiteOfWantOfMemory(
         kWhat, [&] { registerRegion(entry, result, status); });
     doInSpiteOfWantOfMemory(kWhat, [&] { tell(entry, result, status); });
-    // Or deregister() would return while the NIC has its memory.
+    // Dropped before `registering` is counted down, since deregister() must not
+    // return while the NIC has the memory.
     result.reset();
     const EngineLock lock(state_);
     --entry.region->registering;
@@ -92,10 +93,10 @@ void RegistrationThread::serve() {
 
 void RegistrationThread::registerRegion(
     const RegionTable::Wanted& wanted,
-    std::shared_ptr<const void>& result,
+    RegistrationPtr& result,
     Status& status) {
   const auto& [region, registrar] = wanted;
-  status = {}; // it may be the second try
+  status = {}; // forgets an earlier try
   try {
     result = registrar->registerRegion(region->view());
   } catch (const std::exception& error) {
@@ -104,10 +105,11 @@ void RegistrationThread::registerRegion(
   }
 }
 
-// May be called again.
+// Keeps the result and tells the channels concerned. May be called again after
+// running out of memory.
 void RegistrationThread::tell(
     const RegionTable::Wanted& wanted,
-    const std::shared_ptr<const void>& result,
+    const RegistrationPtr& result,
     const Status& status) {
   const auto& [region, registrar] = wanted;
   const EngineLock lock(state_);
@@ -123,7 +125,7 @@ void RegistrationThread::tell(
   for (const auto& member : those) {
     member.channel->onRegistered(region, status);
   }
-  state_.epoll.kick(); // what has been posted is to be polled for
+  state_.epoll.kick(); // posted messages have to be polled for
 }
 
 } // namespace dlslime

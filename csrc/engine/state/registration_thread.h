@@ -11,10 +11,10 @@ namespace dlslime {
 
 struct EngineState;
 
-// Registers memory with devices where no caller's thread can do it: a peer has
-// asked for it, or a connection was replaced by one over other devices. A
-// hundred gigabytes take many seconds, so this has a thread of its own, which
-// is started when there is something to do for the first time.
+// Registers memory with devices where no caller's thread can: a peer has asked
+// for the memory, or a connection was replaced by a connection over different
+// devices. Registering a hundred gigabytes takes many seconds, so a separate
+// thread does the work, started at the first need.
 class RegistrationThread {
  public:
   explicit RegistrationThread(EngineState& state) : state_(state) {}
@@ -22,10 +22,11 @@ class RegistrationThread {
     stop();
   }
   void wake(); // under the engine's lock
-  void stop(); // not under it; idempotent
-  // Does what it has been woken for, where no thread could be started.
+  void stop(); // not under the engine's lock; idempotent
+  // Does the work on the calling thread if the separate thread could not be
+  // started; called by the wire-up thread.
   void standIn();
-  // Says that a registrar could not enroll it, each reason once. Any thread.
+  // Logs that a region can't be registered, each reason once. Any thread.
   void logRefused(const Region& region, const Error& error);
 
  private:
@@ -33,18 +34,18 @@ class RegistrationThread {
   void serve();
   void registerRegion(
       const RegionTable::Wanted& wanted,
-      std::shared_ptr<const void>& result,
+      RegistrationPtr& result,
       Status& status);
   void tell(
       const RegionTable::Wanted& wanted,
-      const std::shared_ptr<const void>& result,
+      const RegistrationPtr& result,
       const Status& status);
 
   EngineState& state_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool wanted_ = false; // guarded by mutex_, as the next one
-  bool stopping_ = false;
+  bool wanted_ = false; // guarded by mutex_
+  bool stopping_ = false; // guarded by mutex_
   std::thread thread_;
   LogOnce said_;
 };

@@ -7,49 +7,50 @@ namespace dlslime {
 
 void AdvertisedReceives::offer(
     ReceivingGroup& group,
-    const OperationPtr& receive,
-    void* holder) {
-  const auto range = connection_->pushRange();
+    const OperationPtr& receive) {
+  auto* const pushing = connection_->pushing();
   const auto view = receive->view();
-  // Not a GPU's: what has come when its receive had given up would have to be
-  // read back from there, for the next one.
-  if (receive->holder != nullptr || view.onDevice() ||
-      view.size < range.least || view.size > range.most ||
+  // Memory of GPUs is not offered: a message pushed after the receive was given
+  // up would have to be read back from the GPU, for the next receive.
+  if (pushing == nullptr || receive->holder != nullptr || view.onDevice() ||
+      !pushing->range().contains(view.size) ||
       (mayBeEager(*receive) && !pace_.due())) {
     return;
   }
   const auto id = offers_.insert({});
-  const auto memory = connection_->offer(id, view);
+  const auto memory = pushing->offer(id, view);
   if (!memory) {
     offers_.take(id);
     return;
   }
-  receive->holder = holder;
+  receive->holder = this;
   receive->transferId = id;
   const auto remoteGroup = group.remoteId(receive->peer());
   *offers_.find(id) = {receive, remoteGroup, group.id()};
-  MessageHeader ready;
-  ready.type = MessageType::kRtr;
-  ready.group = remoteGroup;
-  ready.source = static_cast<uint32_t>(group.rank());
-  ready.tag = receive->tag();
-  ready.length = view.size;
-  ready.id = id;
-  ready.offset = sequencer_.last();
-  ready.address = memory->address;
-  ready.key = memory->keys[0];
-  ready.slot = memory->slot;
-  out_.sendControl(ready);
+  out_.sendControl(wire::Rtr{
+      remoteGroup,
+      static_cast<uint32_t>(group.rank()),
+      receive->tag(),
+      view.size,
+      id,
+      sequencer_.last(),
+      *memory});
 }
 
 void AdvertisedReceives::forget(uint64_t id) {
-  if (connection_ != nullptr) {
-    connection_->withdraw(id);
-  }
+  withdraw(id);
   offers_.take(id);
 }
 
-// As the sender has it, if it is configured as we are.
+void AdvertisedReceives::withdraw(uint64_t id) {
+  auto* const pushing =
+      connection_ != nullptr ? connection_->pushing() : nullptr;
+  if (pushing != nullptr) {
+    pushing->withdraw(id);
+  }
+}
+
+// True if a sender configured like this process may send the message eagerly.
 bool AdvertisedReceives::mayBeEager(const Operation& receive) const {
   return receive.view().size <= out_.eagerBytes();
 }
@@ -67,26 +68,23 @@ void AdvertisedReceives::close(Operation& receive) {
   receive.transferId = 0;
 }
 
-void AdvertisedReceives::retract(
+void AdvertisedReceives::cancel(
     const OperationPtr& receive,
     const Status& why) {
   const auto id = receive->transferId;
   auto* const offer = offers_.find(id);
   offer->retracted = true;
   ++retracted_;
-  MessageHeader retract;
-  retract.type = MessageType::kRetract;
-  retract.group = offer->remoteGroup;
-  retract.tag = receive->tag();
-  retract.id = id;
+  const wire::Retract retract{offer->remoteGroup, receive->tag(), id};
   completions_.finishEarly(receive, why);
   out_.sendControl(retract);
 }
 
-void AdvertisedReceives::onRetracted(uint64_t id) {
+void AdvertisedReceives::onRetracted(const wire::Retracted& retracted) {
+  const auto id = retracted.id;
   const auto* const offer = offers_.find(id);
   if (offer == nullptr || !offer->retracted) {
-    return; // nothing that we have asked for
+    return; // not asked for
   }
   if (offer->receive) {
     completions_.finish(offer->receive, {});
@@ -95,19 +93,21 @@ void AdvertisedReceives::onRetracted(uint64_t id) {
   forget(id);
 }
 
-std::optional<MessageHeader> AdvertisedReceives::headerOf(uint64_t id) {
+std::optional<wire::Pushed> AdvertisedReceives::pushedInto(
+    uint64_t id,
+    size_t length) {
   auto* const offer = offers_.find(id);
   if (offer == nullptr || !offer->receive) {
     return std::nullopt;
   }
   offer->written = true;
-  MessageHeader header;
-  header.type = MessageType::kPushed;
-  header.group = offer->group;
-  header.source = static_cast<uint32_t>(offer->receive->peer());
-  header.tag = offer->receive->tag();
-  header.id = id;
-  return header;
+  const auto& receive = *offer->receive;
+  return wire::Pushed{
+      offer->group,
+      static_cast<uint32_t>(receive.peer()),
+      receive.tag(),
+      length,
+      id};
 }
 
 AdvertisedReceives::Landed AdvertisedReceives::land(uint64_t id) {
@@ -115,10 +115,8 @@ AdvertisedReceives::Landed AdvertisedReceives::land(uint64_t id) {
   if (offer == nullptr || !offer->receive) {
     return {};
   }
-  if (offer->retracted) { // the peer's answer is still to come
-    if (connection_ != nullptr) {
-      connection_->withdraw(id);
-    }
+  if (offer->retracted) { // the peer's Retracted is still to come
+    withdraw(id);
     return {std::move(offer->receive), true};
   }
   Landed landed{offer->receive, false};
@@ -147,7 +145,7 @@ void AdvertisedReceives::detach() {
   }
 }
 
-// Nothing will be written there.
+// Drops an offer whose memory is not written any more.
 void AdvertisedReceives::drop(uint64_t id) {
   auto& offer = *offers_.find(id);
   if (offer.receive && offer.retracted) {

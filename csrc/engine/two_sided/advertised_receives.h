@@ -12,12 +12,11 @@ namespace dlslime {
 class ReceivingGroup;
 class Sequencer;
 
-// How often memory is offered to a sender that need not wait for it, as what it
-// sends is eager: an offer is a message, and for nothing where it comes too
-// late. In a ping-pong every second one does, which costs more than the copies
-// that the others save (under a user-mode kernel 311 us in place of 294 for 64
-// KiB). So ever fewer are made while they are of no use, and more again when
-// they are.
+// Decides when to offer memory to a sender that can send eagerly, and so need
+// not wait for an offer. An offer is a message, wasted if the offer comes too
+// late: in a ping-pong every second offer is late, which costs more than the
+// copies saved by the rest (under a user-mode kernel 311 us instead of 294 for
+// 64 KiB). So offers become rarer while useless, and more frequent once used.
 class AdvertiseThrottle {
  public:
   bool due() {
@@ -33,13 +32,13 @@ class AdvertiseThrottle {
   int rarity_ = 1, since_ = 0;
 };
 
-// Receives whose memory one peer has been offered for its next message of
-// their tag: the receiver's half of pushing (docs/protocol.md, "Push"). They
-// stay in the matcher; their `holder` is set and `transferId` is the offer's
-// id. Under the engine's lock.
-class AdvertisedReceives {
+// Receives whose memory was offered to a peer for the next message of the tag:
+// the receiver's half of pushing (docs/protocol.md, "Push"). Offered receives
+// stay in the matcher, with `holder` set and with the id of the offer in
+// `transferId`. Under the engine's lock.
+class AdvertisedReceives final : public OperationHolder {
  public:
-  // A push that has come, after it was matched with its offer.
+  // Receive of a pushed message; null if the offer is unknown.
   struct Landed {
     OperationPtr receive;
     bool retracted = false;
@@ -51,23 +50,24 @@ class AdvertisedReceives {
       const Sequencer& sequencer)
       : out_(out), completions_(completions), sequencer_(sequencer) {}
 
-  // Offers the memory of `receive`, the next one for its source and tag, if
-  // the route can be offered it.
-  void offer(ReceivingGroup& group, const OperationPtr& receive, void* holder);
-  // Its message has come another way: the offer has ended by that.
+  // Offers the memory of `receive`, the next receive of the source and tag, if
+  // the route can push into the memory.
+  void offer(ReceivingGroup& group, const OperationPtr& receive);
+  // Ends the offer of a receive whose message has come without a push.
   void miss(Operation& receive);
-  // The receive ends with `why`. Its memory is kept until the peer says that
-  // it has forgotten the offer.
-  void retract(const OperationPtr& receive, const Status& why);
-  void onRetracted(uint64_t id);
-  // The header of a message that has been pushed into offer `id`; nothing:
-  // there is no such offer.
-  std::optional<MessageHeader> headerOf(uint64_t id);
+  // Ends the receive with `why`. The memory is kept until the peer has
+  // forgotten the offer.
+  void cancel(const OperationPtr& receive, const Status& why) override;
+  void onRetracted(const wire::Retracted& retracted);
+  // Returns the message of `length` bytes pushed into offer `id`; nothing if
+  // the offer is unknown.
+  std::optional<wire::Pushed> pushedInto(uint64_t id, size_t length);
   Landed land(uint64_t id);
-  // The connection is broken, and nothing is written any more.
+  // Drops all offers: the connection is broken, and nothing is written any
+  // more.
   void fail();
-  // The same, if another will take its place: what has been written, and waits
-  // for its turn, still counts.
+  // Drops the offers of a connection to be replaced, except offers already
+  // written by messages that wait for their turn.
   void detach();
   void resume(Connection& connection) {
     connection_ = &connection;
@@ -78,15 +78,16 @@ class AdvertisedReceives {
 
  private:
   struct Offer {
-    OperationPtr receive; // null: retracted, but its message has come
+    OperationPtr receive; // null: retracted, but the message has come
     uint32_t remoteGroup = 0; // the peer's id of the group
-    uint32_t group = 0; // ours
+    uint32_t group = 0; // our id of the group
     bool retracted = false;
     bool written = false;
   };
   bool mayBeEager(const Operation& receive) const;
   void close(Operation& receive);
   void forget(uint64_t id);
+  void withdraw(uint64_t id);
   void drop(uint64_t id);
 
   Connection* connection_ = nullptr; // null: being replaced
@@ -94,7 +95,7 @@ class AdvertisedReceives {
   Completions& completions_;
   const Sequencer& sequencer_;
   Slab<Offer> offers_;
-  size_t retracted_ = 0; // of the offers
+  size_t retracted_ = 0; // number of retracted offers
   AdvertiseThrottle pace_;
 };
 

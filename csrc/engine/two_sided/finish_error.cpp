@@ -1,9 +1,30 @@
+#include <atomic>
+
+#include "base/log.h"
 #include "base/memory/fault.h"
 #include "engine/two_sided/outbound.h"
+#include "engine/two_sided/receiving_group.h"
 
 namespace dlslime {
 
-Status finishError(const Operation& send, const MessageHeader& finish) {
+void logTruncated(const ReceivingGroup& group, const wire::Truncated& told) {
+  // Limit for the whole process: a lying peer could fill a disk, and may
+  // connect again and again.
+  constexpr uint64_t kMostLines = 1000;
+  static std::atomic<uint64_t> lines{0};
+  const auto line = ++lines;
+  if (line > kMostLines) {
+    return;
+  }
+  logError(
+      "a send of " + std::to_string(told.length) + " bytes to " +
+      group.nameOf(static_cast<int>(told.source)) + " " + tagName(told.tag) +
+      " met a receive of only " + std::to_string(told.capacity) +
+      " bytes; that receive has failed" +
+      (line == kMostLines ? " (no more of these are logged)" : ""));
+}
+
+Status finishError(const Operation& send, const wire::Finish& finish) {
   const std::string what = send.describe() + " failed: ";
   const std::string rank = send.nameOf(send.peer());
   switch (finish.status) {
@@ -18,7 +39,7 @@ Status finishError(const Operation& send, const MessageHeader& finish) {
           ErrorCode::kTruncated,
           what + "the message is longer than the receive that it met at " +
               rank + ": " + std::to_string(send.size()) + " bytes sent, " +
-              std::to_string(finish.offset) + " bytes expected there"};
+              std::to_string(finish.capacity) + " bytes expected there"};
     case FinishStatus::kCancelled:
       return {
           ErrorCode::kPeerFailed,
@@ -37,7 +58,7 @@ Status finishError(const Operation& send, const MessageHeader& finish) {
       return {
           ErrorCode::kTransportFailed,
           what + rank + " can't write its own memory; its receive says why"};
-    case FinishStatus::kUnknownMemory: // of one-sided transfers
+    case FinishStatus::kUnknownMemory: // only one-sided transfers end so
     case FinishStatus::kOutOfRange:
     case FinishStatus::kForReading:
       break;

@@ -1,22 +1,15 @@
 #include "engine/two_sided/inbound.h"
-#include "engine/two_sided/read_view.h"
 
 #include <algorithm>
 
 #include "base/memory/guarded_copy.h"
 #include "engine/progress/ends_anyway.h"
+#include "engine/two_sided/read_view.h"
 #include "engine/two_sided/receiving_group.h"
-#include "interface/memory.h"
 
 namespace dlslime {
 
 namespace {
-
-// Credit is returned in lumps: a small part of the limit, so that a sender
-// seldom lacks it, and at most this, to be told in time.
-constexpr uint64_t kMostCreditLumpBytes = 1024 * 1024;
-constexpr uint64_t kCreditLumpParts = 4;
-constexpr uint64_t kAnnouncementBytes = 256; // of bookkeeping
 
 Status truncated(const Operation& receive, int source, uint64_t length) {
   return {
@@ -45,115 +38,87 @@ Inbound::Inbound(
     Completions& completions,
     const Sequencer& sequencer,
     const Outbound::Limits& limits)
-    : connection_(&connection),
-      out_(out),
-      gpus_(gpus),
+    : out_(out),
       completions_(completions),
-      ready_(out, completions, sequencer),
-      limits_(limits),
-      creditLump_(std::min<uint64_t>(
-          kMostCreditLumpBytes,
-          limits.unexpectedBytes / kCreditLumpParts)) {
+      copies_(gpus, completions),
+      credit_(out, limits),
+      rendezvous_(out, gpus, completions, copies_, credit_),
+      advertised_(out, completions, sequencer) {
   resume(connection);
 }
 
-Status Inbound::admit(const MessageHeader& header, size_t payload) {
-  const bool eager = header.type == MessageType::kEager;
-  auto& kept = eager ? unexpected_ : announced_;
-  const uint64_t most =
-      eager ? limits_.unexpectedBytes : limits_.announcedBytes;
-  const uint64_t cost = eager ? eagerCost(payload) : kAnnouncementBytes;
-  if (kept + cost > most) {
-    return {
-        ErrorCode::kTransportFailed,
-        "the peer has sent more than this process keeps for receives that are "
-        "not posted yet: " +
-            std::to_string(kept + cost) + " bytes of " +
-            (eager ? "eager messages" : "announcements") + ", and at most " +
-            std::to_string(most) +
-            (eager ? " (DLSLIME_UNEXPECTED_LIMIT)"
-                   : " (DLSLIME_ANNOUNCED_LIMIT, 256 bytes each)")};
-  }
-  kept += cost;
-  return {};
-}
-
-void Inbound::returnCredit(uint64_t cost) {
-  creditOwed_ += cost;
-  if (creditOwed_ < creditLump_) {
-    return;
-  }
-  MessageHeader credit;
-  credit.type = MessageType::kCredit;
-  credit.length = creditOwed_;
-  unexpected_ -= std::min(unexpected_, creditOwed_);
-  creditOwed_ = 0;
-  out_.sendControl(credit);
-}
-
-void Inbound::sendFinish(uint64_t id, FinishStatus status, uint64_t capacity) {
-  MessageHeader finish;
-  finish.type = MessageType::kFinish;
-  finish.id = id;
-  finish.status = status;
-  finish.offset = capacity;
-  announced_ -= std::min<uint64_t>(announced_, kAnnouncementBytes);
-  out_.sendControl(finish);
-}
-
-// The receive that gets a message which has come by another way than a push.
+// Takes the receive for a message that was not pushed, and ends the receive's
+// offer.
 OperationPtr
 Inbound::takeReceive(ReceivingGroup& group, int source, uint32_t tag) {
   auto receive = group.matcher().takeReceive(source, tag);
   if (receive != nullptr && receive->holder != nullptr) {
-    ready_.miss(*receive);
+    advertised_.miss(*receive);
   }
   return receive;
 }
 
-void Inbound::onEager(
-    ReceivingGroup& group,
-    const MessageHeader& header,
+Status Inbound::onEager(
+    ReceivingGroup* group,
+    const wire::Eager& eager,
+    uint64_t sequence,
     ByteSpan payload) {
-  const int source = static_cast<int>(header.source);
-  auto receive = takeReceive(group, source, header.tag);
+  if (auto status = credit_.admitEager(payload.size()); !status.ok()) {
+    return status;
+  }
+  if (group == nullptr) {
+    credit_.returnEager(eagerCost(payload.size()));
+    return {};
+  }
+  const int source = static_cast<int>(eager.source);
+  auto receive = takeReceive(*group, source, eager.tag);
   const EndsAnyway ends(completions_, receive);
   Arrival arrival;
   arrival.source = source;
-  arrival.tag = header.tag;
+  arrival.tag = eager.tag;
   arrival.length = payload.size();
-  arrival.id = header.sequence;
-  arrival.channel = this;
+  arrival.id = sequence;
+  arrival.from = this;
   if (receive == nullptr) {
     arrival.credit = eagerCost(payload.size());
     arrival.data = std::make_unique_for_overwrite<std::byte[]>(payload.size());
     copyBytes(arrival.data.get(), payload.data(), payload.size());
-    group.matcher().addArrival(std::move(arrival));
-    return;
+    group->matcher().addArrival(std::move(arrival));
+    return {};
   }
-  returnCredit(eagerCost(payload.size()));
-  group.countReceived(source, payload.size());
+  credit_.returnEager(eagerCost(payload.size()));
+  group->countReceived(source, payload.size());
   if (payload.size() > receive->size()) {
-    refuseTooLong(group, std::move(receive), arrival);
-    return;
+    refuseTooLong(*group, std::move(receive), arrival);
+    return {};
   }
-  auto status = whyFailed(*receive, source, copyIn(receive, 0, payload));
+  auto status = ReceiveCopies::whyFailed(
+      *receive, source, copies_.copyIn(receive, 0, payload));
   receive->setResult(source, payload.size());
   completions_.finish(std::move(receive), std::move(status));
-  group.makeReady(source, header.tag);
+  group->makeReady(source, eager.tag);
+  return {};
 }
 
-void Inbound::onAnnounce(ReceivingGroup& group, const MessageHeader& header) {
+Status Inbound::onRts(ReceivingGroup* group, const wire::Rts& rts) {
+  if (auto status = credit_.admitRts(); !status.ok()) {
+    return status;
+  }
+  if (group == nullptr) {
+    credit_.finish(rts.id, FinishStatus::kGroupGone);
+    return {};
+  }
   Arrival arrival;
-  arrival.source = static_cast<int>(header.source);
-  arrival.tag = header.tag;
-  arrival.length = header.length;
-  arrival.channel = this;
+  arrival.source = static_cast<int>(rts.source);
+  arrival.tag = rts.tag;
+  arrival.length = rts.length;
+  arrival.from = this;
   arrival.announced = true;
-  arrival.id = header.id;
-  arrival.remote = remoteOf(header);
-  arrival.generation = generation_;
-  match(group, std::move(arrival));
+  arrival.id = rts.id;
+  arrival.remote = rts.memory;
+  arrival.generation = rendezvous_.generation();
+  match(*group, std::move(arrival));
+  return {};
 }
 
 void Inbound::match(ReceivingGroup& group, Arrival arrival) {
@@ -169,76 +134,90 @@ void Inbound::match(ReceivingGroup& group, Arrival arrival) {
   group.makeReady(source, tag);
 }
 
-bool Inbound::onPush(ReceivingGroup& group, const MessageHeader& header) {
-  const int source = static_cast<int>(header.source);
-  auto landed = ready_.land(header.id);
-  if (!landed.receive || header.length > landed.receive->view().size) {
+void Inbound::onRevoke(ReceivingGroup* group, const wire::Revoke& revoke) {
+  // Without an arrival, a receive has matched the message, and a Finish is on
+  // the way.
+  if (group != nullptr &&
+      group->matcher().removeArrival(
+          static_cast<int>(revoke.source), revoke.tag, this, revoke.id)) {
+    credit_.finish(revoke.id, FinishStatus::kRevoked);
+  }
+}
+
+void Inbound::onMoved(ReceivingGroup* group, const wire::Moved& moved) {
+  if (rendezvous_.severed() || group == nullptr) {
+    return; // severed: a Moved comes by the next connection, too
+  }
+  if (auto* const arrival = group->matcher().findArrival(
+          static_cast<int>(moved.source), moved.tag, this, moved.id)) {
+    arrival->remote = moved.memory;
+    arrival->generation = rendezvous_.generation();
+  } else {
+    rendezvous_.onMoved(moved);
+  }
+}
+
+bool Inbound::onPushed(
+    ReceivingGroup* group,
+    const wire::Pushed& pushed,
+    uint64_t sequence) {
+  auto landed = advertised_.land(pushed.id);
+  if (group == nullptr) {
+    if (landed.receive) {
+      completions_.finish(std::move(landed.receive), {});
+    }
+    return true;
+  }
+  const int source = static_cast<int>(pushed.source);
+  if (!landed.receive || pushed.length > landed.receive->view().size) {
     if (landed.retracted) {
       completions_.finish(std::move(landed.receive), {});
     }
     return false;
   }
   if (landed.retracted) {
-    passOn(group, header, std::move(landed.receive));
+    passOn(*group, pushed, sequence, std::move(landed.receive));
     return true;
   }
-  if (group.matcher().peekReceive(source, header.tag) != landed.receive.get()) {
+  auto& matcher = group->matcher();
+  if (matcher.peekReceive(source, pushed.tag) != landed.receive.get()) {
     return false;
   }
-  auto receive = group.matcher().takeReceive(source, header.tag);
-  group.countReceived(source, header.length);
-  completions_.noteDelivered(header.length);
-  receive->setResult(source, header.length);
+  auto receive = matcher.takeReceive(source, pushed.tag);
+  group->countReceived(source, pushed.length);
+  completions_.noteDelivered(pushed.length);
+  receive->setResult(source, pushed.length);
   completions_.finish(std::move(receive), {});
-  group.makeReady(source, header.tag);
+  group->makeReady(source, pushed.tag);
   return true;
 }
 
-// Its receive has given up: the next one of this tag gets the bytes, or hears
-// that they are lost with the memory that they came into.
+// Gives a message pushed into a cancelled receive to the next receive of the
+// tag: the bytes, or the fault of the memory with the bytes.
 void Inbound::passOn(
     ReceivingGroup& group,
-    const MessageHeader& header,
+    const wire::Pushed& pushed,
+    uint64_t sequence,
     OperationPtr receive) {
   Arrival arrival;
-  arrival.source = static_cast<int>(header.source);
-  arrival.tag = header.tag;
-  arrival.length = header.length;
-  arrival.id = header.sequence;
-  arrival.channel = this;
-  arrival.data = std::make_unique_for_overwrite<std::byte[]>(header.length);
-  const auto there = readView(receive->view(), 0, header.length);
+  arrival.source = static_cast<int>(pushed.source);
+  arrival.tag = pushed.tag;
+  arrival.length = pushed.length;
+  arrival.id = sequence;
+  arrival.from = this;
+  arrival.data = std::make_unique_for_overwrite<std::byte[]>(pushed.length);
+  const auto there = readView(receive->view(), 0, pushed.length);
   copyBytes(arrival.data.get(), there.bytes.data(), there.bytes.size());
   arrival.fault = there.fault;
   completions_.finish(std::move(receive), {});
   match(group, std::move(arrival));
 }
 
-void Inbound::onRevoke(ReceivingGroup& group, const MessageHeader& header) {
-  // Not there: it has been matched, and its own kFinish is on the way.
-  if (group.matcher().removeArrival(
-          static_cast<int>(header.source), header.tag, this, header.id)) {
-    sendFinish(header.id, FinishStatus::kRevoked);
-  }
-}
-
-void Inbound::refuse(const MessageHeader& header) {
-  if (header.type == MessageType::kEager) {
-    returnCredit(eagerCost(header.payloadSize));
-  } else if (header.type == MessageType::kPushed) {
-    if (auto landed = ready_.land(header.id); landed.receive) {
-      completions_.finish(std::move(landed.receive), {});
-    }
-  } else if (header.type == MessageType::kRts) {
-    sendFinish(header.id, FinishStatus::kGroupGone);
-  }
-}
-
 void Inbound::discard(const Arrival& arrival) {
   if (arrival.announced) {
-    sendFinish(arrival.id, FinishStatus::kGroupGone);
+    credit_.finish(arrival.id, FinishStatus::kGroupGone);
   } else {
-    returnCredit(arrival.credit);
+    credit_.returnEager(arrival.credit);
   }
 }
 
@@ -246,153 +225,69 @@ void Inbound::deliver(
     ReceivingGroup& group,
     OperationPtr receive,
     Arrival arrival) {
-  if (arrival.announced) {
-    startPull(group, std::move(receive), arrival);
-    return;
+  if (!arrival.announced) {
+    credit_.returnEager(arrival.credit);
   }
-  returnCredit(arrival.credit);
   group.countReceived(arrival.source, arrival.length);
   if (arrival.length > receive->size()) {
     refuseTooLong(group, std::move(receive), arrival);
     return;
   }
-  auto status = whyFailed(
+  if (arrival.announced) {
+    rendezvous_.start(group, std::move(receive), arrival);
+    return;
+  }
+  auto status = ReceiveCopies::whyFailed(
       *receive,
       arrival.source,
       arrival.fault == Fault::kNone
-          ? copyWhole(receive, {arrival.data.get(), arrival.length})
+          ? copies_.copyKept(receive, {arrival.data.get(), arrival.length})
           : lost(arrival.fault));
   receive->setResult(arrival.source, arrival.length);
   completions_.finish(std::move(receive), std::move(status));
 }
 
-// Both ends are told both sizes: the sender of an announced message by its
-// end, that of an eager one, whose send is over, by a notice.
+// Fails the receive and tells both sizes to the sender: by the Finish of an
+// Rts, or by Truncated for an eager message, whose send has ended.
 void Inbound::refuseTooLong(
     ReceivingGroup& group,
     OperationPtr receive,
     const Arrival& arrival) {
   const auto capacity = receive->view().size;
   if (arrival.announced) {
-    sendFinish(arrival.id, FinishStatus::kTruncated, capacity);
+    credit_.finish(arrival.id, FinishStatus::kTruncated, capacity);
   } else {
-    MessageHeader notice;
-    notice.type = MessageType::kTruncated;
-    notice.group = group.remoteId(arrival.source);
-    notice.source = static_cast<uint32_t>(group.rank());
-    notice.tag = arrival.tag;
-    notice.length = arrival.length;
-    notice.offset = capacity;
-    notice.id = arrival.id;
-    out_.sendControl(notice);
+    out_.sendControl(wire::Truncated{
+        group.remoteId(arrival.source),
+        static_cast<uint32_t>(group.rank()),
+        arrival.tag,
+        arrival.length,
+        arrival.id,
+        capacity});
   }
   auto status = truncated(*receive, arrival.source, arrival.length);
   completions_.finish(std::move(receive), std::move(status));
 }
 
-void Inbound::startPull(
-    ReceivingGroup& group,
-    OperationPtr receive,
-    const Arrival& arrival) {
-  const auto capacity = receive->view().size;
-  group.countReceived(arrival.source, arrival.length);
-  if (arrival.length > capacity) {
-    refuseTooLong(group, std::move(receive), arrival);
-    return;
-  }
-  Pull pull{receive, arrival.id, arrival.source, arrival.length};
-  pull.waiting = severed_ || arrival.generation != generation_;
-  const auto pullId = pulls_.insert(std::move(pull));
-  receive->stage = Operation::Stage::kPulling;
-  receive->transferId = pullId;
-  receive->holder = this;
-  if (arrival.length == 0 || !pulls_.find(pullId)->waiting) {
-    fetch(pullId, arrival.remote);
-    countOnGpu(group, pullId);
-  }
+void Inbound::fail(const Status& why) {
+  rendezvous_.fail(why); // first: afterwards nothing is written any more
+  advertised_.fail();
 }
 
-void Inbound::fetch(uint64_t pullId, RemoteBuffer source) {
-  auto& pull = *pulls_.find(pullId);
-  pull.remote = source;
-  auto destination = pull.receive->view();
-  destination.data += pull.arrived; // by a connection before
-  destination.size = static_cast<size_t>(pull.length - pull.arrived);
-  source.address += pull.arrived;
-  pull.waiting = false;
-  if (destination.size == 0) {
-    endPull(pullId, {});
-    return;
-  }
-  if (pullByGpu(pullId, source, destination)) {
-    return;
-  }
-  pull.framed = source.slot >= RemoteBuffer::kOnGpu ||
-      (destination.onDevice() && !connection_->takesGpus()) ||
-      !connection_->pull(pullId, pull.senderId, source, destination);
-  if (pull.framed) {
-    MessageHeader request;
-    request.type = MessageType::kStreamRequest;
-    request.id = pull.senderId;
-    request.length = pull.arrived;
-    request.offset = pullId;
-    out_.sendControl(request);
-  }
+void Inbound::sever() {
+  mayBePushed_ = false;
+  rendezvous_.sever();
 }
 
-void Inbound::onData(const MessageHeader& header, ByteSpan payload) {
-  Pull* const pull = pulls_.find(header.id);
-  // Unknown: we have given it up. Not asked for in pieces: no sender of ours
-  // does that, and copies may be running into its memory.
-  if (pull == nullptr || !pull->framed) {
-    return;
-  }
-  if (header.status != FinishStatus::kOk) {
-    endPull(
-        header.id,
-        Status(
-            ErrorCode::kTransportFailed,
-            pull->receive->nameOf(pull->source) +
-                " could not read what it sent; its send says why"));
-    return;
-  }
-  if (header.offset != pull->arrived ||
-      payload.size() > pull->length - pull->arrived) {
-    endPull(
-        header.id,
-        Status(
-            ErrorCode::kTransportFailed,
-            "a piece of " + std::to_string(payload.size()) +
-                " bytes at offset " + std::to_string(header.offset) +
-                " does not continue a message of " +
-                std::to_string(pull->length) + " bytes at " +
-                std::to_string(pull->arrived)));
-    return;
-  }
-  if (const auto status = copyIn(pull->receive, pull->arrived, payload);
-      !status.ok()) {
-    endPull(header.id, status);
-    return;
-  }
-  pull->arrived += payload.size();
-  if (pull->arrived == pull->length) {
-    endPull(header.id, {});
-  }
+void Inbound::detach() {
+  rendezvous_.detach();
+  advertised_.detach();
 }
 
-void Inbound::onPulled(uint64_t pullId, const Status& status) {
-  auto* const pull = pulls_.find(pullId);
-  if (pull == nullptr) {
-    return;
-  }
-  const bool wanted = !status.ok() && pull->receive->cancelStatus.ok();
-  if (severed_ && wanted) {
-    pull->waiting = true;
-  } else if (status.code() == ErrorCode::kDenied && wanted) {
-    fetch(pullId, pull->remote);
-  } else {
-    endPull(pullId, status);
-  }
+void Inbound::resume(Connection& connection) {
+  mayBePushed_ = connection.pushing() != nullptr;
+  rendezvous_.resume(connection);
+  advertised_.resume(connection);
 }
 
 } // namespace dlslime

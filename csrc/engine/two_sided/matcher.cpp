@@ -5,11 +5,11 @@
 namespace dlslime {
 
 namespace {
-// Tags that are used once leave an empty slot behind; so many are kept, to
-// spare the allocation for those that come again.
+// Slots kept before empty slots are dropped. A tag that is used once leaves an
+// empty slot; a tag that comes again is spared an allocation.
 constexpr size_t kSlotsKept = 1024;
 
-// An empty message is news, too.
+// Counts an empty message as 1 byte, because the message is unread, too.
 uint64_t unreadBytesOf(const Arrival& arrival) {
   return arrival.announced ? 0 : std::max<uint64_t>(1, arrival.length);
 }
@@ -41,8 +41,8 @@ Matcher::Slot& Matcher::slotOf(int source, uint32_t tag) {
   return *lastSlot_;
 }
 
-// Amortised: only runs when the table is full, and frees most of it unless
-// the slots are in use; then the table grows and the next sweep is far.
+// Drops empty slots, at amortised cost: runs only when the table is full. The
+// table grows if most slots are in use, and the next sweep is far.
 void Matcher::sweep() {
   lastSlot_ = nullptr;
   if (slots_.size() < slots_.bucket_count()) {
@@ -53,7 +53,8 @@ void Matcher::sweep() {
   });
 }
 
-// Where the receive is that gets the next message; null: nowhere.
+// Returns the queue whose first receive gets the next message; null if none
+// does.
 OperationQueue* Matcher::queueFor(int source, uint32_t tag) {
   Slot* const slot = findSlot(source, tag);
   OperationQueue* const directed =
@@ -102,7 +103,7 @@ void Matcher::addArrival(Arrival arrival) {
   arrivals.push_back(std::move(arrival));
   auto& added = arrivals.back();
   if (added.announced) {
-    try { // one that a peer announces twice is found once
+    try { // an id announced twice finds the first
       announced_.emplace(idOf(added), std::prev(arrivals.end()));
     } catch (...) {
       arrivals.pop_back();
@@ -191,9 +192,9 @@ bool Matcher::removeReceive(Operation& receive) {
 Arrival* Matcher::findArrival(
     int source,
     uint32_t tag,
-    const void* channel,
+    const Inbound* from,
     uint64_t id) {
-  const auto found = announced_.find({channel, id});
+  const auto found = announced_.find({from, id});
   if (found == announced_.end()) {
     return nullptr;
   }
@@ -205,25 +206,25 @@ Arrival* Matcher::findArrival(
 bool Matcher::removeArrival(
     int source,
     uint32_t tag,
-    const void* channel,
+    const Inbound* from,
     uint64_t id) {
-  if (findArrival(source, tag, channel, id) == nullptr) {
+  if (findArrival(source, tag, from, id) == nullptr) {
     return false;
   }
-  const auto found = announced_.find({channel, id});
+  const auto found = announced_.find({from, id});
   findSlot(source, tag)->arrivals.erase(found->second);
   announced_.erase(found);
   --arrivalCount_;
   return true;
 }
 
-void Matcher::removeAnnounced(const void* channel) {
-  std::erase_if(announced_, [channel](const auto& entry) {
-    return entry.first.first == channel;
+void Matcher::removeAnnounced(const Inbound* from) {
+  std::erase_if(announced_, [from](const auto& entry) {
+    return entry.first.first == from;
   });
   for (auto& [key, slot] : slots_) {
     arrivalCount_ -= slot.arrivals.remove_if([&](const Arrival& arrival) {
-      return arrival.announced && arrival.channel == channel;
+      return arrival.announced && arrival.from == from;
     });
   }
 }

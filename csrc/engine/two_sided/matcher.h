@@ -15,75 +15,82 @@
 
 namespace dlslime {
 
-// A message that came before the receive it belongs to.
+class Inbound;
+
+// Message that has come before the matching receive.
 struct Arrival {
   int source = 0;
   uint32_t tag = 0;
   uint64_t length = 0; // bytes of the whole message
-  void* channel = nullptr; // the PeerChannel it came by
-  bool announced = false; // false: `data` is the message
-  uint64_t id = 0; // the sender's number for it
-  RemoteBuffer remote; // announced: where the sender has it, for
-  uint32_t generation = 0; // this connection of the channel
+  const Inbound* from = nullptr; // of the sending peer's channel
+  bool announced = false; // by an Rts; false: `data` is the message
+  // The sender's id of the Rts, or the sequence number of an eager or pushed
+  // message.
+  uint64_t id = 0;
+  RemoteBuffer remote; // of an Rts: the sender's memory
+  uint32_t generation = 0; // number of the connection that `remote` is for
   std::unique_ptr<std::byte[]> data;
-  Fault fault = Fault::kNone; // else why the message is lost
-  uint64_t credit = 0; // what its sender gets back once it is taken
-  uint64_t order = 0; // of arrival in the group; set by the Matcher
+  Fault fault = Fault::kNone; // why the message is lost, if it is
+  uint64_t credit = 0; // eagerCost() to be returned once taken
+  uint64_t order = 0; // order of arrival in the group, set by Matcher
 };
 
-// Decides which receive gets which message in one group: the n-th message of
-// a (source, tag) meets the n-th receive of it; a receive from any source
-// takes the oldest message of its tag; a message goes to the oldest receive
-// that accepts it, directed or not. Pure bookkeeping, under the engine's lock.
+// Decides which receive gets which message in a group. The n-th message of a
+// (source, tag) meets the n-th receive of the (source, tag). A receive from any
+// source takes the oldest message of the tag; a message goes to the oldest
+// receive that accepts the message, directed or not. Pure bookkeeping, under
+// the engine's lock.
 class Matcher {
  public:
   explicit Matcher(int size) : size_(size) {}
 
-  // The receive that this message belongs to, taken out; null if there is
-  // none yet: then addArrival().
+  // Takes out the receive for a message. Null if none is posted: then the
+  // caller calls addArrival().
   OperationPtr takeReceive(int source, uint32_t tag);
-  // The same, left in.
+  // Returns the receive for a message without taking out the receive.
   const Operation* peekReceive(int source, uint32_t tag);
   void addArrival(Arrival arrival);
 
-  // The message that this receive gets, taken out; none yet: addReceive().
+  // Takes out the message for a receive. Nothing if none has come: then the
+  // caller calls addReceive().
   std::optional<Arrival> takeArrival(const Operation& receive);
   void addReceive(OperationPtr receive);
 
-  // The receive that the next message of this source and tag will get, if it
-  // is certain by now; stays here. Null: there is none, or a receive from any
-  // source may get that message or leave it.
+  // Returns the receive for the next message of the source and tag, if certain
+  // by now, without taking out the receive. Null if none is posted, or if a
+  // receive from any source makes the match uncertain.
   OperationPtr nextReceive(int source, uint32_t tag);
 
   bool removeReceive(Operation& receive);
-  // The announced message `id` of that channel, if it is still here.
+  // Takes out the message of the Rts with the id. False: a receive has taken
+  // the message.
   bool
-  removeArrival(int source, uint32_t tag, const void* channel, uint64_t id);
-  // The same, to change it; null: it is not here.
+  removeArrival(int source, uint32_t tag, const Inbound* from, uint64_t id);
+  // Returns the message of the Rts with the id; null if a receive has taken it.
   Arrival*
-  findArrival(int source, uint32_t tag, const void* channel, uint64_t id);
-  // Drops announced messages of a channel that is gone.
-  void removeAnnounced(const void* channel);
+  findArrival(int source, uint32_t tag, const Inbound* from, uint64_t id);
+  // Drops the messages of all Rts from a peer that is gone.
+  void removeAnnounced(const Inbound* from);
 
-  // Directed receives from `source`; all receives from any source; both leave
-  // the matcher.
+  // Takes out all directed receives from `source`.
   OperationQueue takeReceivesFrom(int source);
+  // Takes out all receives from any source.
   OperationQueue takeAnySource();
-  // All arrivals, for a group that ends.
+  // Takes out all arrivals, for a group that ends.
   std::vector<Arrival> takeArrivals();
 
   std::vector<OperationPtr> posted() const;
   size_t arrivals() const {
     return arrivalCount_;
   }
-  // Of messages that are here and wait for their receives.
+  // Bytes of arrivals without an Rts, each counted as 1 byte at least.
   uint64_t unreadBytes() const {
     return unreadBytes_;
   }
 
  private:
-  // Both queues of one (source, tag). At most one of them is non-empty, if no
-  // receive from any source is posted.
+  // Both queues of a (source, tag). At most one is non-empty while no receive
+  // from any source is posted.
   struct Slot {
     OperationQueue receives;
     std::list<Arrival> arrivals;
@@ -101,9 +108,9 @@ class Matcher {
   Slot& slotOf(int source, uint32_t tag);
   Slot* findSlot(int source, uint32_t tag);
   std::optional<Arrival> takeFirst(Slot& slot);
-  using Id = std::pair<const void*, uint64_t>; // of a channel's announcement
+  using Id = std::pair<const Inbound*, uint64_t>; // of an Rts
   static Id idOf(const Arrival& arrival) {
-    return {arrival.channel, arrival.id};
+    return {arrival.from, arrival.id};
   }
   void forget(const Arrival& arrival);
   Slot* oldestArrival(uint32_t tag);
@@ -111,10 +118,11 @@ class Matcher {
 
   const int size_;
   std::unordered_map<Key, Slot, Hash> slots_;
-  Key lastKey_ = 0; // the slot of the last look-up, most often the next one's
+  Key lastKey_ = 0; // of the last look-up, and most often of the next
   Slot* lastSlot_ = nullptr;
   std::unordered_map<uint32_t, OperationQueue> anySource_;
-  // Peers choose the ids, so that a table of hashes could be made slow.
+  // Arrivals by Rts. Not a hash table, which peers could make slow by their
+  // choice of ids.
   std::map<Id, std::list<Arrival>::iterator> announced_;
   size_t anyCount_ = 0;
   size_t arrivalCount_ = 0;

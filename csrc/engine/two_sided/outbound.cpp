@@ -20,25 +20,31 @@ Outbound::Outbound(
 
 void Outbound::sendTensor(const OperationPtr& operation, Target target) {
   const size_t length = operation->view().size;
-  MessageHeader header;
-  header.group = target.group;
-  header.source = target.source;
-  header.tag = operation->tag();
-  header.length = length;
   operation->holder = this;
   ++target.counters->sentMessages;
   target.counters->sentBytes += length;
-  header.type = MessageType::kEager;
   operation->stage = Operation::Stage::kQueued;
-  post({header, operation, target.counters});
+  const wire::Eager eager{
+      target.group, target.source, operation->tag(), length};
+  post({wire::encode(eager), operation, target.counters});
 }
 
 bool Outbound::hasCredit(uint64_t length) const {
   return outstanding_ + eagerCost(length) <= limits_.unexpectedBytes;
 }
 
-// Makes an eager message an announced one. False: no room for what has to go
-// before it.
+wire::Rts Outbound::rtsOf(const Queued& entry) {
+  const auto eager = wire::decode<wire::Eager>(entry.header);
+  wire::Rts rts;
+  rts.group = eager.group;
+  rts.source = eager.source;
+  rts.tag = eager.tag;
+  rts.length = eager.length;
+  return rts;
+}
+
+// Turns an eager message into an Rts. False: no room for a Share that must go
+// first.
 bool Outbound::announce(Queued& entry) {
   RemoteBuffer memory;
   const auto view = entry.eager->view();
@@ -46,20 +52,16 @@ bool Outbound::announce(Queued& entry) {
   if (shown && !show(*view.accelerator, view, memory)) {
     return false;
   }
-  auto& header = entry.header;
-  header.type = MessageType::kRts;
-  header.id = exposures_.insert({entry.eager, header});
+  auto rts = rtsOf(entry);
+  rts.id = exposures_.insert({entry.eager, rts});
   const auto operation = std::move(entry.eager);
   ++entry.counters->rendezvousMessages;
-  operation->transferId = header.id;
+  operation->transferId = rts.id;
   operation->stage = Operation::Stage::kAnnounced;
-  setRemote(header, shown ? memory : expose(header.id, *operation));
-  exposures_.find(header.id)->announce = header;
+  rts.memory = shown ? memory : expose(rts.id, *operation);
+  exposures_.find(rts.id)->rts = rts;
+  entry.header = wire::encode(rts);
   return true;
-}
-
-void Outbound::sendControl(const MessageHeader& header) {
-  post({header, nullptr, nullptr, 0, false, true});
 }
 
 bool Outbound::sendNow(MessageHeader header, ByteSpan payload) {
@@ -74,7 +76,7 @@ void Outbound::post(Queued entry) {
     if (entry.eager) {
       completions_.finish(std::move(entry.eager), failure_);
     }
-    return; // nobody would read it
+    return; // the peer reads nothing any more
   }
   if (!outbox_.empty() || severed_ || !unconfirmed_.empty() ||
       !trySend(entry)) {
@@ -87,27 +89,25 @@ void Outbound::post(Queued entry) {
   }
 }
 
-// Writes the message where the receiver wants it, if it has said where.
-Connection::Push Outbound::tryPush(Queued& entry) {
+// Writes the message into memory offered by the receiver, if any.
+PushAbility::Result Outbound::tryPush(Queued& entry) {
   auto& operation = entry.eager;
   const auto group = operation->groupKey;
   const auto tag = operation->tag();
   const auto* const target = targets_.find(group, tag);
   if (target == nullptr) {
-    return Connection::Push::kNever;
+    return PushAbility::Result::kNever;
   }
   const auto view = operation->view();
-  const auto range = connection_->pushRange();
-  auto result = Connection::Push::kNever;
-  const bool possible = !view.onDevice() || connection_->takesGpus();
-  if (possible && view.size >= range.least && view.size <= range.most &&
-      view.size <= target->capacity) {
-    const auto id = pushes_.insert({operation, entry.header});
-    result = connection_->push(id, target->memory, view, nextSequence_);
-    if (result == Connection::Push::kPosted) {
-      auto& announce = pushes_.find(id)->announce;
-      announce.type = MessageType::kRts;
-      announce.sequence = nextSequence_;
+  auto result = PushAbility::Result::kNever;
+  auto* const pushing = connection_->pushing();
+  const bool possible = pushing != nullptr &&
+      (!view.onDevice() || connection_->takesGpus()) &&
+      pushing->range().contains(view.size) && view.size <= target->capacity;
+  if (possible) {
+    const auto id = pushes_.insert({operation, rtsOf(entry), nextSequence_});
+    result = pushing->push(id, target->memory, view, nextSequence_);
+    if (result == PushAbility::Result::kPosted) {
       operation->stage = Operation::Stage::kPushing;
       operation->transferId = id;
       ++entry.counters->pushedMessages;
@@ -120,27 +120,30 @@ Connection::Push Outbound::tryPush(Queued& entry) {
   return result;
 }
 
-// A tensor message has just gone out: what was offered for it is over.
+// Notes that a tensor message has gone out, which ends the offer for group and
+// tag.
 void Outbound::countSent(const Operation& operation) {
   targets_.noteSent(operation.groupKey, operation.tag(), nextSequence_++);
   targets_.drop(operation.groupKey, operation.tag());
 }
 
-// Memory that may fault is read by a system call, in vain if it can't go out.
+// Returns false to put off reading memory that may fault: a system call reads
+// the memory, in vain if the bytes can't go out.
 bool Outbound::mayRead(const MemoryView& view, size_t size) {
   return !view.mayFault || connection_->hasRoom(size);
 }
 
 bool Outbound::trySend(Queued& entry) {
-  // Decided when its turn comes, not when it is posted: by then a receiver
-  // that keeps up has returned the credit, or said where to write.
+  // Decides when the message's turn comes, not when posted: by then a receiver
+  // that keeps up has returned credit or offered memory.
   if (entry.eager) {
     const auto pushed = tryPush(entry);
-    if (pushed != Connection::Push::kNever) {
-      return pushed == Connection::Push::kPosted;
+    if (pushed != PushAbility::Result::kNever) {
+      return pushed == PushAbility::Result::kPosted;
     }
-    if (entry.header.length > limits_.eagerBytes ||
-        entry.eager->view().onDevice() || !hasCredit(entry.header.length)) {
+    const auto view = entry.eager->view();
+    if (view.size > limits_.eagerBytes || view.onDevice() ||
+        !hasCredit(view.size)) {
       if (!announce(entry)) {
         return false;
       }
@@ -166,14 +169,16 @@ bool Outbound::trySend(Queued& entry) {
   if (entry.eager) {
     countSent(*entry.eager);
     ++entry.counters->eagerMessages;
-    outstanding_ += eagerCost(header.length);
+    outstanding_ += eagerCost(payload.size());
     recent_[header.sequence % kRecent] = {header.sequence, entry.eager};
     completions_.finish(std::move(entry.eager), {});
     return true;
   }
-  // Not there any more: a peer that answers what it has not been told.
-  const auto* const exposure =
-      header.type == MessageType::kRts ? exposures_.find(header.id) : nullptr;
+  // A missing exposure shows that the peer has ended a message before being
+  // told of the message.
+  const auto* const exposure = header.type == MessageType::kRts
+      ? exposures_.find(wire::decode<wire::Rts>(header).id)
+      : nullptr;
   if (exposure != nullptr) {
     countSent(*exposure->operation);
   } else {
@@ -232,7 +237,7 @@ bool Outbound::streamPiece(Stream& stream) {
     piece = fromGpu(exposure, most);
     failed = staged->failed();
     if (piece.empty() && !failed) {
-      return false; // it is not in pinned memory yet
+      return false; // the bytes are not in pinned memory yet
     }
   } else if (!failed) {
     if (!mayRead(view, most)) {
@@ -246,12 +251,10 @@ bool Outbound::streamPiece(Stream& stream) {
           unreadable(*exposure.operation, there.fault);
     }
   }
-  MessageHeader header;
-  header.type = MessageType::kData;
-  header.status = failed ? FinishStatus::kFailed : FinishStatus::kOk;
-  header.id = stream.pullId;
-  header.offset = stream.offset;
-  header.length = view.size;
+  auto header = wire::encode(wire::Data{
+      failed ? FinishStatus::kFailed : FinishStatus::kOk,
+      stream.pullId,
+      stream.offset});
   header.sequence = nextSequence_;
   if (!connection_->send(header, failed ? ByteSpan{} : piece)) {
     return false;
@@ -270,54 +273,53 @@ bool Outbound::streamPiece(Stream& stream) {
 
 OperationPtr Outbound::forget(uint64_t id) {
   if (connection_ != nullptr) {
-    connection_->unexpose(id);
+    if (auto* const pulling = connection_->pulling()) {
+      pulling->unexpose(id);
+    }
   }
   return exposures_.take(id).operation;
 }
 
-void Outbound::onFinish(const MessageHeader& header) {
-  const auto* const exposure = exposures_.find(header.id);
+void Outbound::onFinish(const wire::Finish& finish) {
+  const auto* const exposure = exposures_.find(finish.id);
   if (exposure == nullptr) {
     return;
   }
-  auto operation = forget(header.id);
+  auto operation = forget(finish.id);
   const EndsAnyway ends(completions_, operation);
-  Status status = finishError(*operation, header);
-  if (header.status != FinishStatus::kOk && !operation->cancelStatus.ok()) {
+  Status status = finishError(*operation, finish);
+  if (finish.status != FinishStatus::kOk && !operation->cancelStatus.ok()) {
     status = operation->cancelStatus;
   }
   completions_.finish(std::move(operation), std::move(status));
 }
 
-void Outbound::onRequest(const MessageHeader& header) {
-  auto* const exposure = exposures_.find(header.id);
+void Outbound::onStreamRequest(const wire::StreamRequest& request) {
+  auto* const exposure = exposures_.find(request.id);
   if (exposure != nullptr && !exposure->streaming) {
     exposure->streaming = true;
     const auto& send = exposure->operation;
-    const auto begin = std::min<uint64_t>(header.length, send->size());
+    const auto begin = std::min<uint64_t>(request.begin, send->size());
     if (const auto view = send->view(); view.onDevice()) {
       exposure->staged = std::make_unique<StagedSource>(
           *view.accelerator, view.device, completions_.userOf(send));
       exposure->fetched = begin;
     }
-    streams_.push_back({header.id, header.offset, begin});
+    streams_.push_back({request.id, request.pull, begin});
   }
 }
 
-void Outbound::onCredit(const MessageHeader& header) {
-  outstanding_ -= std::min(outstanding_, header.length);
+void Outbound::onCredit(const wire::Credit& credit) {
+  outstanding_ -= std::min(outstanding_, credit.bytes);
 }
 
-void Outbound::onReady(const MessageHeader& header) {
-  targets_.offer(header, nextSequence_ - 1);
+void Outbound::onRtr(const wire::Rtr& rtr) {
+  targets_.offer(rtr, nextSequence_ - 1);
 }
 
-void Outbound::onRetract(const MessageHeader& header) {
-  targets_.retract(header);
-  MessageHeader answer;
-  answer.type = MessageType::kRetracted;
-  answer.id = header.id;
-  sendControl(answer);
+void Outbound::onRetract(const wire::Retract& retract) {
+  targets_.retract(retract);
+  sendControl(wire::Retracted{retract.id});
 }
 
 void Outbound::onPushed(uint64_t pushId, const Status& status) {
@@ -327,7 +329,7 @@ void Outbound::onPushed(uint64_t pushId, const Status& status) {
   }
   if (severed_ && !failed_ && !status.ok()) {
     push->over = true;
-    return; // the next connection ends it
+    return; // the next connection ends the push
   }
   auto operation = pushes_.take(pushId).operation;
   const EndsAnyway ends(completions_, operation);
@@ -339,15 +341,23 @@ void Outbound::onPushed(uint64_t pushId, const Status& status) {
   completions_.finish(std::move(operation), std::move(ended));
 }
 
-void Outbound::onTruncated(const MessageHeader& header) {
-  const auto& recent = recent_[header.id % kRecent];
-  const auto operation = recent.operation.lock();
-  if (recent.sequence != header.id || !operation || !operation->status().ok()) {
+// Logs the error, too, because the caller may not look at the operation any
+// more: an eager send has ended well once the route has copied the message.
+void Outbound::onTruncated(
+    ReceivingGroup* group,
+    const wire::Truncated& truncated) {
+  if (group == nullptr) {
     return;
   }
-  MessageHeader finish = header;
-  finish.status = FinishStatus::kTruncated;
-  operation->failLate(finishError(*operation, finish));
+  logTruncated(*group, truncated);
+  const auto sequence = truncated.messageSequence;
+  const auto& recent = recent_[sequence % kRecent];
+  const auto operation = recent.operation.lock();
+  if (recent.sequence != sequence || !operation || !operation->status().ok()) {
+    return;
+  }
+  operation->failLate(finishError(
+      *operation, {FinishStatus::kTruncated, 0, truncated.capacity}));
 }
 
 std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {

@@ -9,46 +9,57 @@
 #include "engine/progress/completions.h"
 #include "engine/two_sided/counters.h"
 #include "engine/two_sided/peer_advertisements.h"
+#include "engine/wire/gpu_messages.h"
+#include "engine/wire/two_sided_messages.h"
 #include "interface/transport.h"
 
 namespace dlslime {
 
-// Of what is copied through messages, in one of them and at a time: small
-// enough that several are on their way in a ring, and that the engine's lock,
-// which is held while a few are copied, is not held for long.
+class ReceivingGroup;
+
+// kMostPieceBytes and kPiecesPerFlush limit what is copied through messages:
+// small enough for several messages on their way in a ring, and for a short
+// hold of the engine's lock, which is held while a few are copied.
 constexpr size_t kMostPieceBytes = 64 * 1024;
 constexpr int kPiecesPerFlush = 8;
-// Fewer bytes are copied into a message, also where the connection gathers.
+// Fewer bytes are copied into a message even if the connection can gather.
 constexpr size_t kLeastGathered = 16 * 1024;
 
-// What this process sends to one peer: the sender's half of the protocol
+// Messages from this process to a peer: the sender's half of the protocol
 // (docs/protocol.md). Under the engine's lock.
-class Outbound {
+class Outbound final : public OperationHolder {
  public:
   struct Limits {
     size_t eagerBytes; // larger messages are announced
-    size_t unexpectedBytes; // eager bytes the receiver may have to keep
-    size_t announcedBytes = size_t{64} << 20; // and of what is announced
+    size_t unexpectedBytes; // eager bytes that the receiver may have to keep
+    // Bytes that the receiver may have to keep of announced messages.
+    size_t announcedBytes = size_t{64} << 20;
   };
   struct Target {
     uint32_t group; // the receiver's id of the group
-    uint32_t source; // our rank in it
+    uint32_t source; // our rank in the group
     Counters* counters;
   };
 
   Outbound(Connection& connection, Completions& completions, Limits limits);
 
   void sendTensor(const OperationPtr& operation, Target target);
-  void sendControl(const MessageHeader& header);
-  // A message with bytes of its own, if it can go out at once. False: no room,
-  // or others are before it.
+  // Sends or queues a message without a payload.
+  template <typename Message>
+  void sendControl(const Message& message) {
+    post({wire::encode(message), nullptr, nullptr, 0, false, true});
+  }
+  // Sends a message with a payload, but only at once. False: no room, or
+  // earlier messages are waiting.
   [[nodiscard]] bool sendNow(MessageHeader header, ByteSpan payload);
-  // The same, by a connection that gathers, of at most so many bytes, once it
-  // is known that they can go out: `take` tells where they are.
+  // Result of sendGathered().
   struct Gathered {
     bool sent = false; // false: `take` was not called
-    Fault fault = Fault::kNone; // they can't be read: no message was sent
+    Fault fault = Fault::kNone; // the bytes can't be read: no message was sent
   };
+  // Sends a message with a payload of at most `most` bytes at once, by a
+  // connection that gathers. Calls `take` for the places of the bytes only when
+  // the message can go out.
   template <typename Take>
   Gathered sendGathered(MessageHeader& header, size_t most, const Take& take) {
     auto* const gatherer = connection_->gatherer();
@@ -61,29 +72,32 @@ class Outbound {
     nextSequence_ += fault == Fault::kNone ? 1 : 0;
     return {true, fault};
   }
-  // Names memory of a GPU for the peer's copies, after what maps its
-  // allocation. False: there is no room for that now.
+  // Names memory of a GPU for copies by the peer, and before that shares the
+  // allocations. False: no room for the Shares now.
   [[nodiscard]] bool
   show(Accelerator& gpus, const MemoryView& view, RemoteBuffer& memory);
-  // Has the peer let go of what is not shared any more. False: there is no room
-  // to tell it of all.
+  // Tells the peer to unmap allocations not shared any more. False: no room to
+  // tell of all.
   bool dropUnshared(Accelerator& gpus);
-  // Adds the ids under which memory that was shown is known to the peer.
+  // Adds the ids of the view's allocations, if the peer knows any of our GPU
+  // memory.
   void addShown(const MemoryView& view, std::set<uint64_t>& ids) const;
+  // Adds the ids of the allocations that hold announced messages.
   void addShownInUse(std::set<uint64_t>& ids);
-  // Takes back a send that is queued or announced; it ends with `why` unless
-  // the receiver has matched it.
-  void cancel(const OperationPtr& operation, const Status& why);
-  // Moves what had to wait for room: what was queued, and then pieces of what
-  // the receiver has asked for. True if anything moved.
+  // Takes back a queued or announced send, which ends with `why` unless the
+  // receiver has matched the message.
+  void cancel(const OperationPtr& operation, const Status& why) override;
+  // Sends queued messages while the route has room. True if any were sent.
   bool flushQueued();
+  // Sends pieces of requested streams, if no message is queued. True if any
+  // were sent.
   bool flushStreams();
-  // Messages without bytes of an operation that wait for room: a peer that
-  // reads none of them may go on asking for more.
+  // Number of control messages waiting for room: a peer that reads none may go
+  // on asking for more.
   size_t waitingControls() const {
     return waitingControls_;
   }
-  // All is with the route.
+  // True if all messages are with the route.
   bool handedOver() const {
     return outbox_.empty() && unconfirmed_.empty();
   }
@@ -91,70 +105,76 @@ class Outbound {
     return outbox_.empty() && exposures_.size() == 0 && pushes_.size() == 0 &&
         failedSends_.empty();
   }
-  // Larger messages than this are announced.
+  // Messages larger than this are announced.
   size_t eagerBytes() const {
     return limits_.eagerBytes;
   }
-  // Unfinished sends of this group's operations.
+  // Returns the unfinished sends of a group.
   std::vector<OperationPtr> pending(uint64_t groupKey) const;
 
-  void onFinish(const MessageHeader& header);
-  void onRequest(const MessageHeader& header);
-  void onCredit(const MessageHeader& header);
-  // kRtr, kRetract: where our next message of a tag may be written.
-  void onReady(const MessageHeader& header);
-  void onRetract(const MessageHeader& header);
-  void onReshare(const MessageHeader& header);
+  void onFinish(const wire::Finish& finish);
+  void onStreamRequest(const wire::StreamRequest& request);
+  void onCredit(const wire::Credit& credit);
+  void onRtr(const wire::Rtr& rtr);
+  void onRetract(const wire::Retract& retract);
+  void onReshare(const wire::Reshare& reshare);
   void onPushed(uint64_t pushId, const Status& status);
-  // kTruncated: an eager send of ours was refused after its end.
-  void onTruncated(const MessageHeader& header);
-  // The connection is gone: everything ends with `why`, and its memory is
-  // kept until releaseFailed(), when no copy of ours reads it any more.
+  // Fails an eager send that has ended, because the receiver has refused the
+  // message. Null: the group is gone.
+  void onTruncated(ReceivingGroup* group, const wire::Truncated& truncated);
+  // Ends all sends with `why`, because the connection is gone. Memory is kept
+  // until releaseFailed(), when no copy of ours reads it any more.
   void fail(const Status& why);
   void releaseFailed();
-  // Nor does the connection: it has been destroyed.
+  // Releases the memory of pushes, after the connection was destroyed.
   void releasePushed();
 
-  // The connection is broken, and another will take its place. Until then
-  // everything waits; pushes that end badly will be made good.
+  // Makes all messages wait for a replacement of the connection. Pushes that
+  // end badly meanwhile are sent again.
   void sever();
-  // It is gone: with it these messages, perhaps.
+  // Takes the messages that may be lost with the connection, which is not used
+  // any more.
   void keepUnconfirmed(std::vector<SentMessage> messages);
-  // Here is the other one. The peer has seen every message up to number
-  // `peerLast`: what comes after it is sent again. Not ok: that is impossible.
+  // Goes on by the new connection. The peer has seen every message up to number
+  // `peerLast`; later messages are sent again. Not ok: a later message is lost.
   [[nodiscard]] Status resume(Connection& connection, uint64_t peerLast);
 
  private:
   struct Queued {
     MessageHeader header;
-    OperationPtr eager; // its view is the payload; null for control messages
+    // The view is the payload; null for a control message or an Rts.
+    OperationPtr eager;
     Counters* counters = nullptr; // of the eager operation's group
     uint64_t order = 0; // ascending
-    bool cancelled = false; // only its place is left
-    bool control = false; // there was no operation from the beginning
+    bool cancelled = false; // only the place is left
+    bool control = false; // posted without an operation
   };
+  // Announced message, until the receiver has told the end.
   struct Exposure {
     OperationPtr operation;
-    MessageHeader announce;
-    bool streaming = false; // the receiver has asked for it in pieces
-    bool moved = false; // since the receiver was told where it is
-    bool failed = false; // its memory can't be read
-    std::unique_ptr<StagedSource> staged = nullptr; // streaming, from a GPU,
-    uint64_t fetched = 0; // up to there
+    wire::Rts rts;
+    bool streaming = false; // the receiver has asked for a stream
+    bool moved = false; // the receiver has yet to be told the new place
+    bool failed = false; // the memory can't be read
+    // Set while streaming from a GPU.
+    std::unique_ptr<StagedSource> staged = nullptr;
+    uint64_t fetched = 0; // bytes of the message given to `staged`
   };
-  // A message that is being written where the receiver wants it.
+  // Message being written into memory offered by the receiver.
   struct Pushing {
     OperationPtr operation;
-    MessageHeader announce; // to send it again another way; with its sequence
-    bool over = false; // badly, with a connection that is being replaced
+    wire::Rts rts; // for announcing a lost push
+    uint64_t sequence = 0; // sequence number of the message
+    bool over = false; // failed with a connection being replaced
   };
-  // An announced message that we copy to the receiver through messages.
+  // Announced message that is copied to the receiver through messages.
   struct Stream {
-    uint64_t id; // ours
-    uint64_t pullId; // the receiver's
+    uint64_t id; // our id of the message
+    uint64_t pullId; // the receiver's id of the stream
     uint64_t offset;
   };
-  // An eager send that is over; forgotten when so many others have followed.
+  // Eager send that has ended; may be forgotten once kRecent messages have
+  // followed.
   struct Recent {
     uint64_t sequence = 0;
     std::weak_ptr<Operation> operation;
@@ -166,10 +186,12 @@ class Outbound {
   bool mayRead(const MemoryView& view, size_t size);
   bool trySend(Queued& entry);
   void cancelQueued(const OperationPtr& operation, const Status& why);
-  Connection::Push tryPush(Queued& entry);
+  PushAbility::Result tryPush(Queued& entry);
   void countSent(const Operation& operation);
   void post(Queued entry);
   bool hasCredit(uint64_t length) const;
+  // Returns the Rts that replaces an eager message, without id and memory.
+  static wire::Rts rtsOf(const Queued& entry);
   bool announce(Queued& entry);
   void announceFailed(Queued& entry, Fault fault);
   static Status unreadable(const Operation& operation, Fault fault);
@@ -177,41 +199,52 @@ class Outbound {
   bool streamPiece(Stream& stream);
   static ByteSpan fromGpu(Exposure& exposure, size_t most);
   RemoteBuffer expose(uint64_t id, const Operation& operation);
-  bool tell(MessageType type, uint64_t id, ByteSpan payload);
+  bool tell(MessageHeader header, ByteSpan payload);
   bool flushUnconfirmed();
+  // Queues a message, old or new, under a sequence number used before.
+  template <typename Message>
+  void sendInPlace(const Message& message, uint64_t sequence) {
+    auto header = wire::encode(message);
+    header.sequence = sequence;
+    unconfirmed_.push_back({header, {}});
+  }
   void endPushes(uint64_t peerLast);
   void exposeAgain();
   void renew(MessageHeader& header);
+  template <typename Message>
+  void renewMemory(MessageHeader& header);
 
   Connection* connection_; // null: being replaced
   Completions& completions_;
   const Limits wanted_;
-  Limits limits_; // the same, within what the connection can do
+  Limits limits_; // wanted_, within what the connection can do
   bool severed_ = false;
   bool failed_ = false;
   Status failure_;
-  std::vector<OperationPtr> failedSends_; // ended, memory perhaps in use
+  std::vector<OperationPtr> failedSends_; // ended, with memory perhaps in use
   uint64_t nextSequence_ = 1;
-  uint64_t outstanding_ = 0; // eager cost that the receiver has not returned
-  std::deque<SentMessage> unconfirmed_; // of connections that are gone
+  uint64_t outstanding_ = 0; // eagerCost() not returned by the receiver yet
+  std::deque<SentMessage> unconfirmed_; // messages of connections that are gone
   std::deque<Queued> outbox_;
-  size_t waitingControls_ = 0; // of them
+  size_t waitingControls_ = 0; // control messages in outbox_
   uint64_t nextOrder_ = 1;
   Slab<Exposure> exposures_;
   std::deque<Stream> streams_;
-  std::set<uint64_t> shown_; // allocations of GPUs that the peer knows of,
-  Accelerator* gpus_ = nullptr; // and whose those are
+  std::set<uint64_t> shown_; // GPU allocations known to the peer
+  Accelerator* gpus_ = nullptr; // of the allocations in shown_
   PeerAdvertisements targets_;
   Slab<Pushing> pushes_;
-  std::vector<Recent> recent_{kRecent}; // by sequence number, modulo
+  std::vector<Recent> recent_{kRecent}; // by sequence number modulo kRecent
 };
 
-// What an eager message may cost the receiver: its bytes and its bookkeeping.
+// Cost of an eager message for the receiver, in bytes: payload and bookkeeping.
 constexpr uint64_t eagerCost(uint64_t length) {
   return length + 128;
 }
 
-// What kFinish says about an announced message, for its send.
-Status finishError(const Operation& send, const MessageHeader& finish);
+// Logs that an eager send, already ended, was longer than the receive.
+void logTruncated(const ReceivingGroup& group, const wire::Truncated& told);
+// Returns the status of a send, as told by the receiver.
+Status finishError(const Operation& send, const wire::Finish& finish);
 
 } // namespace dlslime

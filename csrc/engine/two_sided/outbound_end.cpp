@@ -2,16 +2,16 @@
 
 #include "engine/two_sided/outbound.h"
 
-// Sends that end before their time.
+// Part of Outbound: sends that end before their time.
 
 namespace dlslime {
 
 void Outbound::cancel(const OperationPtr& operation, const Status& why) {
   if (operation->stage == Operation::Stage::kPushing) {
     if (operation->cancelStatus.ok()) {
-      operation->cancelStatus = why; // for when the connection is replaced
+      operation->cancelStatus = why; // for a replacement of the connection
     }
-    return; // ends soon, or with the connection
+    return; // the push ends soon, or with the connection
   }
   if (operation->stage == Operation::Stage::kAnnounced) {
     const auto* const exposure = exposures_.find(operation->transferId);
@@ -19,9 +19,8 @@ void Outbound::cancel(const OperationPtr& operation, const Status& why) {
       return;
     }
     operation->cancelStatus = why;
-    MessageHeader revoke = exposure->announce;
-    revoke.type = MessageType::kRevoke;
-    sendControl(revoke);
+    const auto& rts = exposure->rts;
+    sendControl(wire::Revoke{rts.group, rts.source, rts.tag, rts.id});
     return;
   }
   if (operation->stage == Operation::Stage::kQueued) {
@@ -29,7 +28,8 @@ void Outbound::cancel(const OperationPtr& operation, const Status& why) {
   }
 }
 
-// Its place is kept as long as something waits before it and behind it.
+// Keeps the place in the outbox as long as messages wait before and behind the
+// place.
 void Outbound::cancelQueued(const OperationPtr& operation, const Status& why) {
   const auto place = std::lower_bound(
       outbox_.begin(),
@@ -57,18 +57,18 @@ Status Outbound::unreadable(const Operation& operation, Fault fault) {
       operation.describe() + " failed: its memory " + faultText(fault, false)};
 }
 
-// A message that can't be read is over at its sender, and so is the use of its
-// memory; the receiver is told when a receive of its meets it.
+// Ends a send whose memory can't be read, and so the use of the memory. The
+// receiver is told when a receive matches the message.
 void Outbound::announceFailed(Queued& entry, Fault fault) {
-  auto& header = entry.header;
-  header.type = MessageType::kRts;
-  header.id = exposures_.insert({});
+  auto rts = rtsOf(entry);
+  rts.id = exposures_.insert({});
+  rts.memory.slot = RemoteBuffer::kUnreachable;
   const auto operation = std::move(entry.eager);
-  setRemote(header, {0, {}, RemoteBuffer::kUnreachable});
-  auto& exposure = *exposures_.find(header.id);
+  auto& exposure = *exposures_.find(rts.id);
   exposure.operation = operation;
-  exposure.announce = header;
+  exposure.rts = rts;
   exposure.failed = true;
+  entry.header = wire::encode(rts);
   completions_.finish(operation, unreadable(*operation, fault));
 }
 
@@ -86,7 +86,7 @@ void Outbound::releasePushed() {
   }
 }
 
-// May be called again, as what it has no memory for must be.
+// May be called again, as is necessary after std::bad_alloc.
 void Outbound::fail(const Status& why) {
   failed_ = true;
   failure_ = why;
@@ -120,7 +120,7 @@ void Outbound::fail(const Status& why) {
       end(push.operation);
       pushes_.take(id);
     } else {
-      tell(push.operation); // the NIC may still read it: until onPushed()
+      tell(push.operation); // the NIC may read on, until onPushed()
     }
   }
   targets_.clear();

@@ -3,7 +3,7 @@
 
 #include "engine/two_sided/outbound.h"
 
-// How the peer is told of memory of our GPUs.
+// Part of Outbound: telling the peer of memory of our GPUs.
 
 namespace dlslime {
 
@@ -12,10 +12,11 @@ RemoteBuffer Outbound::expose(uint64_t id, const Operation& operation) {
   if (view.onDevice() && !connection_->takesGpus()) {
     return {0, {}, RemoteBuffer::kUnreachable};
   }
-  return connection_->expose(id, view);
+  auto* const pulling = connection_->pulling();
+  return pulling != nullptr ? pulling->expose(id, view) : RemoteBuffer{};
 }
 
-// What there is in pinned memory of a message that is streamed.
+// Returns bytes of a streamed message that have come into pinned memory.
 ByteSpan Outbound::fromGpu(Exposure& exposure, size_t most) {
   const auto view = exposure.operation->view();
   exposure.staged->fetchAhead([&](size_t room, auto& next) {
@@ -26,10 +27,7 @@ ByteSpan Outbound::fromGpu(Exposure& exposure, size_t most) {
   return exposure.staged->front(most);
 }
 
-bool Outbound::tell(MessageType type, uint64_t id, ByteSpan payload) {
-  MessageHeader header;
-  header.type = type;
-  header.id = id;
+bool Outbound::tell(MessageHeader header, ByteSpan payload) {
   header.sequence = nextSequence_;
   const bool sent = connection_->send(header, payload);
   nextSequence_ += sent ? 1 : 0;
@@ -45,7 +43,7 @@ bool Outbound::show(
     return true;
   }
   gpus_ = &gpus;
-  const auto shared = gpus.share(view);
+  const auto shared = gpus.sharing().share(view);
   if (shared.empty()) {
     return true;
   }
@@ -55,13 +53,13 @@ bool Outbound::show(
       continue;
     }
     if (std::exchange(first, false) && !dropUnshared(gpus)) {
-      return false; // what was there before has to go first
+      return false; // freed allocations go first
     }
-    const auto description = gpus.describeShared(id);
+    const auto description = gpus.sharing().describeShared(id);
     if (description.empty()) {
       return true;
     }
-    if (!tell(MessageType::kShare, id, description)) {
+    if (!tell(wire::encode(wire::Share{id}), description)) {
       return false;
     }
     shown_.insert(id);
@@ -75,36 +73,34 @@ bool Outbound::show(
   return true;
 }
 
-// The peer has mapped what we have freed since: the GPU gets it back when both
-// have let go of it.
+// Unshares freed allocations: a GPU gets memory back when both ends have let go
+// of it.
 bool Outbound::dropUnshared(Accelerator& gpus) {
   bool room = connection_ != nullptr && !severed_ && !failed_;
   std::erase_if(shown_, [&](uint64_t id) {
-    const bool gone = room && !gpus.isShared(id);
-    room = room && (!gone || tell(MessageType::kUnshare, id, {}));
+    const bool gone = room && !gpus.sharing().isShared(id);
+    room = room && (!gone || tell(wire::encode(wire::Unshare{id}), {}));
     return gone && room;
   });
   return room;
 }
 
-// If it is still shared; else dropUnshared() says so. Without room nothing: the
-// peer asks again when it needs it.
-void Outbound::onReshare(const MessageHeader& header) {
-  if (!shown_.contains(header.id) || !gpus_->isShared(header.id)) {
+// Answers only if the allocation is still shared: else dropUnshared() tells.
+// Without room sends nothing: the peer asks again when in need.
+void Outbound::onReshare(const wire::Reshare& reshare) {
+  const auto id = reshare.allocation;
+  if (!shown_.contains(id) || !gpus_->sharing().isShared(id)) {
     return;
   }
-  const auto description = gpus_->describeShared(header.id);
-  MessageHeader share;
-  share.type = MessageType::kShare;
-  share.id = header.id;
+  const auto description = gpus_->sharing().describeShared(id);
   if (!description.empty()) {
-    static_cast<void>(sendNow(share, description));
+    static_cast<void>(sendNow(wire::encode(wire::Share{id}), description));
   }
 }
 
 void Outbound::addShown(const MemoryView& view, std::set<uint64_t>& ids) const {
   if (!shown_.empty() && view.onDevice()) {
-    const auto shared = view.accelerator->share(view);
+    const auto shared = view.accelerator->sharing().share(view);
     ids.insert(shared.begin(), shared.end());
   }
 }

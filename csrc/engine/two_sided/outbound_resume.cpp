@@ -2,7 +2,7 @@
 
 #include "engine/two_sided/outbound.h"
 
-// What becomes of sends when the connection is replaced.
+// Part of Outbound: sends when the connection is replaced.
 
 namespace dlslime {
 
@@ -12,7 +12,7 @@ void Outbound::sever() {
 
 void Outbound::keepUnconfirmed(std::vector<SentMessage> messages) {
   connection_ = nullptr;
-  targets_.clear(); // what was offered went with the connection
+  targets_.clear(); // offers ended with the connection
   unconfirmed_.insert(
       unconfirmed_.begin(),
       std::make_move_iterator(messages.begin()),
@@ -46,28 +46,27 @@ Status Outbound::resume(Connection& connection, uint64_t peerLast) {
   return {};
 }
 
-// A push that the peer has seen is over, whatever became of its completion.
-// The others are announced in their place, since their targets are gone; or
-// left out, if they have been cancelled.
+// Ends the pushes that the peer has seen, however the pushes ended here.
+// Announces the rest under the old sequence numbers, because the offered memory
+// is gone; cancelled pushes become Nops.
 void Outbound::endPushes(uint64_t peerLast) {
   for (const auto id : pushes_.ids()) {
-    auto [operation, announce, over] = pushes_.take(id);
-    if (announce.sequence <= peerLast) {
+    auto [operation, rts, sequence, over] = pushes_.take(id);
+    if (sequence <= peerLast) {
       completions_.finish(std::move(operation), {});
       continue;
     }
     if (!operation->cancelStatus.ok()) {
-      announce.type = MessageType::kNop;
-      unconfirmed_.push_back({announce, {}});
+      sendInPlace(wire::Nop{}, sequence);
       const auto why = operation->cancelStatus;
       completions_.finish(std::move(operation), why);
       continue;
     }
-    announce.id = exposures_.insert({});
+    rts.id = exposures_.insert({});
     operation->stage = Operation::Stage::kAnnounced;
-    operation->transferId = announce.id;
-    *exposures_.find(announce.id) = {std::move(operation), announce};
-    unconfirmed_.push_back({announce, {}});
+    operation->transferId = rts.id;
+    *exposures_.find(rts.id) = {std::move(operation), rts};
+    sendInPlace(rts, sequence);
   }
   std::sort(
       unconfirmed_.begin(),
@@ -77,13 +76,14 @@ void Outbound::endPushes(uint64_t peerLast) {
       });
 }
 
-// What the peer was told about our memory held for the connection that is gone.
+// Names our memory anew: all names told to the peer held for the connection
+// that is gone.
 void Outbound::exposeAgain() {
   shown_.clear();
   for (const auto id : exposures_.ids()) {
     auto& exposure = *exposures_.find(id);
     if (!exposure.failed) {
-      setRemote(exposure.announce, expose(id, *exposure.operation));
+      exposure.rts.memory = expose(id, *exposure.operation);
     }
     exposure.moved = true;
   }
@@ -96,24 +96,37 @@ void Outbound::exposeAgain() {
   for (const auto id : exposures_.ids()) {
     auto& exposure = *exposures_.find(id);
     if (std::exchange(exposure.moved, false) && !exposure.streaming) {
-      auto moved = exposure.announce;
-      moved.type = MessageType::kMoved;
-      sendControl(moved);
+      sendControl(wire::Moved{exposure.rts});
     }
   }
 }
 
-// Of a message that is still to be sent.
+// Puts the new place of the memory into a message that is still to be sent.
+template <typename Message>
+void Outbound::renewMemory(MessageHeader& header) {
+  auto message = wire::decode<Message>(header);
+  if (auto* const exposure = exposures_.find(message.id)) {
+    message.memory = exposure->rts.memory;
+    exposure->moved = false; // the message tells
+    wire::rewrite(header, message);
+  }
+}
+
+// Renews a message that is still to be sent.
 void Outbound::renew(MessageHeader& header) {
-  if (header.type == MessageType::kRtr ||
-      header.type == MessageType::kResolved) { // which is asked for again
-    header.type = MessageType::kNop;
-  } else if (
-      header.type == MessageType::kRts || header.type == MessageType::kMoved) {
-    if (auto* const exposure = exposures_.find(header.id)) {
-      setRemote(header, remoteOf(exposure->announce));
-      exposure->moved = false; // this tells it
-    }
+  switch (header.type) {
+    case MessageType::kRtr:
+    case MessageType::kResolved: // the peer asks again
+      wire::rewrite(header, wire::Nop{});
+      return;
+    case MessageType::kRts:
+      renewMemory<wire::Rts>(header);
+      return;
+    case MessageType::kMoved:
+      renewMemory<wire::Moved>(header);
+      return;
+    default:
+      return;
   }
 }
 

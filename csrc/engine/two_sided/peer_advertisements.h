@@ -5,37 +5,35 @@
 #include <unordered_map>
 
 #include "base/seeded_hash.h"
+#include "engine/wire/two_sided_messages.h"
 #include "interface/memory.h"
-#include "interface/message.h"
 
 namespace dlslime {
 
-// The memory that one peer has offered for our next message of a group and
-// tag (kRtr). An offer holds for the first message that the peer had not
-// seen when it made it: so what was sent lately is kept here, too. An offer
-// that is dropped does no harm: the message goes another way, and the peer
-// sees that by its coming.
+// Memory offered by a peer for our next message of a group and tag (kRtr). An
+// offer holds for the first message that the peer had not seen when offering,
+// so recent messages are remembered here, too. Dropping an offer does no harm:
+// the message goes another way, which ends the offer at the peer.
 class PeerAdvertisements {
  public:
   struct Target {
-    uint64_t id = 0; // the peer's
+    uint64_t id = 0; // the peer's id of the offer
     RemoteBuffer memory;
     uint64_t capacity = 0; // bytes
   };
 
-  // A tensor message has been sent.
+  // Notes that a tensor message was sent.
   void noteSent(uint64_t group, uint32_t tag, uint64_t sequence) {
     sent_[sequence % kKept] = {sequence, group, tag};
   }
-  // kRtr has come, after `last` messages of all kinds were sent.
-  void offer(const MessageHeader& ready, uint64_t last) {
-    const Key key{ready.group, ready.tag};
-    if (targets_.size() < kMostTargets && !sentSince(ready.offset, last, key)) {
-      targets_[key] = {
-          ready.id, {ready.address, {ready.key}, ready.slot}, ready.length};
+  // Takes an offer that came after `last` messages of all kinds were sent.
+  void offer(const wire::Rtr& rtr, uint64_t last) {
+    const Key key{rtr.group, rtr.tag};
+    if (targets_.size() < kMostTargets && !sentSince(rtr.lastSeen, last, key)) {
+      targets_[key] = {rtr.id, rtr.memory, rtr.capacity};
     }
   }
-  // Null: none.
+  // Returns the offer for our next message, or null.
   const Target* find(uint64_t group, uint32_t tag) const {
     if (targets_.empty()) {
       return nullptr;
@@ -44,15 +42,15 @@ class PeerAdvertisements {
     return found == targets_.end() ? nullptr : &found->second;
   }
   void drop(uint64_t group, uint32_t tag) {
-    if (!targets_.empty()) { // most often, and always where nothing is pushed
+    if (!targets_.empty()) { // most often empty; always if nothing is pushed
       targets_.erase({group, tag});
     }
   }
-  // The peer takes it back.
-  void retract(const MessageHeader& header) {
-    const auto* const target = find(header.group, header.tag);
-    if (target != nullptr && target->id == header.id) {
-      drop(header.group, header.tag);
+  // Drops an offer that the peer takes back.
+  void retract(const wire::Retract& retract) {
+    const auto* const target = find(retract.group, retract.tag);
+    if (target != nullptr && target->id == retract.id) {
+      drop(retract.group, retract.tag);
     }
   }
   void clear() {
@@ -60,7 +58,7 @@ class PeerAdvertisements {
   }
 
  private:
-  // More on their way than a ring holds are not expected.
+  // Messages remembered: more than a ring holds are not expected on the way.
   static constexpr uint64_t kKept = 1024;
   static constexpr size_t kMostTargets = 4096;
 
@@ -81,7 +79,7 @@ class PeerAdvertisements {
 
   bool sentSince(uint64_t seen, uint64_t last, const Key& key) const {
     if (seen > last || last - seen > kKept) {
-      return true; // not a number of ours, or too long ago to tell
+      return true; // not a number of ours, or too old to tell
     }
     for (auto sequence = seen + 1; sequence <= last; ++sequence) {
       const auto& sent = sent_[sequence % kKept];

@@ -5,7 +5,7 @@
 
 namespace dlslime {
 
-// Part of a view, read with the guard that the view says it needs.
+// Reads part of a view, guarded against faults if the view may fault.
 inline GuardedBytes
 readView(const MemoryView& view, size_t offset, size_t size) {
   return view.mayFault ? readGuarded(view.data + offset, size)

@@ -1,25 +1,27 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "engine/two_sided/counters.h"
 #include "engine/two_sided/matcher.h"
 
 namespace dlslime {
 
-// A group as the receiver's half of the protocol sees it. Under the engine's
+// What the receiver's half of the protocol needs of a group. Under the engine's
 // lock.
 class ReceivingGroup {
  public:
   virtual ~ReceivingGroup() = default;
   virtual uint32_t id() const = 0;
   virtual int rank() const = 0;
+  virtual std::string nameOf(int rank) const = 0; // for messages to users
   virtual Matcher& matcher() = 0;
-  // The id of this group in the process of that rank.
+  // Returns the id of this group in the process of the rank.
   virtual uint32_t remoteId(int rank) = 0;
   virtual Counters& counters(int rank) = 0;
-  // The next message of this source and tag may be for a posted receive: says
-  // so to the source, where the route can write into its memory.
+  // Offers a posted receive to the source, if certain to get the next message
+  // of the source and tag, and if the route can write into the memory.
   virtual void makeReady(int source, uint32_t tag) = 0;
 
   void countReceived(int source, uint64_t bytes) {

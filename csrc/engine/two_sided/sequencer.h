@@ -6,18 +6,19 @@
 
 namespace dlslime {
 
-// Restores the sender's order and drops what came twice, for routes that may
-// reorder or repeat (several rails, a message sent again after a failure).
-// On an ordered route it costs one comparison.
+// Restores the sender's order and drops repetitions, for routes that may
+// reorder or repeat messages (several rails, messages sent again after a
+// failure). Costs a comparison on an ordered route.
 class Sequencer {
  public:
   enum class Verdict : uint8_t { kNow, kLater, kSeen };
 
-  // kNow: handle it, then drain(). kLater: kept here. kSeen: a repetition.
+  // kNow: the caller handles the message, then calls drain(). kLater: the
+  // message is kept. kSeen: the message is a repetition.
   Verdict check(const MessageHeader& header, ByteSpan payload) {
     if (header.sequence == next_) {
       if (!early_.empty() && early_.begin()->first == next_) {
-        takeFirst(); // it came again before its turn was noticed
+        takeFirst(); // came again before the kept message was drained
       }
       ++next_;
       return Verdict::kNow;
@@ -32,12 +33,12 @@ class Sequencer {
     }
     return Verdict::kLater;
   }
-  // Whether check() would say kNow.
+  // True if check() would return kNow.
   bool isNext(const MessageHeader& header) const {
     return header.sequence == next_;
   }
-  // Calls `handle` for kept messages whose turn has come, for `most` of them.
-  // True: there were some, and may be more.
+  // Calls `handle` for at most `most` kept messages whose turn has come. True
+  // if any were handled: more may be left.
   template <typename Handle>
   bool drain(int most, Handle&& handle) {
     int handled = 0;
@@ -50,11 +51,11 @@ class Sequencer {
     }
     return handled > 0;
   }
-  // Of the messages whose turn has come.
+  // Returns the number of the last message whose turn has come.
   uint64_t last() const {
     return next_ - 1;
   }
-  // The sequence number near the next one that ends in these bits.
+  // Returns the sequence number that ends in `bits` and is nearest to the next.
   uint64_t nearest(uint16_t bits) const {
     const auto ahead =
         static_cast<int16_t>(bits - static_cast<uint16_t>(next_));
@@ -63,7 +64,7 @@ class Sequencer {
   size_t kept() const {
     return early_.size();
   }
-  // Their payloads, and their bookkeeping.
+  // Bytes of the kept messages, with bookkeeping.
   size_t keptBytes() const {
     return keptBytes_;
   }

@@ -8,15 +8,16 @@
 
 namespace dlslime {
 
-// What a Transport has offered and got no answer for, by the connection's
-// nonce. Of the wire-up thread alone.
+// Halves of connections offered by a Transport and not answered yet, by the
+// connection's nonce. Only the wire-up thread uses an Offered.
 template <typename T>
 class Offered {
  public:
   T& put(const std::string& nonce, T half) {
     return halves_.try_emplace(nonce, std::move(half)).first->second;
   }
-  // Throws Error: this answers nothing that we asked.
+  // Removes and returns the half offered under the nonce. Throws Error if no
+  // offer has the nonce.
   T take(const std::string& nonce) {
     auto found = halves_.extract(nonce);
     if (found.empty()) {

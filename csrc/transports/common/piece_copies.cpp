@@ -8,8 +8,9 @@
 namespace dlslime {
 
 namespace {
-// Long enough to spread the cost of claiming, short enough that two threads
-// share what is left evenly, and that a stop takes effect soon.
+// Limits of a job: high enough to spread the cost of claiming, and low enough
+// for two threads to share the rest of a transfer evenly and for a stop to take
+// effect soon.
 constexpr size_t kJobBytes = 512 * 1024;
 constexpr size_t kJobPieces = 256;
 
@@ -18,7 +19,7 @@ Status failed(const CopyJob& job, bool write) {
     return statusOf(fault, write);
   }
   const auto process = "process " + std::to_string(job.pid);
-  if (job.error == ESRCH) { // before its socket tells us
+  if (job.error == ESRCH) { // before the control socket ends
     return {ErrorCode::kPeerFailed, "the peer has ended (" + process + ")"};
   }
   return {

@@ -6,25 +6,25 @@
 
 namespace dlslime {
 
-// One-sided transfers that processors do, as CopyJobs, for routes where this
-// process can get at the peer's memory itself. Under the engine's lock.
+// One-sided transfers copied by processors, as CopyJobs, for routes giving the
+// process direct access to the peer's memory. Under the engine's lock.
 class PieceCopies {
  public:
   using Run = int (*)(const CopyJob& job);
   struct Ways {
     Run read = nullptr, write = nullptr;
-    int pid = 0; // the peer's
+    int pid = 0; // process id of the peer
   };
   explicit PieceCopies(Ways ways) : ways_(ways) {}
 
   void start(const TransferWork& work);
   void stop(uint64_t id);
   void stopAll();
-  // Jobs of all transfers in turn, so that a small one need not wait for a
-  // large one before it.
+  // Claims jobs of all transfers in turn, so that a small transfer need not
+  // wait for a large transfer started earlier. Returns false if no job is left.
   bool claim(CopyJob& job);
   void finish(const CopyJob& job);
-  // Tells which have ended. True if any has.
+  // Reports all ended transfers to `events`. Returns true if any had ended.
   bool report(ConnectionEvents& events);
   bool empty() const {
     return transfers_.empty();
@@ -34,9 +34,9 @@ class PieceCopies {
   struct Transfer {
     TransferWork work;
     uint64_t number = 0;
-    size_t piece = 0; // the next one,
-    size_t offset = 0; // and how much of it is claimed
-    uint32_t running = 0; // jobs
+    size_t piece = 0; // index of the next piece to claim
+    size_t offset = 0; // bytes claimed of the next piece
+    uint32_t running = 0; // jobs claimed and not finished
     Status status;
     bool claimed() const {
       return piece == work.pieces.size();

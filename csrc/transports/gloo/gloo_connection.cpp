@@ -3,8 +3,8 @@
 namespace dlslime::gloo {
 
 namespace {
-// The last packet of an end that has severed the connection: no message has
-// this type.
+// Type of the last packet from an end severing the connection; no message has
+// type 0.
 constexpr MessageType kParting{};
 } // namespace
 

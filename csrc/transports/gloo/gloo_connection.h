@@ -8,50 +8,34 @@
 
 namespace dlslime::gloo {
 
-// Messages over a Carrier, by a GlooPump's threads, so that send() and poll()
-// never block. There is no way to pull: large messages are streamed in frames.
-class GlooConnection final : public Connection {
+// Messages over a Carrier, moved by the threads of a GlooPump, so that send()
+// and poll() never block. The route cannot pull: large messages are streamed in
+// frames.
+class GlooConnection final : public Connection, public ReplaceAbility {
  public:
   GlooConnection(
       GlooPump::MakeCarrier make,
       std::function<void()> wake,
       milliseconds drainTime = GlooPump::kDrainTime)
-      : pump_(std::make_shared<GlooPump>(
+      : Connection({"gloo", kMostPayloadBytes}),
+        pump_(std::make_shared<GlooPump>(
             std::move(make),
             std::move(wake),
             drainTime)) {
+    abilities_.replacing = this;
     pump_->start();
   }
   ~GlooConnection() override {
     pump_->close(true);
   }
 
-  std::string_view route() const override {
-    return "gloo";
-  }
-  std::string_view copyName() const override {
-    return "frames";
-  }
-  size_t maxPayload() const override {
-    return kMostPayloadBytes;
+  ConnectionInfo info() const override {
+    return ConnectionInfo("frames");
   }
   bool send(const MessageHeader& header, ByteSpan payload) override {
     return pump_->put(header, payload);
   }
-  RemoteBuffer expose(uint64_t /*id*/, MemoryView /*view*/) override {
-    return {};
-  }
-  void unexpose(uint64_t /*id*/) override {}
-  bool pull(
-      uint64_t /*pullId*/,
-      uint64_t /*peerId*/,
-      RemoteBuffer /*source*/,
-      MemoryView /*destination*/) override {
-    return false;
-  }
-  void abandon(uint64_t /*pullId*/) override {}
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
-  void endPulls() override {}
   void peerClosed() override {
     pump_->peerClosed();
   }
@@ -59,9 +43,10 @@ class GlooConnection final : public Connection {
   bool allSent() override {
     return pump_->allSent();
   }
-  // In the making it can't be: nothing can be told the other end yet.
-  Replaceable replaceable() const override {
-    return pump_->made() ? Replaceable::kWhole : Replaceable::kNever;
+  // Returns kNever until the carrier is made, because the peer cannot be told
+  // before.
+  When replaceable() const override {
+    return pump_->made() ? When::kWhole : When::kNever;
   }
   void sever() override;
   bool close(bool atOnce) override {
@@ -70,11 +55,11 @@ class GlooConnection final : public Connection {
 
  private:
   const std::shared_ptr<GlooPump> pump_;
-  // Taken from the pump; what comes before next_ has been given out.
+  // Packets taken from the pump; those before next_ have been delivered.
   std::vector<Packet> polled_;
   size_t next_ = 0;
   bool severed_ = false;
-  bool peerParted_ = false; // or nothing comes any more
+  bool peerParted_ = false; // the peer has severed, or nothing more comes
 };
 
 } // namespace dlslime::gloo

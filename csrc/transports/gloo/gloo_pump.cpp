@@ -13,11 +13,11 @@ namespace dlslime::gloo {
 
 namespace {
 
-// A message and a small payload travel in one Gloo message of this size; the
-// rest of a larger payload follows in a second one.
+// Size of the Gloo message for a header and a small payload; the rest of a
+// larger payload follows in a second Gloo message.
 constexpr size_t kFrameBytes = 8 * 1024;
 constexpr size_t kInlineBytes = kFrameBytes - sizeof(MessageHeader);
-// What either direction holds before it makes its producer wait.
+// Bytes queued in a direction before its producer has to wait.
 constexpr size_t kMostQueuedBytes = 4 * 1024 * 1024;
 
 } // namespace
@@ -43,7 +43,7 @@ bool GlooPump::close(bool atOnce) {
   }
   changed_.notify_all();
   if (sender_.joinable()) {
-    // Torch gives no way to stop a Gloo group that waits for its other end.
+    // Torch cannot stop a Gloo group that waits for its other end.
     abandoned ? sender_.detach() : sender_.join();
   }
   for (auto* const thread : {&receiver_, &watcher_}) {
@@ -76,14 +76,15 @@ void GlooPump::peerClosed() {
   if (!std::exchange(peerClosed_, true) && making_) {
     try {
       watcher_ = std::thread([self = shared_from_this()] { self->watch(); });
-    } catch (const std::system_error& error) { // then nobody waits for it
+    } catch (const std::system_error& error) { // without a watcher, give up now
       broken_ = statusOf(error);
       tell();
     }
   }
 }
 
-// Its end of the carrier may have been ready, and used, before ours is.
+// Lets the making of the carrier go on for drainTime_: the peer's end may have
+// been ready, and used, before the local end is.
 void GlooPump::watch() {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool made = changed_.wait_for(
@@ -112,7 +113,7 @@ bool GlooPump::put(const MessageHeader& header, ByteSpan payload) {
   return true;
 }
 
-// With mutex_ held.
+// Call with mutex_ held.
 void GlooPump::enqueue(const MessageHeader& header, ByteSpan payload) {
   Packet packet{header, Bytes(payload.begin(), payload.end())};
   packet.header.payloadSize = static_cast<uint32_t>(payload.size());
@@ -145,11 +146,12 @@ bool GlooPump::nextToSend(Packet& packet) {
   if (outgoing_.empty()) {
     changed_.notify_all();
     if (std::exchange(lastPut_, false)) {
-      tell(); // allSent() is what somebody waits for
+      tell(); // the owner waits for allSent()
     }
   }
   changed_.wait(lock, [this] { return closing_ || !outgoing_.empty(); });
-  // What was sent before closing still goes out: the peer may need it.
+  // Packets put before closing still go to the carrier, since the peer may need
+  // them; an aborted carrier throws.
   if (outgoing_.empty()) {
     return false;
   }
@@ -273,7 +275,7 @@ bool GlooPump::take(std::vector<Packet>& packets, Status& broken) {
     incomingBytes_ = 0;
     broken = packets.empty() ? broken_ : Status();
     if (!broken_.ok()) {
-      news_.store(true, std::memory_order_relaxed); // said after the last one
+      news_.store(true, std::memory_order_relaxed); // then take() tells broken_
     }
   }
   changed_.notify_all();

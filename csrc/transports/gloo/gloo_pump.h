@@ -24,41 +24,44 @@ struct Packet {
 constexpr size_t kMostPayloadBytes = 1024 * 1024;
 
 // Moves packets between two bounded queues and a Carrier, by two threads that
-// block in it, one each way; nothing else here blocks. Shared with
-// its threads: one that can't be called back (a Carrier in the making, whose
-// other end never comes) outlives the connection, and finds itself closed.
+// block in the carrier, one for each direction; nothing else blocks. The
+// threads share ownership of the pump: a thread stuck in making a carrier,
+// because the peer never comes, outlives the connection and then finds the pump
+// closed.
 class GlooPump final : public std::enable_shared_from_this<GlooPump> {
  public:
   using MakeCarrier = std::function<std::unique_ptr<Carrier>()>;
 
-  // How long a peer that has closed lets the making of the carrier go on.
+  // Time for the making of the carrier to go on after the peer has closed.
   static constexpr milliseconds kDrainTime{1000};
 
-  // `wake` is called from both threads whenever take() has news, and never
-  // after close().
+  // `wake` is called whenever take() has news, on any thread and with mutex_
+  // held, but never after close() has returned true.
   GlooPump(
       MakeCarrier make,
       std::function<void()> wake,
       milliseconds drainTime = kDrainTime)
       : make_(std::move(make)), wake_(std::move(wake)), drainTime_(drainTime) {}
   void start();
-  // False when the queue is full; there is news when it no longer is.
+  // Returns false when the queue is full; take() has news once the queue has
+  // room again.
   bool put(const MessageHeader& header, ByteSpan payload);
-  // The same, whether it is full or not: what is put last of all.
+  // Puts the last packet of all, even into a full queue.
   void putLast(const MessageHeader& header);
-  // The other end is there.
+  // Returns true once the carrier is made.
   bool made() const;
-  // Everything that was put has gone out, or never will.
+  // Returns true if all packets put have gone out, or never will.
   bool allSent() const;
-  // Appends what has come; false if there is no news. `broken` says why no
-  // more will come, after the last packet.
+  // Appends the received packets; returns false if nothing is new. `broken`
+  // says why no more packets come, once all have been taken.
   bool take(std::vector<Packet>& packets, Status& broken);
-  // Nobody reads at the other end: close() need not send what waits.
+  // Tells the pump that the peer reads nothing any more: close() need not send
+  // the queued packets.
   void peerClosed();
-  // Nothing received waits for take(), and more may come.
+  // Returns true if no received packet waits for take() and no more will come.
   bool drained() const;
-  // Ends both threads, once what was put has gone out, or `atOnce`. False: it
-  // has not. Idempotent.
+  // Ends the threads, once all packets put have gone out, or immediately if
+  // `atOnce`. Returns false while packets are still to go out. Idempotent.
   bool close(bool atOnce);
 
  private:
@@ -73,27 +76,29 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
   Packet receivePacket();
   void deliver(Packet packet);
   void breakWith(const char* what) noexcept;
-  void tell(); // with mutex_ held: wake_ must not run once close() returns
+  // Call with mutex_ held: wake_ must not run once close() has returned.
+  void tell();
 
   MakeCarrier make_;
   const std::function<void()> wake_;
   const milliseconds drainTime_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_:
+  // mutex_ guards the members from outgoing_ to broken_.
   std::deque<Packet> outgoing_, incoming_;
   size_t outgoingBytes_ = 0, incomingBytes_ = 0;
-  bool refused_ = false; // put() said no: tell when there is room
-  bool lastPut_ = false; // tell when it has gone out
+  bool refused_ = false; // put() returned false: tell() about room
+  bool lastPut_ = false; // putLast() was called: tell() when all is sent
   bool sending_ = false; // a packet is between the queue and the carrier
-  bool making_ = true; // the sender may hang in make_
+  bool making_ = true; // the sender thread may hang in make_
   bool peerClosed_ = false;
   bool closing_ = false;
   Status broken_;
-  std::unique_ptr<Carrier> carrier_; // set once, before receiveLoop() starts
-  // Lets take() look without the mutex.
+  // Set once, under mutex_ and before receiveLoop() starts.
+  std::unique_ptr<Carrier> carrier_;
+  // Lets take() look for news without the mutex.
   std::atomic<bool> news_{false};
-  // The last one gives up on a carrier whose peer has closed.
+  // watcher_ gives up on the making of a carrier after the peer has closed.
   std::thread sender_, receiver_, watcher_;
 };
 

@@ -21,8 +21,8 @@ void GlooTransport::drainWakeFds() {
   [[maybe_unused]] const auto got = read(event_->get(), &count, sizeof(count));
 }
 
-// Of a pair's Gloo: what it lacks while it is set up shows late, and at one
-// end.
+// Descriptors for a pair's Gloo group, required up front: a lack during the
+// set-up would show late, and at one end only.
 constexpr size_t kDescriptors = 8;
 
 std::unique_ptr<Connection> GlooTransport::connect(
@@ -34,7 +34,7 @@ std::unique_ptr<Connection> GlooTransport::connect(
         "the group has no Gloo to carry messages (torch was built without it)");
   }
   requireDescriptors(kDescriptors);
-  auto source = std::static_pointer_cast<CarrierSource>(context.carrierSource);
+  auto source = context.carrierSource;
   source->require();
   return std::make_unique<GlooConnection>(
       [source, nonce = context.nonce, side = context.sideSocket, end] {

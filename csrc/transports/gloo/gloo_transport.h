@@ -5,9 +5,10 @@
 
 namespace dlslime::gloo {
 
-// The last route: a Gloo group of two per pair. The control socket only
-// carries the agreement to make one.
-class GlooTransport final : public Transport {
+// Messages over a Gloo group of two for each pair, only where a program asks
+// for the route. The control socket merely carries the agreement to make the
+// group.
+class GlooTransport final : public Transport, private WakeSource {
  public:
   GlooTransport();
 
@@ -25,15 +26,19 @@ class GlooTransport final : public Transport {
   accept(const Context& context, Offer offer, Offer& answer) override;
   std::unique_ptr<Connection> finish(const Context& context, Offer answer)
       override;
+  WakeSource* wakeSource() override {
+    return this;
+  }
+
+ private:
   std::vector<int> wakeFds() const override {
     return {event_->get()};
   }
   void drainWakeFds() override;
-
- private:
   std::unique_ptr<Connection> connect(const Context& context, int end);
 
-  // Shared with the connections' threads, which may outlive us by a moment.
+  // Shared with the threads of the connections; the threads may outlive the
+  // transport for a moment.
   std::shared_ptr<UniqueFd> event_;
 };
 

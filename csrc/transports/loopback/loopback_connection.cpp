@@ -4,52 +4,16 @@
 #include <cstring>
 #include <utility>
 
-#include "base/memory/guarded_copy.h"
+#include "transports/loopback/inside_copies.h"
 
 namespace dlslime::loopback {
 
 namespace {
 
 constexpr size_t kPieceBytes = 1024 * 1024;
+constexpr size_t kMostPayloadBytes = 64 * 1024;
 
-constexpr uint64_t kTransferBit = 1ULL << 62; // of a job's token
-
-int copyInside(const CopyJob& job) {
-  std::memmove(
-      job.local, reinterpret_cast<const std::byte*>(job.remote), job.size);
-  return 0;
-}
-
-// `write`: from the local memory. Registered memory may always fault.
-int moveInside(const Piece& piece, bool write) {
-  auto* const remote = reinterpret_cast<std::byte*>(piece.remote);
-  const auto moved = write ? moveGuarded(remote, piece.local, piece.size)
-                           : moveGuarded(piece.local, remote, piece.size);
-  if (moved.ofSource != Fault::kNone) {
-    return codeOf({write, moved.ofSource});
-  }
-  return moved.ofDestination == Fault::kNone
-      ? 0
-      : codeOf({!write, moved.ofDestination});
-}
-
-int moveAllInside(const CopyJob& job, bool write) {
-  const Piece whole{job.local, job.remote, job.size};
-  int error = 0;
-  for (const auto& piece :
-       job.pieces.empty() ? std::span(&whole, 1) : job.pieces) {
-    error = error == 0 ? moveInside(piece, write) : error;
-  }
-  return error;
-}
-
-int readInside(const CopyJob& job) {
-  return moveAllInside(job, false);
-}
-
-int writeInside(const CopyJob& job) {
-  return moveAllInside(job, true);
-}
+constexpr uint64_t kTransferBit = 1ULL << 62; // marks a transfer's job
 
 Status givenUp() {
   return {ErrorCode::kCancelled, "the transfer was given up"};
@@ -67,12 +31,19 @@ LoopbackConnection::LoopbackConnection(
     int end,
     int peerEnd,
     Faults faults)
-    : wire_(std::move(wire)),
+    : Connection({"self", kMostPayloadBytes}),
+      wire_(std::move(wire)),
       end_(end),
       peerEnd_(peerEnd),
       faults_(faults),
       random_(faults.seed + static_cast<uint64_t>(end)),
-      transfers_({readInside, writeInside, 0}) {}
+      transfers_({readInside, writeInside, 0}) {
+  abilities_.pulling = this;
+  abilities_.pushing = faults_.pushes ? this : nullptr;
+  abilities_.rma = this;
+  abilities_.copying = this;
+  abilities_.replacing = faults_.replaceable ? this : nullptr;
+}
 
 bool LoopbackConnection::chance(int percent) {
   return percent > 0 && static_cast<int>(random_() % 100) < percent;
@@ -155,13 +126,13 @@ void LoopbackConnection::withdraw(uint64_t id) {
   });
 }
 
-Connection::Push LoopbackConnection::push(
+PushAbility::Result LoopbackConnection::push(
     uint64_t id,
     RemoteBuffer target,
     MemoryView source,
     uint64_t sequence) {
   if (chance(faults_.refusePercent)) {
-    return chance(50) ? Push::kNoRoom : Push::kNever;
+    return chance(50) ? Result::kNoRoom : Result::kNever;
   }
   Wire::Packet packet;
   packet.header.sequence = sequence;
@@ -169,22 +140,22 @@ Connection::Push LoopbackConnection::push(
   {
     const std::lock_guard<std::mutex> guard(wire_->mutex);
     if (wire_->severed[peerEnd_] || wire_->severed[end_]) {
-      return Push::kNoRoom;
+      return Result::kNoRoom;
     }
     const auto& offers = wire_->offered[peerEnd_];
     const auto found = offers.find(target.slot);
     if (found == offers.end() || found->second.view.size < source.size) {
       misused_ = true; // a NIC would refuse, and break the connection
       pushed_.emplace_back(id, misuse());
-      return Push::kPosted;
+      return Result::kPosted;
     }
-    // As a NIC: the bytes are there long before the receiver is told.
+    // As with a NIC, the bytes are in place long before the receiver is told.
     copyBytes(found->second.view.data, source.data, source.size);
     packet.landedId = found->second.id;
   }
   put(std::move(packet));
   pushed_.emplace_back(id, Status());
-  return Push::kPosted;
+  return Result::kPosted;
 }
 
 RemoteBuffer LoopbackConnection::expose(uint64_t id, MemoryView view) {
@@ -198,7 +169,8 @@ void LoopbackConnection::unexpose(uint64_t id) {
   wire_->exposed[end_].erase(id);
 }
 
-// Empty if the peer does not expose all of it (any more).
+// Returns the memory to pull from; empty if the peer does not expose all of the
+// memory any more.
 MemoryView LoopbackConnection::sourceOf(const Pull& pull) {
   const std::lock_guard<std::mutex> guard(wire_->mutex);
   const auto& regions = wire_->exposed[peerEnd_];
@@ -208,7 +180,7 @@ MemoryView LoopbackConnection::sourceOf(const Pull& pull) {
   }
   auto view = found->second;
   const auto skipped =
-      pull.source - reinterpret_cast<uint64_t>(view.data); // arrived before
+      pull.source - reinterpret_cast<uint64_t>(view.data); // pulled before
   if (skipped > view.size || view.size - skipped < pull.destination.size) {
     return {};
   }
@@ -303,7 +275,7 @@ bool LoopbackConnection::poll(
   if (severed(end_) || severed(peerEnd_)) {
     broken = Status(ErrorCode::kTransportFailed, "severed");
     if (!severed(end_)) {
-      return true; // whoever decides what is to come of it, does so now
+      return true; // the owner now decides how to go on
     }
   }
   bool any = pollPulls(events) || !pushed_.empty();
@@ -316,7 +288,8 @@ bool LoopbackConnection::poll(
     return true;
   }
   Wire::Packet packet;
-  // As many as there are now: handling one may send another to ourselves.
+  // Takes `most` packets at most: handling a packet may send another to the
+  // process itself.
   for (int i = 0; i < most && nextPacket(packet); ++i) {
     any = true;
     if (faults_.breakAfter != 0 && ++delivered_ > faults_.breakAfter) {
@@ -355,7 +328,8 @@ bool LoopbackConnection::claimCopy(CopyJob& job) {
         exposed.mayFault || pull.destination.mayFault ? readInside : copyInside;
     job.local = pull.destination.data + pull.claimed;
     job.remote = reinterpret_cast<uint64_t>(source + pull.claimed);
-    // Pieces that meet can't be copied in any order, by several threads.
+    // Overlapping memory can't be copied in pieces by several threads, so a
+    // single job copies everything.
     const bool apart = source + left <= job.local || job.local + left <= source;
     job.size = apart ? std::min(left, kPieceBytes) : left;
     job.token = pull.id;

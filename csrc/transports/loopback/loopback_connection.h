@@ -14,64 +14,65 @@
 
 namespace dlslime::loopback {
 
-// What goes wrong on purpose, reproducibly for one seed. All off: the route
-// that a process uses to talk to itself.
+// Faults made on purpose, reproducible by the seed. Without faults the
+// connection is the route of a process to itself.
 struct Faults {
   uint64_t seed = 0;
-  int maxDelayPolls = 0; // a message or pull waits up to this many polls
-  bool reorder = false; // messages overtake each other
-  int refusePercent = 0; // send() says "no room" this often
+  int maxDelayPolls = 0; // most polls that a message or pull waits
+  bool reorder = false; // delayed messages may be overtaken
+  int refusePercent = 0; // of calls of send(), offer(), push()
   bool duplicate = false; // some messages arrive twice
-  uint64_t breakAfter = 0; // this connection breaks after so many messages
+  uint64_t breakAfter = 0; // messages until a break; 0: no break
   bool framed = false; // nothing is pulled: large messages are streamed
   bool pushes = false; // memory can be offered and pushed into
-  bool replaceable = false; // every message is kept for another connection
+  bool replaceable = false; // every message is kept for a replacement
 };
 
-// The wire between two ends in one process.
+// Wire between two ends in a process. `mutex` guards all members but `wake`.
 class Wire {
  public:
   struct Packet {
     MessageHeader header;
     Bytes payload;
     int delay = 0;
-    uint64_t landedId = 0; // not 0: no message, but a push into this offer
+    uint64_t landedId = 0; // not 0: a push into the offer, no message
   };
-  // Memory that one end has offered for one push.
+  // Memory offered by an end for a push.
   struct Offer {
     uint64_t id = 0;
     MemoryView view;
   };
   std::mutex mutex;
   std::deque<Packet> toEnd[2];
-  // What each end lets the other read, as a NIC knows its memory regions: who
-  // asks for anything else gets an error and not the bytes.
+  // Memory that each end lets the peer read, by id, like the memory regions of
+  // a NIC: reading anything else fails.
   std::map<uint64_t, MemoryView> exposed[2];
   std::map<uint16_t, Offer> offered[2]; // by slot
-  bool severed[2] = {}; // this end takes and gives nothing any more
-  // Called, outside of the mutex, after something was put on the wire.
+  bool severed[2] = {}; // the end sends nothing and gets nothing new
+  // wake[end] is called, outside of the mutex, after a packet for the end was
+  // put on the wire.
   std::function<void()> wake[2];
 };
 
-// The reference implementation of Connection, and the faulty one.
-class LoopbackConnection final : public Connection {
+// The reference implementation of Connection, with faults for tests where
+// wanted.
+class LoopbackConnection final : public Connection,
+                                 public PullAbility,
+                                 public PushAbility,
+                                 public RmaAbility,
+                                 public CopyAbility,
+                                 public ReplaceAbility {
  public:
-  // `end` receives from wire->toEnd[end] and sends to toEnd[peerEnd]; the same
-  // number twice is a process that talks to itself.
+  // Receives from wire->toEnd[end] and sends to wire->toEnd[peerEnd]; equal
+  // numbers connect a process to itself.
   LoopbackConnection(
       std::shared_ptr<Wire> wire,
       int end,
       int peerEnd,
       Faults faults = {});
 
-  std::string_view route() const override {
-    return "self";
-  }
-  std::string_view copyName() const override {
-    return "memcpy";
-  }
-  size_t maxPayload() const override {
-    return size_t{64} * 1024;
+  ConnectionInfo info() const override {
+    return ConnectionInfo("memcpy");
   }
   bool send(const MessageHeader& header, ByteSpan payload) override;
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
@@ -82,20 +83,25 @@ class LoopbackConnection final : public Connection {
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
-  bool direct(const RemoteBuffer& /*there*/, const void* /*enrolled*/)
-      const override {
+  bool direct(
+      const RemoteBuffer& /*there*/,
+      const Registration* /*registration*/) const override {
     return !faults_.framed;
+  }
+  RemoteBuffer reach(MemoryView view, const Registration* /*registration*/)
+      override {
+    return {reinterpret_cast<uint64_t>(view.data), {}, 0};
   }
   void start(const TransferWork& work) override;
   void stop(uint64_t transferId) override {
     transfers_.stop(transferId);
   }
-  PushRange pushRange() const override {
-    return faults_.pushes ? PushRange{1, SIZE_MAX} : PushRange{};
+  Range range() const override {
+    return {1, SIZE_MAX};
   }
   std::optional<RemoteBuffer> offer(uint64_t id, MemoryView view) override;
   void withdraw(uint64_t id) override;
-  Push push(
+  Result push(
       uint64_t id,
       RemoteBuffer target,
       MemoryView source,
@@ -104,8 +110,8 @@ class LoopbackConnection final : public Connection {
   bool claimCopy(CopyJob& job) override;
   void finishCopy(const CopyJob& job) override;
   void endPulls() override;
-  Replaceable replaceable() const override {
-    return faults_.replaceable ? Replaceable::kBroken : Replaceable::kNever;
+  When replaceable() const override {
+    return When::kBroken;
   }
   void sever() override;
   bool drained() const override;
@@ -122,7 +128,7 @@ class LoopbackConnection final : public Connection {
     size_t claimed = 0;
     int running = 0;
     int delay = 0;
-    Status stopped; // why it ends early
+    Status stopped; // why the pull ends early
   };
   bool chance(int percent);
   int someDelay();
@@ -140,10 +146,10 @@ class LoopbackConnection final : public Connection {
   uint64_t delivered_ = 0;
   std::deque<Pull> pulls_;
   PieceCopies transfers_;
-  std::vector<std::pair<uint64_t, Status>> pushed_; // to be reported
-  std::vector<SentMessage> log_; // of what was sent, if replaceable
+  std::vector<std::pair<uint64_t, Status>> pushed_; // ended, to be reported
+  std::vector<SentMessage> log_; // all messages sent, if replaceable
   uint16_t nextSlot_ = 0;
-  bool misused_ = false; // a push went where nothing was offered
+  bool misused_ = false; // a push went into memory not offered
 };
 
 } // namespace dlslime::loopback

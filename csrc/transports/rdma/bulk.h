@@ -10,16 +10,17 @@
 
 namespace dlslime::rdma {
 
-// Moves what is large, or many pieces, by RDMA READ and WRITE: announced
-// messages and one-sided transfers. It goes in parts, so that small messages
-// posted meanwhile are not stuck behind a large one, and so that each rail gets
-// as many as it can carry. A rail takes the next part when one of its own is
-// through, so a slower one, or a busier one, takes fewer.
+// Moves rendezvous messages and one-sided transfers by RDMA READ and WRITE,
+// over all rails of a connection. Data is split into parts, so that small
+// messages posted meanwhile are not stuck behind a large transfer. A rail takes
+// the next part when an earlier part has completed, so a slow or busy rail
+// takes fewer.
 //
-// A write is over when a message that is sent then can't come before its bytes.
-// By the rail of messages it can't anyway; the end of a write by another one
-// says that the peer's NIC has it, from where it may still be on its way to
-// memory. A read by that rail pushes it there.
+// A write over the rail of messages ends with its completion, because a later
+// message follows the bytes over that rail. The completion of a write over any
+// other rail says only that the peer's NIC has the bytes; a message could still
+// overtake them on the way to memory. Such a write ends after an RDMA READ over
+// the written rail, which pushes the bytes to memory.
 class Bulk {
  public:
   void use(const std::vector<std::unique_ptr<Rail>>& rails);
@@ -31,16 +32,19 @@ class Bulk {
       RailMemory::Regions regions);
   void startTransfer(const TransferWork& work, RailMemory::Regions regions);
   enum class Kind : uint8_t { kPull, kTransfer };
-  // It ends with this status, at the next poll after its last part.
+  // Ends the job with status `why`, reported once the parts in flight have
+  // ended.
   void abandon(Kind kind, uint64_t id, const Status& why);
   void abandonAll(const Status& why);
-  // Posts what there is room for. Null, or the rail that is broken, and why.
+  // Posts parts while the rails have room. Returns null, or the broken rail
+  // with the reason in `why`.
   const Rail* post(std::string& why);
-  // The oldest part on this rail has completed.
+  // Ends the oldest part running on the rail, because a completion has arrived.
   void completed(const Rail& rail, const Status& status);
-  // The rail's device has not taken the last `count` parts, nor tells of them.
+  // Ends the last `count` parts of the rail: the device has refused them and
+  // will send no completions.
   void refused(const Rail& rail, uint32_t count, const Status& status);
-  // Reports what has ended. True if anything has.
+  // Reports all ended jobs. Returns whether a job had ended.
   bool report(ConnectionEvents& events);
   bool empty() const {
     return jobs_.empty();
@@ -52,16 +56,24 @@ class Bulk {
     Kind kind = Kind::kPull;
     uint64_t id = 0;
     bool write = false;
-    Piece whole; // a pull's only piece
-    std::span<const Piece> pieces; // of a transfer
+    // The only piece of a pull.
+    Piece whole;
+    // Pieces of a transfer.
+    std::span<const Piece> pieces;
     RemoteBuffer there;
     RailMemory::Regions regions;
-    size_t piece = 0; // the next one to post,
-    size_t offset = 0; // and how much of it has been
-    size_t missing = SIZE_MAX; // pull: where the first part that failed begins
-    uint32_t running = 0; // parts
-    uint32_t unflushed = 0; // by lane: it wrote, and nothing was read since
-    uint64_t probe = 0; // an address that was written
+    // Index of the next piece to post.
+    size_t piece = 0;
+    // Bytes of the next piece already posted.
+    size_t offset = 0;
+    // Of a pull: offset of the first failed part.
+    size_t missing = SIZE_MAX;
+    uint32_t running = 0; // parts in flight
+    // Bit mask of the lanes written over since the last flushing READ. Lane 0,
+    // the lane of messages, needs no READ.
+    uint32_t unflushed = 0;
+    // An address in the written memory, read by the flushing READ.
+    uint64_t probe = 0;
     Status status;
 
     const Piece& next() const {
@@ -81,7 +93,7 @@ class Bulk {
   struct Lane {
     Rail* rail = nullptr;
     std::deque<Part> running; // oldest first
-    size_t bytes = 0; // of all of them
+    size_t bytes = 0; // of all running parts
     double secondsFor(size_t more) const;
   };
   bool usable(const Job& job, const Lane& lane) const;

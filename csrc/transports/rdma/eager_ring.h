@@ -7,54 +7,58 @@
 
 namespace dlslime::rdma {
 
-// A ring of records in the receiver's memory that the sender writes by RDMA,
-// one immediate each. Records are whole units, so a ring of n units never holds
-// more than n of them: n posted receives are enough for ever.
+// A ring of records in the receiver's memory, written by the sender with RDMA
+// WRITE and an immediate for each record. Records occupy whole units, so a ring
+// of n units never holds more than n records, and n posted receives always
+// suffice.
 constexpr size_t kRingUnit = 1024;
 constexpr uint32_t kRingUnits = 1024;
 constexpr size_t kRingBytes = kRingUnit * kRingUnits;
-// About a sixteenth, so that a few are on their way at any time: a payload of
-// 64 KiB with its header.
+// Largest record, about a sixteenth of the ring, so that several fit at a time:
+// a payload of 64 KiB with its header.
 constexpr size_t kMostRecordBytes = kRingBytes / 16 + kRingUnit;
 
 constexpr uint32_t unitsOf(size_t bytes) {
   return static_cast<uint32_t>((bytes + kRingUnit - 1) / kRingUnit);
 }
 
-// What an immediate tells: the position of a record; with one bit the position
-// before which everything has been consumed; with the other one that a push
-// has landed, in which slot (14 bits) and with which sequence number (its last
-// 16 bits). Positions count units since the beginning, modulo 2^30.
+// Bits of an immediate. Without either bit, an immediate is the position of a
+// record. With kCreditBit, everything before the given position has been
+// consumed. With kPushBit, a push has landed: 14 bits are the slot, the low 16
+// bits are the last bits of the sequence number. Positions count units since
+// the beginning, modulo 2^30.
 constexpr uint32_t kCreditBit = 0x80000000;
 constexpr uint32_t kPushBit = 0x40000000;
 constexpr uint32_t kPositionMask = kPushBit - 1;
-// Shortly before they wrap, so that every connection comes past it.
+// First position of a connection: close below the wrap-around, so that every
+// connection soon wraps.
 constexpr uint32_t kFirstPosition = kPositionMask + 1 - 4 * kRingUnits;
 
-// The sender's view: where the next record goes, and whether there is room.
+// The sender's view of the ring: the next position, and the free room.
 class RingProducer {
  public:
-  // Whether there is room for a record of so many bytes.
+  // Returns whether a record of `bytes` bytes fits now.
   bool fits(size_t bytes) const {
     const uint32_t units = unitsOf(bytes);
     return used() + skipBefore(units) + units <= kRingUnits;
   }
-  // Its position, skipping the ring's end where it does not fit; nothing if
-  // there is no room.
+  // Returns the position of the new record, or nothing without room. Skips the
+  // end of the ring if the record does not fit in front of it.
   std::optional<uint32_t> reserve(size_t bytes) {
     if (!fits(bytes)) {
       return std::nullopt;
     }
     const uint32_t units = unitsOf(bytes);
     const uint32_t position = (head_ + skipBefore(units)) & kPositionMask;
-    begins_.set(head_ % kRingUnits); // of what is skipped, too
+    begins_.set(head_ % kRingUnits); // the skipped end, too
     begins_.set(position % kRingUnits);
     head_ = (position + units) & kPositionMask;
     return position;
   }
-  // The receiver has consumed everything before `position`. False: that can't
-  // be, since it is not the end of a record. What is behind it is read again
-  // when the connection breaks, and the middle of a record is its payload.
+  // Frees all units before `position`, which the receiver has consumed. Returns
+  // false if `position` is not the end of a sent record: when the connection
+  // breaks, unconfirmed() reads headers from `position` on, and must not take
+  // payload for a header.
   bool credit(uint32_t position) {
     const uint32_t consumed = (position - tail_) & kPositionMask;
     if (consumed > used() ||
@@ -69,8 +73,9 @@ class RingProducer {
   uint32_t used() const {
     return (head_ - tail_) & kPositionMask;
   }
-  // Where the next record goes, if it fits; and where the oldest one is that
-  // may not have been consumed.
+  // head() is the position of the next record, if the record fits in front of
+  // the ring's end; tail() is the position of the oldest record not known to be
+  // consumed.
   uint32_t head() const {
     return head_;
   }
@@ -85,14 +90,15 @@ class RingProducer {
   }
 
   uint32_t head_ = kFirstPosition, tail_ = kFirstPosition;
-  std::bitset<kRingUnits> begins_; // units where records begin, of those in use
+  // The units in use at which a record or a skipped end begins.
+  std::bitset<kRingUnits> begins_;
 };
 
-// The receiver's view.
+// The receiver's view of the ring.
 class RingConsumer {
  public:
-  // Whether a record may begin at `position` now: where the last one ended, or
-  // at the ring's start if the end was skipped.
+  // Returns whether a record may begin at `position` now: at the end of the
+  // last record, or at the ring's start when the sender skipped the end.
   bool expects(uint32_t position) const {
     const uint32_t skipped = (position - next_) & kPositionMask;
     return skipped == 0 ||
@@ -102,8 +108,8 @@ class RingConsumer {
   void consume(uint32_t position, size_t bytes) {
     next_ = (position + unitsOf(bytes)) & kPositionMask;
   }
-  // The position to tell the sender when a quarter has been consumed since the
-  // last time.
+  // Returns the position for the sender, once a quarter of the ring has been
+  // consumed since the last credit.
   std::optional<uint32_t> takeCredit() {
     if (((next_ - told_) & kPositionMask) < kRingUnits / 4) {
       return std::nullopt;

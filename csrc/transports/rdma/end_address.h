@@ -8,20 +8,21 @@
 
 namespace dlslime::rdma {
 
-// What one end of a connection tells the other before they connect.
+// What an end of a connection tells the peer before they connect.
 struct EndAddress {
-  // The end that begins numbers its queue pairs; the other one answers with
-  // those that it has connected, under the same numbers.
+  // Address of a rail. The initiator numbers the rails, and the acceptor
+  // answers with the connected rails, under the initiator's numbers.
   struct RailAddress {
     uint8_t number = 0;
-    uint8_t nicNumber = 0; // RemoteBuffer::keys has its key at this place
+    // Index of the NIC's key in RemoteBuffer::keys.
+    uint8_t nicNumber = 0;
     QueuePairAddress pair;
     uint32_t ringKey = 0;
   };
   static constexpr size_t kMostRails = 8;
 
-  uint64_t ring = 0; // address of its eager ring
-  std::vector<RailAddress> rails; // at least one, in the order of their numbers
+  uint64_t ring = 0; // address of the eager ring
+  std::vector<RailAddress> rails; // at least one, sorted by number
 
   Bytes encode() const;
   static EndAddress decode(ByteSpan bytes); // throws Error

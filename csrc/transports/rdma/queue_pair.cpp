@@ -12,7 +12,7 @@ namespace dlslime::rdma {
 namespace {
 
 constexpr uint32_t kPacketSequenceMask = 0xffffff;
-constexpr uint8_t kRetryForEver = 7; // of rnr_retry; credits make it unused
+constexpr uint8_t kRetryForEver = 7; // of rnr_retry; credits prevent RNR
 constexpr uint8_t kMinRnrTimer = 12; // 0.64 ms
 constexpr uint8_t kHopLimit = 64;
 constexpr int kMostReads = 16;
@@ -78,8 +78,8 @@ QueuePair::QueuePair(
   attributes.cap.max_recv_wr = depths.receives;
   attributes.cap.max_send_sge = 1;
   attributes.cap.max_recv_sge = 1;
-  // No query tells how much a device takes inline: less is tried until it
-  // agrees.
+  // No query returns the device's limit on inline data, so the size is halved
+  // until the device accepts.
   const auto& verbs = nic_->context()->verbs();
   for (auto bytes = depths.inlineBytes; pair_ == nullptr; bytes /= 2) {
     attributes.cap.max_inline_data = bytes;
@@ -155,8 +155,8 @@ ibv_qp_attr QueuePair::pathTo(const QueuePairAddress& peer) const {
   path.port_num = nic_->port();
   path.sl = static_cast<uint8_t>(config_.serviceLevel);
   path.dlid = peer.lid;
-  // InfiniBand needs the global header only between subnets, or where virtual
-  // ports share a LID, at either end.
+  // InfiniBand needs the global header only between subnets, or when virtual
+  // ports share a LID at either end.
   path.is_global = nic_->ethernet() || nic_->globalHeaderRequired() ||
       peer.globalHeader ||
       peer.gid.global.subnet_prefix != nic_->gid().value.global.subnet_prefix;
@@ -199,7 +199,7 @@ void QueuePair::connect(const QueuePairAddress& peer) {
 void QueuePair::toError() noexcept {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
-  // An error here means that the device is gone: then nothing is touched.
+  // An error means that the device is gone, and then touches no memory anyway.
   nic_->context()->verbs().modifyQp(pair_, &attributes, IBV_QP_STATE);
 }
 
@@ -210,7 +210,7 @@ ibv_send_wr* QueuePair::postSend(ibv_send_wr* list, int& error) {
 }
 
 bool QueuePair::postReceives(uint32_t count) {
-  // Receives that take an immediate only: no memory.
+  // The receives take only an immediate, so they have no memory.
   constexpr uint32_t kChain = 32;
   while (count > 0) {
     ibv_recv_wr chain[kChain] = {};

@@ -6,33 +6,35 @@
 
 namespace dlslime::rdma {
 
-// What the other end must know to connect to a queue pair.
+// What the peer needs for connecting to a queue pair.
 struct QueuePairAddress {
   uint32_t number = 0;
-  uint32_t packetSequence = 0; // the first one it will send, 24 bits
+  uint32_t packetSequence = 0; // of the first packet sent, 24 bits
   uint16_t lid = 0;
   ibv_mtu mtu = IBV_MTU_1024;
   bool ethernet = true;
-  bool globalHeader = false; // its port takes no packets without one
-  uint8_t maxReadsIn = 1; // RDMA reads it serves at a time
+  // Whether the port drops packets without a global header.
+  bool globalHeader = false;
+  // RDMA READs served at a time.
+  uint8_t maxReadsIn = 1;
   ibv_gid gid{};
 
   void write(ByteWriter& writer) const;
-  // Throws Error{kPeerFailed} if a value can't be.
+  // Throws Error{kPeerFailed} if a value is invalid.
   static QueuePairAddress read(ByteReader& reader);
 };
 
-// Of every posted receive: requests of a SendQueue have others.
+// Work request id of every posted receive; SendQueue never makes 0.
 constexpr uint64_t kReceiveId = 0;
 
 struct QueueDepths {
   uint32_t sends = 0;
   uint32_t receives = 0;
-  uint32_t inlineBytes = 0; // as much of it as the device has
+  uint32_t inlineBytes = 0; // at most; the device may support less
 };
 
-// A reliable connection's end: RESET -> INIT when made, -> RTR -> RTS by
-// connect(). Not thread-safe.
+// A queue pair of type RC (reliable connection). The constructor goes from
+// RESET to INIT, connect() to RTR and RTS. Not thread-safe.
 class QueuePair {
  public:
   QueuePair(
@@ -51,17 +53,18 @@ class QueuePair {
   uint32_t inlineBytes() const {
     return inlineBytes_;
   }
-  // Once connected: of the largest packet.
+  // Returns the size of the largest packet on the path, in bytes. Valid after
+  // connect().
   uint32_t packetBytes() const {
     return 128U << pathMtu_;
   }
   // Throws Error.
   void connect(const QueuePairAddress& peer);
-  // Ends all requests, with flush errors; afterwards the device touches no
-  // memory for this queue pair. Idempotent.
+  // Ends all requests with flush errors. Afterwards the device touches no
+  // memory on behalf of the queue pair. Idempotent.
   void toError() noexcept;
-  // Null: all of the list is posted; else the first one that was not taken, as
-  // those behind it, with the errno in `error`.
+  // Returns null if the device took all of `list`; else the first request
+  // refused (all later requests are refused, too), with the errno in `error`.
   ibv_send_wr* postSend(ibv_send_wr* list, int& error);
   bool postReceives(uint32_t count);
 

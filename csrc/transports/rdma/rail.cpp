@@ -8,15 +8,17 @@
 namespace dlslime::rdma {
 
 namespace {
-// Beside a full ring of records: pushes into all that was offered, a credit
-// for each quarter, the initiator's greeting, and receives that are not posted
-// again yet.
+// Receives beside a full ring of records: a push into every offered slot, a
+// credit for each quarter of the ring, the initiator's greeting, and receives
+// not posted again yet.
 constexpr uint32_t kSpareReceives = 64 + OfferedMemory::kSlots;
 constexpr uint32_t kReceives = kRingUnits + kSpareReceives;
 constexpr uint32_t kSends = 512;
-// Small messages in one store to the NIC, without a fetch of the mirror.
+// Largest message sent inline: a single store to the NIC, without a DMA read of
+// the mirror.
 constexpr uint32_t kInlineBytes = 256;
-// Fewer would wait for their completions more than they send.
+// Least depth of the send queue. With fewer sends, a connection would mostly
+// wait for completions.
 constexpr uint32_t kLeastSends = 32;
 } // namespace
 

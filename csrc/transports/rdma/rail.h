@@ -10,10 +10,11 @@
 
 namespace dlslime::rdma {
 
-// One of the queue pairs of a connection, on one of the NICs.
+// One of a connection's queue pairs, with its NIC, completion queue and
+// registrations of the rings.
 struct Rail {
-  // `number` is what both ends call it, `nicNumber` is the NIC's at this end.
-  // Throws Error.
+  // `number` names the rail at both ends; `nicNumber` names the NIC at this
+  // end. Throws Error.
   Rail(
       uint8_t number,
       uint8_t nicNumber,
@@ -22,35 +23,38 @@ struct Rail {
       const RingMemory& memory,
       const RdmaConfig& config);
 
-  // What the NIC's queues take of what we would have: fewer sends, since any
-  // number of them works. Throws Error{kUnavailable}: not even the receives
-  // that the ring needs.
+  // Returns the queue depths for the NIC: all receives required by the ring,
+  // and as many sends as fit. Throws Error{kUnavailable} if the NIC's queues
+  // are too small.
   static QueueDepths depthsOn(const Nic& nic);
-  // Completions that fit: every request of both queues.
+  // Returns the size of the completion queue: room for every request of both
+  // queues.
   static int mostCompletions(const Nic& nic);
-  // The NIC says that nothing passes here any more.
+  // Returns whether the NIC has reported a loss since the rail was made.
   bool lost() const {
     return nic->losses() != losses;
   }
 
   const uint8_t number;
-  const uint8_t nicNumber; // the key of memory is at this place
+  const uint8_t nicNumber; // index in RemoteBuffer::keys
   const NicPtr nic;
-  const uint32_t losses; // of the NIC before
-  const uint64_t bitsPerSecond; // of the NIC now: it may be read again
+  const uint32_t losses; // nic->losses() when the rail was made
+  const uint64_t bitsPerSecond; // copied, since the NIC's value may change
   const CompletionQueuePtr completions;
-  const MemoryRegion ring; // what the peer writes into
-  const MemoryRegion mirror; // what we write from, and scratch
-  std::byte* const scratch; // for what is read in vain
+  const MemoryRegion ring; // written by the peer
+  const MemoryRegion mirror; // source of our writes; includes the scratch bytes
+  std::byte* const scratch; // target of reads whose data is ignored
   const QueueDepths depths;
   QueuePair pair;
   SendQueue queue;
   uint8_t peerNicNumber = 0;
-  uint64_t peerRing = 0; // address
+  uint64_t peerRing = 0; // address of the peer's ring
   uint32_t peerRingKey = 0;
-  uint32_t takenReceives = 0; // to be posted again
-  bool greeted = false; // at the initiator: messages pass
-  std::string problem; // ... or why not
+  uint32_t takenReceives = 0; // not posted again yet
+  // At the initiator: whether the greeting has passed.
+  bool greeted = false;
+  // Why the greeting has failed, or empty.
+  std::string problem;
 };
 
 } // namespace dlslime::rdma

@@ -13,10 +13,15 @@ MemoryRegionPtr acquireWith(const Nic& nic, MemoryView view) {
                          : nic.memory().acquire(view);
 }
 
-std::shared_ptr<const void> prepareWith(const Nic& nic, MemoryView view) {
+RegistrationPtr prepareWith(const Nic& nic, MemoryView view) {
   return view.onDevice() ? nic.gpuMemory().acquire(view)
                          : nic.memory().prepare(view);
 }
+
+// Registrations of the same memory with several NICs.
+struct Registrations final : Registration {
+  std::vector<RegistrationPtr> parts;
+};
 
 } // namespace
 
@@ -72,7 +77,7 @@ RemoteBuffer RailMemory::remote(const Regions& regions, MemoryView view) {
   return remote;
 }
 
-RailMemory::Regions RailMemory::of(const EnrolledMemory& memory) const {
+RailMemory::Regions RailMemory::of(const RegisteredRegion& memory) const {
   Regions regions;
   for (const auto& [number, nic] : nics_) {
     const auto found = memory.regions.find(nic.get());
@@ -83,9 +88,10 @@ RailMemory::Regions RailMemory::of(const EnrolledMemory& memory) const {
   return regions;
 }
 
-// One NIC that can't take it leaves the others.
-std::shared_ptr<const void> RailRegistrar::registerRegion(MemoryView view) {
-  auto registration = std::make_shared<EnrolledMemory>();
+// Registers the memory with every NIC possible. A failure with some NICs only
+// leaves the transfers to the remaining NICs.
+RegistrationPtr RailRegistrar::registerRegion(MemoryView view) {
+  auto registration = std::make_shared<RegisteredRegion>();
   Status problem;
   for (const auto& nic : nics_) {
     try {
@@ -126,17 +132,17 @@ void RailRegistrar::trim() {
   }
 }
 
-std::shared_ptr<const void> RailRegistrar::prepare(MemoryView view) {
+RegistrationPtr RailRegistrar::prepare(MemoryView view) {
   if (!view.onDevice() && view.size < kLeastPushed) {
-    return nullptr; // it is copied
+    return nullptr; // such a small message is copied
   }
   const size_t count = view.size >= kLeastStriped ? nics_.size() : 1;
   if (count == 1) {
     return prepareWith(*nics_.front(), view);
   }
-  auto prepared = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+  auto prepared = std::make_shared<Registrations>();
   for (const auto& nic : nics_) {
-    prepared->push_back(prepareWith(*nic, view));
+    prepared->parts.push_back(prepareWith(*nic, view));
   }
   return prepared;
 }

@@ -10,35 +10,38 @@
 
 namespace dlslime::rdma {
 
-// Transfers from here on go by all rails, and are registered with all NICs:
-// those that are too large to be pushed.
+// Smallest size of a message whose memory is registered with all NICs, so that
+// all rails carry the message. Smaller messages may be pushed over the first
+// rail.
 constexpr size_t kLeastStriped = 1024 * 1024 + 1;
-// Smaller ones are copied into the ring sooner than the receiver has told where
-// it wants them.
+// Smallest size of a pushed message. Copying a smaller message into the ring is
+// faster than waiting for the receiver's RTR.
 constexpr size_t kLeastPushed = 32 * 1024;
 
-// What enrolling makes of memory: its registrations with some NICs.
-struct EnrolledMemory {
+// Registrations of a region with some of the NICs, made by registerRegion().
+struct RegisteredRegion final : Registration {
   std::map<const Nic*, MemoryRegionPtr> regions;
 };
 
-// A tensor's memory, registered with the NICs of one connection.
+// Finds or makes registrations of memory with the NICs of a connection.
 class RailMemory {
  public:
-  // By the number of the NIC; null: not with this one.
+  // Registrations by NIC number; null: not registered with the NIC.
   using Regions = std::array<MemoryRegionPtr, RemoteBuffer::kMostKeys>;
 
-  // The NICs of these rails, of which the first one matters most.
+  // Takes the NICs of `rails`. The NIC of the first rail comes first, because
+  // messages and pushes need that NIC.
   void use(const std::vector<std::unique_ptr<Rail>>& rails);
-  // Registered with the first NIC at least; of a GPU only where that can be.
-  // Throws Error.
+  // Registers the memory with the first NIC, and large memory with all NICs.
+  // GPU memory gets null where registering is impossible. Throws Error if host
+  // memory can't be registered with the first NIC.
   Regions acquire(MemoryView view) const;
-  // The same, but memory which is so small that copying it costs less than
-  // registering it only if it is registered by chance; else all are null.
+  // Works as acquire(), but does not register memory that is cheaper to copy:
+  // the result then has at most an existing registration with the first NIC.
   Regions worthwhile(MemoryView view) const;
   MemoryRegionPtr findFirst(MemoryView view) const;
-  // What the connection's NICs have of it.
-  Regions of(const EnrolledMemory& memory) const;
+  // Returns the registrations of `memory` with the NICs of the connection.
+  Regions of(const RegisteredRegion& memory) const;
   const MemoryRegionPtr& first(const Regions& regions) const {
     return regions[nics_.front().number];
   }
@@ -56,8 +59,8 @@ class RailMemory {
 class RailRegistrar final : public MemoryRegistrar {
  public:
   explicit RailRegistrar(std::vector<NicPtr> nics) : nics_(std::move(nics)) {}
-  std::shared_ptr<const void> prepare(MemoryView view) override;
-  std::shared_ptr<const void> registerRegion(MemoryView view) override;
+  RegistrationPtr prepare(MemoryView view) override;
+  RegistrationPtr registerRegion(MemoryView view) override;
   MemoryUse memoryUse() override;
   void trim() override;
   void dropFreed() override;

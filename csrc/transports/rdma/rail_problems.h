@@ -8,10 +8,11 @@
 
 namespace dlslime::rdma {
 
-// What goes wrong with some of several rails: the others are used without them.
+// Collects the failures of some of several rails, so that the remaining rails
+// are used without them.
 class RailProblems {
  public:
-  // Calls it; false if it throws Error.
+  // Calls `attempt`. Returns false if Error was thrown, and collects the text.
   template <typename Attempt>
   bool none(const Attempt& attempt) {
     try {
@@ -22,8 +23,9 @@ class RailProblems {
       return false;
     }
   }
-  // Throws Error{kUnavailable} with all of it if no rail is left; else it is a
-  // warning, once: every try for a better connection meets it again.
+  // Throws Error{kUnavailable} with all texts if no rail is left. Else warns,
+  // and only once, because every later attempt at a better connection meets the
+  // problem again.
   void settle(bool anyLeft) const {
     if (text_.empty()) {
       return;
@@ -31,7 +33,8 @@ class RailProblems {
     if (!anyLeft) {
       throw Error(ErrorCode::kUnavailable, text_);
     }
-    static auto* const said = new LogOnce; // for threads that outlast main()
+    // Never freed, because threads may outlast main().
+    static auto* const said = new LogOnce;
     if (said->isNew(text_)) {
       logWarning(text_ + "; RDMA goes by other queue pairs");
     }

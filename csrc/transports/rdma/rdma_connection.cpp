@@ -11,8 +11,8 @@ namespace dlslime::rdma {
 
 namespace {
 
-// For the other rails, once one has shown that it works: a lost packet costs
-// 0.54 s by default.
+// Time granted to the remaining rails after the first greeting has passed. A
+// lost packet costs 0.54 s by default.
 constexpr milliseconds kOtherRailsTime{1500};
 
 } // namespace
@@ -21,13 +21,22 @@ RdmaConnection::RdmaConnection(
     std::unique_ptr<RingMemory> memory,
     Rails rails,
     FindRegistrar findRegistrar)
-    : memory_(std::move(memory)),
+    : Connection(
+          {"rdma", kMostRecordBytes - sizeof(MessageHeader), false, true}),
+      memory_(std::move(memory)),
       rails_(std::move(rails)),
-      findRegistrar_(std::move(findRegistrar)) {}
+      findRegistrar_(std::move(findRegistrar)) {
+  abilities_.pulling = this;
+  abilities_.pushing = this;
+  abilities_.rma = this;
+  abilities_.batching = this;
+  abilities_.verifying = this;
+  abilities_.replacing = this;
+}
 
 RdmaConnection::~RdmaConnection() {
   for (const auto& rail : rails_) {
-    rail->pair.toError(); // before the memory goes
+    rail->pair.toError(); // before memory_ is freed
   }
 }
 
@@ -54,7 +63,7 @@ void RdmaConnection::keepRails(uint32_t numbers) {
   }
   regions_.use(rails_);
   bulk_.use(rails_);
-  registrar_ = findRegistrar_(nics());
+  abilities_.registrar = findRegistrar_(nics());
 }
 
 std::vector<NicPtr> RdmaConnection::nics() const {
@@ -140,21 +149,20 @@ void RdmaConnection::confirm(ByteSpan result) {
   keepRails(good);
 }
 
-std::string RdmaConnection::describe() const {
-  std::string text;
+ConnectionInfo RdmaConnection::info() const {
+  ConnectionInfo info("read");
   for (const auto& rail : rails_) {
-    text += (text.empty() ? "" : ", ") + rail->nic->name();
+    info.devices += (info.devices.empty() ? "" : ", ") + rail->nic->name();
   }
-  return text;
+  // Ranks the number of NICs above the number of queue pairs.
+  info.lanes = nics().size() * (EndAddress::kMostRails + 1) + rails_.size();
+  info.merit = meritOf(info.lanes);
+  info.memory = {0, 2 * kRingBytes}; // NICs may access both rings at any time
+  return info;
 }
 
-// NICs count first, then queue pairs.
-size_t RdmaConnection::lanes() const {
-  return nics().size() * (EndAddress::kMostRails + 1) + rails_.size();
-}
-
-// How near the nearest NIC is counts before that.
-size_t RdmaConnection::merit() const {
+// Ranks the distance of the nearest NIC above the lanes.
+size_t RdmaConnection::meritOf(size_t lanes) const {
   constexpr size_t kMostLanes =
       (RemoteBuffer::kMostKeys + 1) * (EndAddress::kMostRails + 1);
   auto nearest = kFarthest;
@@ -163,7 +171,7 @@ size_t RdmaConnection::merit() const {
   }
   const auto steps =
       static_cast<size_t>(kFarthest) - static_cast<size_t>(nearest);
-  return steps * kMostLanes + lanes();
+  return steps * kMostLanes + lanes;
 }
 
 void RdmaConnection::breakWith(const Rail& rail, const std::string& what) {
@@ -172,7 +180,7 @@ void RdmaConnection::breakWith(const Rail& rail, const std::string& what) {
         ErrorCode::kTransportFailed,
         "RDMA by " + rail.nic->name() + ": " + what);
     for (const auto& other : rails_) {
-      other->pair.toError(); // so that nothing touches memory for much longer
+      other->pair.toError(); // so that NICs soon stop accessing memory
     }
   }
   for (const auto& other : rails_) {
@@ -182,8 +190,8 @@ void RdmaConnection::breakWith(const Rail& rail, const std::string& what) {
   }
 }
 
-// Without any, a message is streamed, as one that is too small for it to be
-// worth it.
+// Returns no registrations if registering fails; the message is then streamed,
+// as a small message is.
 RailMemory::Regions RdmaConnection::registered(MemoryView view) const {
   try {
     return regions_.worthwhile(view);
@@ -226,18 +234,21 @@ bool RdmaConnection::pull(
   return true;
 }
 
-RemoteBuffer RdmaConnection::reach(MemoryView view, const void* registration) {
+RemoteBuffer RdmaConnection::reach(
+    MemoryView view,
+    const Registration* registration) {
   if (registration == nullptr) {
-    return {}; // no key: it goes in messages
+    return {}; // no key: transfers go in messages
   }
   reached_ = true;
-  const auto& memory = *static_cast<const EnrolledMemory*>(registration);
+  const auto& memory = *static_cast<const RegisteredRegion*>(registration);
   return RailMemory::remote(regions_.of(memory), view);
 }
 
-bool RdmaConnection::direct(const RemoteBuffer& there, const void* registration)
-    const {
-  const auto* const memory = static_cast<const EnrolledMemory*>(registration);
+bool RdmaConnection::direct(
+    const RemoteBuffer& there,
+    const Registration* registration) const {
+  const auto* const memory = static_cast<const RegisteredRegion*>(registration);
   return std::any_of(rails_.begin(), rails_.end(), [&](const auto& rail) {
     return there.keys[rail->peerNicNumber] != 0 &&
         (memory == nullptr || memory->regions.contains(rail->nic.get()));
@@ -245,7 +256,7 @@ bool RdmaConnection::direct(const RemoteBuffer& there, const void* registration)
 }
 
 void RdmaConnection::start(const TransferWork& work) {
-  const auto& memory = *static_cast<const EnrolledMemory*>(work.registration);
+  const auto& memory = *static_cast<const RegisteredRegion*>(work.registration);
   bulk_.startTransfer(work, regions_.of(memory));
   beginBatch();
   postBulk();
@@ -277,7 +288,7 @@ void RdmaConnection::abandon(uint64_t pullId) {
 }
 
 void RdmaConnection::peerClosed() {
-  // Requests that nobody answers would be tried for seconds.
+  // The NICs would retry requests to the closed peer for seconds.
   for (const auto& rail : rails_) {
     rail->pair.toError();
   }
@@ -289,20 +300,21 @@ void RdmaConnection::sever() {
   bulk_.abandonAll(Status(ErrorCode::kTransportFailed, broken_.message()));
 }
 
-// Once a queue pair is in error everything that was posted ends, the receives
-// last of all: after what had come before.
+// Returns whether every posted request has ended. A queue pair in error
+// completes its receives last, after the messages that came before the error.
 bool RdmaConnection::drained() const {
   return flushed_ && bulk_.empty() && pushing_.empty();
 }
 
-// The mirror holds every record until the peer has returned credit for it.
+// The mirror holds every record until the peer has returned credit for the
+// record.
 std::vector<SentMessage> RdmaConnection::unconfirmed() const {
   std::vector<SentMessage> messages;
   for (uint32_t at = out_.tail(); at != out_.head();) {
     const auto* const record = memory_->mirror() + at % kRingUnits * kRingUnit;
     SentMessage message;
     std::memcpy(&message.header, record, sizeof(message.header));
-    if (message.header.type == MessageType{}) { // up to the ring's end
+    if (message.header.type == MessageType{}) { // skipped to the ring's end
       at = (at + kRingUnits - at % kRingUnits) & kPositionMask;
       continue;
     }
@@ -318,12 +330,12 @@ std::vector<SentMessage> RdmaConnection::unconfirmed() const {
 void RdmaConnection::endPulls() {
   givenUp_ = true;
   if (!offered_.empty() || reached_) {
-    peerClosed(); // so that nothing more is written there
+    peerClosed(); // stops the peer's writes into our memory
   }
   bulk_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
 }
 
-// A request behind all others, whose completion is theirs.
+// Posts a request behind all others, so that its completion covers all.
 bool RdmaConnection::postFlush() {
   auto& queue = first().queue;
   int error = 0;
@@ -343,7 +355,8 @@ bool RdmaConnection::allSent() {
   return false;
 }
 
-// What was posted still goes out; its memory is ours until then.
+// Lets posted requests go out first, because the NIC reads the connection's
+// memory until then. Returns false until all are out.
 bool RdmaConnection::close(bool atOnce) {
   auto& rail = first();
   if (atOnce || (!closing_ && !postFlush())) {
@@ -364,7 +377,7 @@ bool RdmaConnection::close(bool atOnce) {
       }
     }
   } catch (const Error& broken) {
-    logWarning(broken.what()); // the device is gone: nothing more goes out
+    logWarning(broken.what()); // the device is gone: nothing goes out
   }
   return true;
 }

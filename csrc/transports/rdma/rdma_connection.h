@@ -20,16 +20,23 @@
 
 namespace dlslime::rdma {
 
-// One reliable connection between two processes (docs/protocol.md, "RDMA"),
-// over one or several rails: messages and pushes go by the first one, large
-// reads by all. If one breaks, all of it does, and another connection takes its
-// place. Made in steps, as the handshake goes: an address to tell the peer,
-// connect() with the peer's, then verify() here and confirm() there.
-class RdmaConnection final : public Connection {
+// A reliable connection between two processes over one or several rails
+// (docs/protocol.md, "RDMA"). Messages and pushes go over the first rail, bulk
+// data over all rails. If a rail breaks, the whole connection breaks, and
+// another connection takes its place. The handshake makes a connection in
+// steps: address() for the peer, connect() with the peer's address, then
+// verify() at the initiator and confirm() at the acceptor.
+class RdmaConnection final : public Connection,
+                             public PullAbility,
+                             public PushAbility,
+                             public RmaAbility,
+                             public BatchAbility,
+                             public VerifyAbility,
+                             public ReplaceAbility {
  public:
   using Rails = std::vector<std::unique_ptr<Rail>>;
-  // Finds what registers memory with the NICs that are left; it must live as
-  // long as the transport. Called on the thread that connects.
+  // Returns the registrar for the remaining NICs. The registrar lives as long
+  // as the transport. Called on the connecting thread.
   using FindRegistrar =
       std::function<MemoryRegistrar*(const std::vector<NicPtr>& nics)>;
 
@@ -40,56 +47,39 @@ class RdmaConnection final : public Connection {
   ~RdmaConnection() override;
 
   EndAddress address() const;
-  // Drops the rails that the peer does not have, and those that can't be
-  // connected. `initiator` speaks first: the other end's queue pairs are ready
-  // before its own, so what that one sent at once would be lost and sent again
-  // late. Throws Error: no rail is left.
+  // Connects the rails, and drops rails that the peer does not have or that
+  // can't be connected. `initiator` sends first: the acceptor's queue pairs are
+  // ready before the initiator's, so an early message of the acceptor would be
+  // lost, and sent again late. Throws Error if no rail is left.
   void connect(const EndAddress& peer, bool initiator);
   bool verify(Bytes& result) override;
   void confirm(ByteSpan result) override;
 
-  std::string_view route() const override {
-    return "rdma";
-  }
-  std::string_view copyName() const override {
-    return "read";
-  }
-  std::string describe() const override; // the NICs
-  size_t maxPayload() const override {
-    return kMostRecordBytes - sizeof(MessageHeader);
-  }
+  ConnectionInfo info() const override;
   bool hasRoom(size_t payload) override;
   bool send(const MessageHeader& header, ByteSpan payload) override;
-  MemoryRegistrar* registrar() override {
-    return registrar_;
-  }
-  MemoryUse memoryUse() const override {
-    return {0, 2 * kRingBytes}; // NICs may write to it at any time
-  }
   RemoteBuffer expose(uint64_t id, MemoryView view) override;
   void unexpose(uint64_t id) override;
-  bool takesGpus() const override {
-    return true;
-  }
   bool pull(
       uint64_t pullId,
       uint64_t peerId,
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
-  bool direct(const RemoteBuffer& there, const void* registration)
+  bool direct(const RemoteBuffer& there, const Registration* registration)
       const override;
-  RemoteBuffer reach(MemoryView view, const void* registration) override;
+  RemoteBuffer reach(MemoryView view, const Registration* registration)
+      override;
   void start(const TransferWork& work) override;
   void stop(uint64_t transferId) override;
   void beginBatch() override;
   void endBatch() override;
-  PushRange pushRange() const override;
+  Range range() const override;
   std::optional<RemoteBuffer> offer(uint64_t id, MemoryView view) override;
   void withdraw(uint64_t id) override {
     offered_.withdraw(id);
   }
-  Push push(
+  Result push(
       uint64_t id,
       RemoteBuffer target,
       MemoryView source,
@@ -97,11 +87,9 @@ class RdmaConnection final : public Connection {
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
   void endPulls() override;
   void peerClosed() override;
-  Replaceable replaceable() const override {
-    return Replaceable::kBroken;
+  When replaceable() const override {
+    return When::kBroken;
   }
-  size_t lanes() const override;
-  size_t merit() const override;
   void sever() override;
   bool drained() const override;
   bool allSent() override;
@@ -110,7 +98,8 @@ class RdmaConnection final : public Connection {
 
  private:
   bool postFlush();
-  // Messages go by this one, so that their immediates come in order.
+  // Returns the rail for messages and pushes: a single rail keeps the
+  // immediates in order.
   Rail& first() {
     return *rails_.front();
   }
@@ -119,11 +108,13 @@ class RdmaConnection final : public Connection {
   }
   void keepRails(uint32_t numbers);
   std::vector<NicPtr> nics() const;
+  size_t meritOf(size_t lanes) const;
   RailMemory::Regions registered(MemoryView view) const;
   void postBulk();
   void breakWith(const Rail& rail, const std::string& what);
 
-  // rdma_messages.cpp
+  // rdma_messages.cpp defines the functions from pollRail() to
+  // giveBackReceives().
   int pollRail(Rail& rail, ConnectionEvents& events, int most);
   void
   onCompletion(Rail& rail, const ibv_wc& completion, ConnectionEvents& events);
@@ -135,7 +126,8 @@ class RdmaConnection final : public Connection {
   void returnCredit();
   void giveBackReceives(Rail& rail, uint32_t least);
 
-  // rdma_push.cpp
+  // rdma_push.cpp defines the functions from onPushed() to
+  // reportFailedPushes().
   void
   onPushed(uint32_t number, const Status& status, ConnectionEvents& events);
   void onLanded(uint32_t immediate, size_t bytes, ConnectionEvents& events);
@@ -145,8 +137,8 @@ class RdmaConnection final : public Connection {
   struct Pushing {
     uint32_t number = 0;
     uint64_t id = 0;
-    MemoryRegionPtr region; // of what is being read
-    bool over = false; // badly
+    MemoryRegionPtr region; // of the memory being read
+    bool over = false; // failed, but not reported yet
   };
 
   const std::unique_ptr<RingMemory> memory_;
@@ -154,22 +146,32 @@ class RdmaConnection final : public Connection {
   RailMemory regions_;
   Bulk bulk_;
   const FindRegistrar findRegistrar_;
-  MemoryRegistrar* registrar_ = nullptr;
   RingProducer out_;
   RingConsumer in_;
-  TimePoint verifyBy_ = never(); // after the first rail has shown that it works
-  bool reached_ = false; // the peer may transfer from and to our memory
-  bool peerReady_ = false; // it has said something
-  bool flushAsked_ = false; // by allSent()
-  bool closing_ = false; // the last request is posted
-  bool flushed_ = false; // nothing comes any more: broken, and all was seen
-  bool givenUp_ = false; // what has failed may be reported
+  // Deadline for the remaining rails, set once the first greeting has passed.
+  TimePoint verifyBy_ = never();
+  // Whether reach() has given keys to the peer, so that the peer may read and
+  // write our memory.
+  bool reached_ = false;
+  // Whether the peer can receive: always at the initiator, and at the acceptor
+  // after the first immediate received.
+  bool peerReady_ = false;
+  bool flushAsked_ = false; // allSent() waits for a flush
+  bool closing_ = false; // close() has posted the last request
+  // Whether the connection is broken, and every message received before has
+  // been handled.
+  bool flushed_ = false;
+  // Whether failures may be reported: the owner knows that the connection is
+  // broken.
+  bool givenUp_ = false;
   Status broken_;
   static constexpr int kPollBatch = 32;
-  std::array<ibv_wc, kPollBatch> polled_{}; // of one poll; not cleared for each
+  // Completions taken by the current poll. A member, because clearing the array
+  // in each poll would cost time.
+  std::array<ibv_wc, kPollBatch> polled_{};
   std::map<uint64_t, RailMemory::Regions> exposed_;
   OfferedMemory offered_;
-  std::deque<Pushing> pushing_; // oldest first, as they complete
+  std::deque<Pushing> pushing_; // oldest first: the order of completion
   uint32_t nextPush_ = 1;
 };
 

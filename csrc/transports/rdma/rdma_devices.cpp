@@ -7,16 +7,16 @@
 #include "base/log.h"
 #include "transports/rdma/rdma_transport.h"
 
-// The devices of the route over RDMA: opening and watching them.
+// Opens and watches the devices of the route over RDMA.
 
 namespace dlslime::rdma {
 
 namespace {
-// Opening devices takes milliseconds each, and peers ask often: those that
-// could not be used are not tried again at once.
+// Delay before unusable devices are tried again: opening a device takes
+// milliseconds, and peers ask often.
 constexpr milliseconds kRetryTime{10000};
 
-// Those that are equally far stay in their order.
+// Sorts by distance; equally near NICs keep their order.
 std::vector<NicPtr> nearestFirst(const std::vector<NicPtr>& nics) {
   std::vector<NicPtr> sorted;
   for (auto far = 0; far <= static_cast<int>(kFarthest); ++far) {
@@ -31,8 +31,8 @@ std::vector<NicPtr> nearestFirst(const std::vector<NicPtr>& nics) {
   return sorted;
 }
 
-// Those on which no connection could be made would only take the places of
-// others.
+// Removes NICs with queues too small for any connection, because they would
+// only take the places of useful NICs.
 void leaveOutSmall(NicList& found) {
   std::erase_if(found.nics, [&](const NicPtr& nic) {
     try {
@@ -46,12 +46,15 @@ void leaveOutSmall(NicList& found) {
   });
 }
 
-// Of the whole device, whose ports are all lost; null: another event.
+// Returns the text for an event that concerns all ports of the device, or null
+// for any other event.
 const char* failureOf(ibv_event_type type) {
   switch (type) {
     case IBV_EVENT_DEVICE_FATAL:
       return "the device has failed (IBV_EVENT_DEVICE_FATAL)";
-    case IBV_EVENT_CQ_ERR: // which one is not told: queues are made elsewhere
+    // Connections own the queues, so the failed queue is unknown here and the
+    // whole device counts as failed.
+    case IBV_EVENT_CQ_ERR:
       return "a completion queue has failed (IBV_EVENT_CQ_ERR)";
     default:
       return nullptr;
@@ -99,7 +102,7 @@ void RdmaTransport::watch(const NicList& found) {
   channels_ = std::move(channels);
 }
 
-// Throws Error: there is none.
+// Throws Error if no NIC is usable.
 std::vector<NicPtr> RdmaTransport::usableNics() {
   openDevices();
   const bool byGpu = measure();
@@ -107,7 +110,8 @@ std::vector<NicPtr> RdmaTransport::usableNics() {
   auto nics = devices_->usable(reasons);
   nics = nearestFirst(nics);
   if (byGpu) {
-    // Through the CPU, or another one, GPU memory is several times slower.
+    // GPU memory is several times slower through a CPU or between CPUs, so only
+    // the nearest NICs stay.
     std::erase_if(
         nics,
         [nearest = nics.empty() ? kFarthest : nics.front()->distance()](
@@ -145,7 +149,8 @@ void RdmaTransport::checkNear() const {
   }
 }
 
-// The GPU whose memory is sent, if that is one.
+// Returns the place of the GPU whose memory is sent: set by DLSLIME_NEAR, or
+// the only GPU in use. Empty if unknown.
 Place RdmaTransport::placeOfGpu(const Topology& topology) const {
   if (!config_.near.empty()) {
     return topology.ofPciDevice(config_.near);
@@ -154,8 +159,9 @@ Place RdmaTransport::placeOfGpu(const Topology& topology) const {
   return gpus.size() == 1 ? topology.ofPciDevice(gpus[0]) : Place();
 }
 
-// False: no GPU is known, and the NICs' distances are from the processors. It
-// may be one later: programs talk before they use their GPUs.
+// Measures each NIC's distance from the GPU. Returns false if no GPU is known;
+// the distance is then from the processors. Repeated for each connection,
+// because programs communicate before they use GPUs.
 bool RdmaTransport::measure() const {
   const Topology topology(config_.sysfs);
   const auto gpu = placeOfGpu(topology);
@@ -179,15 +185,15 @@ std::vector<int> RdmaTransport::deviceFds() const {
   return fds;
 }
 
-Transport::DeviceNews RdmaTransport::onDevices() {
-  DeviceNews news;
+DeviceWatch::News RdmaTransport::onDevices() {
+  News news;
   const auto count = devices_ ? devices_->nics.size() : 0;
   for (size_t place = 0; place < count; ++place) {
     const auto& nic = devices_->nics[place];
     while (const auto event = nic->context()->nextEvent()) {
       onEvent(*nic->context(), *event, news);
     }
-    // What a device leaves behind is readable for ever.
+    // A removed device leaves its completion channel readable for ever.
     if (nic->context()->gone() &&
         epoll_ctl(
             events_.get(), EPOLL_CTL_DEL, channels_[place]->fd(), nullptr) ==
@@ -203,7 +209,7 @@ Transport::DeviceNews RdmaTransport::onDevices() {
 void RdmaTransport::onEvent(
     const rdma::Context& context,
     const rdma::Context::Event& event,
-    DeviceNews& news) {
+    News& news) {
   const auto lose = [&](Nic& nic, const char* why) {
     logInfo(nic.name() + ": " + why);
     nic.lose(why);
@@ -223,13 +229,14 @@ void RdmaTransport::onEvent(
     if (const char* const failure = failureOf(event.type)) {
       lose(*nic, failure);
     } else if (its && event.type == IBV_EVENT_PORT_ERR) {
-      // The only one may be back before its retries are over.
+      // Without another working NIC the port is not given up: it may be up
+      // again before the retries end.
       if (othersWork(*nic)) {
         lose(*nic, "its port went down (IBV_EVENT_PORT_ERR)");
       }
     } else if (its && event.type == IBV_EVENT_PORT_ACTIVE) {
       logInfo(nic->name() + ": its port is up (IBV_EVENT_PORT_ACTIVE)");
-      refresh(*nic); // while it was down its address may have changed
+      refresh(*nic); // the address may have changed
       news.up = true;
     } else if (
         its &&

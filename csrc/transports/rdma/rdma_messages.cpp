@@ -3,12 +3,13 @@
 
 #include "transports/rdma/rdma_connection.h"
 
-// Messages by the eager ring, and what completion queues tell.
+// Messages over the eager ring, and the handling of completions.
 
 namespace dlslime::rdma {
 
 namespace {
-// Received immediates after which receives are posted again, in one call.
+// Number of received immediates after which receives are posted again, in a
+// single call.
 constexpr uint32_t kReceiveLump = 32;
 } // namespace
 
@@ -33,10 +34,10 @@ void RdmaConnection::postRecord(uint32_t position, size_t bytes) {
   }
 }
 
-// A credit of nothing after a read of one packet of the largest size: ports may
-// agree on a size which a switch between them drops, so that small messages
-// pass and others never do. Requests complete in order, so that the credit's
-// end tells of both.
+// Posts the greeting: a READ of one packet of the largest size, then an empty
+// credit. The ports may agree on a packet size which a switch between them
+// drops, so that small messages pass and others never do. Requests complete in
+// order, so the credit's completion covers the READ.
 void RdmaConnection::postGreeting(Rail& rail) {
   ibv_sge segment{};
   segment.addr = reinterpret_cast<uint64_t>(rail.scratch);
@@ -61,7 +62,7 @@ bool RdmaConnection::postCredit(
     uint32_t position,
     RequestKind kind) {
   ibv_send_wr request{};
-  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM; // of nothing
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM; // without data
   request.imm_data = htobe32(position | kCreditBit);
   int error = 0;
   if (!rail.queue.post(request, kind, 0, error)) {
@@ -86,7 +87,7 @@ bool RdmaConnection::send(const MessageHeader& header, ByteSpan payload) {
   if (!position) {
     return false;
   }
-  if (*position != skipped) { // for unconfirmed()
+  if (*position != skipped) { // marks the skipped end for unconfirmed()
     std::memset(
         memory_->mirror() + skipped % kRingUnits * kRingUnit,
         0,
@@ -98,8 +99,8 @@ bool RdmaConnection::send(const MessageHeader& header, ByteSpan payload) {
   stamped.payloadSize = static_cast<uint32_t>(payload.size());
   std::memcpy(record, &stamped, sizeof(stamped));
   copyBytes(record + sizeof(stamped), payload.data(), payload.size());
-  // Sent either way: the mirror has it, and a connection that takes the place
-  // of one whose device refuses it sends it again.
+  // Returns true even if the device refused the request: the mirror keeps the
+  // record, and the replacing connection sends the message again.
   postRecord(*position, bytes);
   return true;
 }
@@ -152,8 +153,8 @@ bool RdmaConnection::poll(ConnectionEvents& events, Status& broken, int most) {
   if (broken_.ok()) {
     postBulk();
   }
-  // What has failed with the connection is told of once its owner knows that it
-  // is broken, and has decided what is to come of it.
+  // Failures caused by a broken connection are reported only after the owner
+  // has learned of the break and decided what happens next.
   if (broken_.ok() || givenUp_) {
     any |= bulk_.report(events);
     reportFailedPushes(events);
@@ -188,14 +189,14 @@ void RdmaConnection::onCompletion(
     breakWith(
         rail, describeCompletion(completion.status, completion.vendor_err));
   }
-  if (completion.wr_id == kReceiveId) { // with an error: nothing more comes
+  if (completion.wr_id == kReceiveId) { // a flushed receive: no message follows
     flushed_ |= &rail == &first();
     return;
   }
   const auto id = rail.queue.completed(completion.wr_id);
   const auto status = completion.status == IBV_WC_SUCCESS
       ? Status()
-      : broken_; // with the first cause
+      : broken_; // the first cause
   if (id.kind == RequestKind::kBulk) {
     bulk_.completed(rail, status);
   } else if (id.kind == RequestKind::kPush) {
@@ -228,7 +229,7 @@ void RdmaConnection::onImmediate(
 
 void RdmaConnection::onRecord(uint32_t position, ConnectionEvents& events) {
   const size_t offset = position % kRingUnits * kRingUnit;
-  MessageHeader header; // a private copy: the peer can write the ring any time
+  MessageHeader header; // a private copy: the peer may overwrite the ring
   std::memcpy(&header, memory_->ring() + offset, sizeof(header));
   const size_t bytes = sizeof(header) + size_t{header.payloadSize};
   if (!in_.expects(position) || header.payloadSize > maxPayload() ||

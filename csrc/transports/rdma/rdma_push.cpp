@@ -2,18 +2,18 @@
 
 #include <algorithm>
 
-// Messages that are written straight to where the receiver wants them.
+// Pushes: messages written straight into the receiver's memory.
 
 namespace dlslime::rdma {
 
 namespace {
-// Larger ones are read in pieces, by all rails, and so that messages behind one
-// need not wait for all of it.
-constexpr Connection::PushRange kPushed{kLeastPushed, kLeastStriped - 1};
+// Sizes of pushed messages. Larger messages are pulled in parts over all rails,
+// and do not delay the messages behind them.
+constexpr PushAbility::Range kPushed{kLeastPushed, kLeastStriped - 1};
 constexpr int kSlotShift = 16;
 } // namespace
 
-Connection::PushRange RdmaConnection::pushRange() const {
+PushAbility::Range RdmaConnection::range() const {
   return kPushed;
 }
 
@@ -25,17 +25,17 @@ std::optional<RemoteBuffer> RdmaConnection::offer(
                                 : std::nullopt;
 }
 
-Connection::Push RdmaConnection::push(
+PushAbility::Result RdmaConnection::push(
     uint64_t id,
     RemoteBuffer target,
     MemoryView source,
     uint64_t sequence) {
   auto region = regions_.findFirst(source);
   if (!region || target.slot >= OfferedMemory::kSlots) {
-    return Push::kNever;
+    return Result::kNever;
   }
   if (!broken_.ok() || !peerReady_ || !first().queue.room()) {
-    return Push::kNoRoom;
+    return Result::kNoRoom;
   }
   ibv_sge segment{};
   segment.addr = reinterpret_cast<uint64_t>(source.data);
@@ -56,16 +56,16 @@ Connection::Push RdmaConnection::push(
   if (!first().queue.post(request, RequestKind::kPush, number, error)) {
     pushing_.pop_back();
     breakWith(first(), "a push could not be posted: " + errnoText(error));
-    return Push::kNoRoom; // nothing goes out any more
+    return Result::kNoRoom; // nothing goes out any more
   }
-  return Push::kPosted;
+  return Result::kPosted;
 }
 
 void RdmaConnection::onPushed(
     uint32_t number,
     const Status& status,
     ConnectionEvents& events) {
-  // A queue pair completes its requests in order, those that fail, too.
+  // A queue pair completes its requests in order, failed requests included.
   for (auto it = pushing_.begin(); it != pushing_.end(); ++it) {
     if (it->number != number) {
       continue;
@@ -81,7 +81,8 @@ void RdmaConnection::onPushed(
   }
 }
 
-// The device has not taken this one, nor those after it. 0: it has.
+// Marks the push with number `first` and all later pushes as failed, because
+// the device refused them. 0: none was refused.
 void RdmaConnection::losePushes(uint32_t first) {
   auto push = std::find_if(
       pushing_.begin(), pushing_.end(), [first](const Pushing& known) {

@@ -43,7 +43,8 @@ std::unique_ptr<Rail> RdmaTransport::makeRail(
   const auto& all = devices_->nics;
   const auto place = static_cast<size_t>(
       std::find(all.begin(), all.end(), berth.nic) - all.begin());
-  // This thread alone changes channels_, so it may read them without the lock.
+  // Reads channels_ without the lock, because only the wire-up thread changes
+  // channels_.
   const auto queue = std::make_shared<CompletionQueue>(
       berth.nic->context(),
       channels_[place],
@@ -56,7 +57,8 @@ std::unique_ptr<Rail> RdmaTransport::makeRail(
   return rail;
 }
 
-// Groups remember it, so it stays.
+// Returns the registrar for exactly these NICs. It is never destroyed, because
+// groups remember the pointer.
 MemoryRegistrar* RdmaTransport::registrarFor(const std::vector<NicPtr>& nics) {
   for (const auto& known : registrars_) {
     if (known->nics() == nics) {
@@ -115,15 +117,15 @@ RdmaTransport::accept(const Context& /*context*/, Offer offer, Offer& answer) {
   return connection;
 }
 
-// Each of the peer's NICs gets one of ours, nearest pairs first: those in the
-// same network, as far as GIDs tell. The longer list's rest is left out: it
-// would only share the NICs of the shorter one.
+// Gives each of the peer's NICs a NIC of ours, nearest pairs first: NICs in the
+// same network, as far as GIDs tell. The rest of the longer list is left out,
+// because it would only share the NICs of the shorter list.
 std::vector<RdmaTransport::Berth> RdmaTransport::matchRails(
     const EndAddress& peer,
     const std::vector<NicPtr>& nics) {
   struct Match {
     int near;
-    size_t order; // of equals the first ones
+    size_t order; // breaks ties: the first match wins
     uint8_t peerNic;
     NicPtr nic;
   };

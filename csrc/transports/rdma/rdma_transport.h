@@ -16,18 +16,20 @@
 
 namespace dlslime::rdma {
 
-// The route over RDMA NICs: reliable connections over all NICs that are up.
-// NICs are opened for the first connection, not before: that takes
-// milliseconds, which a job on one host need not spend.
-class RdmaTransport final : public Transport {
+// The route over RDMA: reliable connections over all active NICs. The NICs are
+// opened for the first connection, because opening takes milliseconds and a job
+// on a single host needs none.
+class RdmaTransport final : public Transport,
+                            public WakeSource,
+                            public DeviceWatch {
  public:
-  // The PCI addresses of the GPUs that this process uses so far.
+  // Returns the PCI addresses of the GPUs used by the process so far.
   using GpusInUse = std::function<std::vector<std::string>()>;
   static std::vector<std::string> noGpus() {
     return {};
   }
-  // Throws Error{kUnavailable}: switched off, or this machine has no RDMA
-  // devices.
+  // Throws Error{kUnavailable} if RDMA is switched off or the machine has no
+  // RDMA devices.
   explicit RdmaTransport(
       const RdmaConfig& config,
       GpusInUse gpusInUse = noGpus);
@@ -37,7 +39,8 @@ class RdmaTransport final : public Transport {
     return "rdma";
   }
   std::string describe() override; // the NICs
-  // Whether the peer has NICs, and reaches ours, only the handshake tells.
+  // Always ok: only the handshake finds out whether the peer has NICs within
+  // reach.
   Status reaches(const PeerIdentity& /*self*/, const PeerIdentity& /*peer*/)
       const override {
     return {};
@@ -49,30 +52,36 @@ class RdmaTransport final : public Transport {
       override;
   void withdraw(const Context& context) override;
 
+  WakeSource* wakeSource() override {
+    return this;
+  }
+  DeviceWatch* deviceWatch() override {
+    return this;
+  }
   std::vector<int> wakeFds() const override {
     return {events_.get()};
   }
   void drainWakeFds() override;
   void beginSleep() override;
   std::vector<int> deviceFds() const override;
-  DeviceNews onDevices() override;
+  News onDevices() override;
 
  private:
   using Channels = std::vector<std::shared_ptr<CompletionChannel>>;
-  // A rail to be: what the peer calls it, and the NIC for it.
+  // A rail to be made: the number chosen by the initiator, and the NIC.
   struct Berth {
     uint8_t number;
     NicPtr nic;
   };
 
-  // rdma_devices.cpp
+  // rdma_devices.cpp defines the functions from openDevices() to measure().
   void openDevices();
   void watch(const NicList& found);
   std::vector<NicPtr> usableNics();
   void onEvent(
       const rdma::Context& context,
       const rdma::Context::Event& event,
-      DeviceNews& news);
+      News& news);
   bool othersWork(const Nic& nic) const;
   Place placeOfGpu(const Topology& topology) const;
   void checkNear() const;
@@ -90,16 +99,20 @@ class RdmaTransport final : public Transport {
   const RdmaConfig config_;
   const GpusInUse gpusInUse_;
   UniqueFd events_; // an epoll set of all completion channels
-  // Of the wire-up thread alone:
+  // Only the wire-up thread uses the members from devices_ to offered_.
   std::optional<NicList> devices_;
-  std::vector<std::unique_ptr<RailRegistrar>> registrars_; // never dropped
-  Status unusable_; // why the last try to open them failed,
-  TimePoint nextTry_{}; // and when it is worth another
+  // Never shrinks, because groups keep pointers to the elements.
+  std::vector<std::unique_ptr<RailRegistrar>> registrars_;
+  // Why the last attempt to open the devices failed.
+  Status unusable_;
+  // Earliest time of the next attempt to open the devices.
+  TimePoint nextTry_{};
   Offered<std::unique_ptr<RdmaConnection>> offered_;
 
   std::mutex mutex_;
-  // Guarded by mutex_:
-  Channels channels_; // one per NIC, in their order
+  // mutex_ guards channels_ and queues_. Only the wire-up thread changes
+  // channels_.
+  Channels channels_; // in the order of devices_->nics
   std::vector<std::weak_ptr<CompletionQueue>> queues_;
 };
 

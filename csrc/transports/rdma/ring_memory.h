@@ -7,11 +7,11 @@
 
 namespace dlslime::rdma {
 
-constexpr size_t kScratchBytes = 4096; // the largest packet of InfiniBand
+constexpr size_t kScratchBytes = 4096; // largest packet of InfiniBand
 
-// Memory of one connection that NICs read and write: the ring that the peer
-// fills, the mirror that our messages to the peer's ring are sent from, and
-// right behind that some bytes that may be overwritten at any time.
+// Memory of a connection shared with the NICs: the ring filled by the peer, the
+// mirror from which our messages are written to the peer's ring, and behind the
+// mirror the scratch bytes, which may be overwritten at any time.
 class RingMemory {
  public:
   RingMemory();

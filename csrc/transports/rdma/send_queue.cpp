@@ -5,8 +5,8 @@
 namespace dlslime::rdma {
 
 namespace {
-// One completion for so many requests: their cost is spread, and the queue of
-// hundreds is never empty for want of one.
+// Number of requests per completion: large enough to spread the cost of
+// completions, and small enough to keep a queue of hundreds from filling up.
 constexpr uint32_t kSignalEvery = 32;
 
 uint64_t pack(const RequestId& id) {
@@ -44,7 +44,7 @@ bool SendQueue::post(
   auto& kept = chain_[chained_];
   kept.request = request;
   kept.request.next = nullptr;
-  if (request.num_sge != 0) { // each has one at most
+  if (request.num_sge != 0) { // a request has one segment at most
     kept.segment = *request.sg_list;
     kept.request.sg_list = &kept.segment;
   }

@@ -8,7 +8,7 @@
 
 namespace dlslime::rdma {
 
-// What a completed request was.
+// Kind of a completed request.
 enum class RequestKind : uint8_t {
   kMessage = 1,
   kBulk = 2,
@@ -18,45 +18,51 @@ enum class RequestKind : uint8_t {
 
 struct RequestId {
   RequestKind kind = RequestKind::kMessage;
-  uint32_t slots = 0; // of the send queue that are free with it
-  uint32_t number = 0; // kPush: whose
+  // Slots of the send queue freed by the completion.
+  uint32_t slots = 0;
+  uint32_t number = 0; // number of the push, for kPush
 };
 
-// Counts the slots of a queue pair's send queue, and asks for as few
-// completions as keep them flowing: requests complete in order, so one tells
-// of all before it.
+// Counts the free slots of a queue pair's send queue. Asks for only as many
+// completions as keep slots flowing: requests complete in order, so a
+// completion stands for all earlier requests, too.
 class SendQueue {
  public:
   SendQueue(QueuePair& pair, uint32_t depth) : pair_(pair), free_(depth) {}
 
-  // Without room post() must not be called.
+  // Returns whether post() may be called.
   bool room() const {
     return free_ > 0;
   }
-  // Posts one request, or keeps it while held. False, with the errno: the
-  // queue pair is broken.
+  // Posts a request, or keeps it while the queue is held. Returns false, with
+  // the errno in `error`, if the queue pair is broken.
   bool
   post(ibv_send_wr& request, RequestKind kind, uint32_t number, int& error);
-  // Requests are chained from now on, up to a few dozen, so that the NIC is
-  // told of all by one write to its doorbell.
+  // Chains the following requests, up to kChain at a time, so that a single
+  // doorbell write tells the NIC of the whole chain.
   void hold() {
     ++held_;
   }
-  // Once as often: posts what was kept. False, with the errno, as above.
+  // Ends a hold(). The last letGo() posts the kept requests; returns as post()
+  // does.
   bool letGo(int& error) {
     return --held_ > 0 || flush(error);
   }
-  // What the device has not taken, and tells nothing of.
+  // Requests refused by the device, which sends no completions for them.
   struct Refused {
-    uint32_t bulk = 0; // so many, the last ones
-    uint32_t push = 0; // the first one's number, and all after it; 0: none
+    // Number of refused bulk requests, always the latest of the queue.
+    uint32_t bulk = 0;
+    // Number of the first refused push, or 0. All later pushes are refused,
+    // too.
+    uint32_t push = 0;
   };
   Refused takeRefused() {
     return std::exchange(refused_, {});
   }
-  // A completion of this queue, whatever its status.
+  // Frees the slots of a completed request and of the unsignalled requests
+  // before, whatever the status.
   RequestId completed(uint64_t workRequestId);
-  // Everything that was posted has completed.
+  // Returns whether every posted request has completed.
   bool idle() const {
     return unsignalled_ == 0 && pending_ == 0;
   }
@@ -75,8 +81,8 @@ class SendQueue {
   size_t chained_ = 0;
   int held_ = 0;
   uint32_t free_;
-  uint32_t unsignalled_ = 0; // since the last signalled one
-  uint32_t pending_ = 0; // slots that a completion to come frees
+  uint32_t unsignalled_ = 0; // requests since the last signalled request
+  uint32_t pending_ = 0; // slots freed by the outstanding completions
   Refused refused_;
 };
 

@@ -32,14 +32,15 @@ bool Assists::claim(CopyJob& job) {
     if (prepare(desks_[i], *piece, job)) {
       return true;
     }
-    finishPiece(desks_[i], EINVAL); // a desk for what we never announced
+    finishPiece(desks_[i], EINVAL); // the desk matches no exposure
   }
   return false;
 }
 
-// The desk lies in memory that the peer writes: only its own memory may come
-// to harm from what it says there. Our side of the copy is bounded by our own
-// record of the message.
+// Fills in the job for a piece; returns false if the desk matches no exposed
+// message. The peer may write anything into the desk, so the local side of the
+// copy is bounded by the local record of the message, and a false destination
+// harms only the peer's memory.
 bool Assists::prepare(CopyDesk& desk, uint32_t piece, CopyJob& job) {
   const auto id = desk.id.load(std::memory_order_relaxed);
   const auto index = static_cast<uint32_t>(id);

@@ -7,15 +7,17 @@
 
 namespace dlslime::shm {
 
-// The sender's side of large messages: what the peer may pull, and the pieces
-// of its pulls that we copy for it. Under the engine's lock.
+// Sender's side of large messages: memory that the peer may pull, and pieces of
+// its pulls copied by the local end. Under the engine's lock.
 class Assists {
  public:
   Assists(CopyDesk* desks, uint32_t peerPid) : desks_(desks), pid_(peerPid) {}
 
   void expose(uint64_t id, MemoryView view);
   void unexpose(uint64_t id);
-  // Takes a piece of an open desk. False: none, or we may not write there.
+  // Takes a piece of an open desk; returns false if no desk has a piece of an
+  // exposed message. Call only while the kernel permits access to the peer's
+  // memory.
   bool claim(CopyJob& job);
   void finish(const CopyJob& job);
 
@@ -28,7 +30,8 @@ class Assists {
 
   CopyDesk* const desks_;
   const uint32_t pid_;
-  std::vector<Exposure> exposures_; // by the low half of the id, a slab index
+  // Indexed by the low half of the id, a slab index.
+  std::vector<Exposure> exposures_;
 };
 
 } // namespace dlslime::shm

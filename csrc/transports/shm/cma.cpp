@@ -27,8 +27,9 @@ bool readable(pid_t pid, const void* address) {
   return process_vm_readv(pid, &here, 1, &there, 1, 0) == 1;
 }
 
-// Why a copy can't go on at this piece: no call tells which of the two sides it
-// could not reach, so that is tried.
+// Returns the code of the error which stopped a copy at a piece. EFAULT does
+// not tell which of the two sides is unreachable, so reading a byte of each
+// finds out.
 int problemAt(Copy copy, int pid, const Piece& piece, int error) {
   if (error != EFAULT) {
     return error;
@@ -38,15 +39,16 @@ int problemAt(Copy copy, int pid, const Piece& piece, int error) {
   const auto* const here = static_cast<const void*>(piece.local);
   const bool remoteReadable = readable(pid, there);
   const bool localReadable = readable(getpid(), here);
-  // Of the two, what is only read is at fault if it can't be; else the other
-  // one, which can't be written.
+  // The source is at fault if unreadable; otherwise the destination is at
+  // fault, being unwritable.
   const bool local = write ? !localReadable : remoteReadable;
   const bool read = local ? localReadable : remoteReadable;
   return codeOf({local, read ? Fault::kReadOnly : Fault::kGone});
 }
 
-// A call may move less than asked: it stops at the first page that it can't
-// reach, and says why only when nothing was moved.
+// Copies a contiguous range. A call may move fewer bytes than asked: the kernel
+// stops at the first unreachable page, and reports an error only if nothing was
+// moved.
 int copyOne(Copy copy, const CopyJob& job) {
   size_t moved = 0;
   while (moved < job.size) {
@@ -62,12 +64,12 @@ int copyOne(Copy copy, const CopyJob& job) {
   return 0;
 }
 
-// Many small pieces by one call.
+// Copies many small pieces with each call.
 int copyPieces(Copy copy, const CopyJob& job) {
   constexpr size_t kMost = 256; // two arrays of 4 KiB on the stack
   iovec local[kMost], remote[kMost];
   auto rest = job.pieces;
-  size_t skip = 0; // of the first of them: moved by the call before
+  size_t skip = 0; // bytes of the first piece already moved
   while (!rest.empty()) {
     const size_t count = std::min(rest.size(), kMost);
     for (size_t i = 0; i < count; ++i) {
@@ -110,8 +112,8 @@ int writeToPeer(const CopyJob& job) {
 }
 
 int accessProblem(uint32_t pid) {
-  // The kernel asks for permission first, and then finds no memory of any
-  // process at such an address.
+  // The kernel checks the permission before the address, and no process has
+  // memory at kNowhere.
   constexpr uintptr_t kNowhere = ~uintptr_t{0} - 4095;
   char byte = 0;
   const iovec here{&byte, 1};

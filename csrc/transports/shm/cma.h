@@ -4,18 +4,20 @@
 
 #include "interface/transport.h"
 
-// Cross-memory attach: copying between two processes' memories with one
-// system call and no shared segment.
+// Cross-memory attach (process_vm_readv, process_vm_writev): copies between the
+// memories of two processes by a single system call and without a shared
+// segment.
 namespace dlslime::shm {
 
-// CopyJob::run functions.
+// Both functions implement CopyJob::run.
 int readFromPeer(const CopyJob& job);
 int writeToPeer(const CopyJob& job);
 
-// Whether the kernel lets this process at the memory of that one (Yama,
-// containers, users): 0, or the errno of an attempt, which touches no memory:
-// where the other process can choose an address, it can make a read of it wait
-// for ever (userfaultfd). `pid` is of our namespace; 0: in none.
+// Returns 0 if the kernel permits access to the memory of process `pid` (Yama,
+// containers and users may forbid access), else the errno of an attempt. The
+// attempt touches no memory: a process able to choose the address could make
+// the read wait forever (userfaultfd). `pid` is a number of the caller's pid
+// namespace; 0, for a process outside of the namespace, gives ESRCH.
 int accessProblem(uint32_t pid);
 
 } // namespace dlslime::shm

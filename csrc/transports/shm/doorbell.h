@@ -11,16 +11,17 @@ namespace dlslime::shm {
 constexpr size_t kDoorbellBytes = 4096;
 
 struct DoorbellPage {
-  std::atomic<uint32_t> turn; // odd: asleep; goes up with each change
+  std::atomic<uint32_t> turn; // odd: asleep; each change adds 1
 };
 
-// Tells peers whether this process must be rung: a word that it alone writes.
-// One for all peers.
+// Tells all peers whether the process sleeps and must be rung, by a word
+// written by the process alone.
 class Doorbell {
  public:
   Doorbell() : segment_(Segment::createForReaders(kDoorbellBytes)) {}
 
-  // Before the last look at what peers publish: see RemoteDoorbell::ring().
+  // Call before the last look at data published by peers;
+  // RemoteDoorbell::ring() has the counterpart of the fence.
   void setAsleep(bool asleep) {
     auto& turn = reinterpret_cast<DoorbellPage*>(segment_.data())->turn;
     const auto now = turn.load(std::memory_order_relaxed);
@@ -29,7 +30,7 @@ class Doorbell {
     }
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
-  // For a peer.
+  // Returns a descriptor of the page for a peer.
   UniqueFd duplicatePage() const {
     return segment_.duplicateFd();
   }
@@ -38,24 +39,25 @@ class Doorbell {
   Segment segment_;
 };
 
-// A peer's doorbell: a byte on the socket between the two. Nothing that the
-// peer does to its end can make the caller wait, or keeps a third process from
-// ringing, as it could with a descriptor that all of them shared.
+// Wakes a peer by a byte on the pair's socket. A peer can neither block the
+// caller nor keep a third process from ringing, as would be possible with a
+// descriptor shared by all processes.
 class RemoteDoorbell {
  public:
   explicit RemoteDoorbell(UniqueFd page);
-  // The socket; -1: there is none any more.
+  // Sets the socket to ring by; -1: the socket has been closed.
   void useSocket(int fd) {
     socket_ = fd;
   }
-  // Some thread of the peer is polling.
+  // Returns true while some thread of the peer polls.
   bool awake() const {
     return turn() % 2 == 0;
   }
-  // Cheap when the peer is awake, or has been rung since it fell asleep. Call
-  // after publishing what it should see.
+  // Wakes the peer, unless awake or already rung since falling asleep: then the
+  // call is cheap. Call after publishing the data for the peer.
   void ring();
-  // The kernel had no memory for it: ring() is to be called again.
+  // Returns true if the last ring() failed for want of kernel memory, or by a
+  // signal, and must be repeated.
   bool unrung() const {
     return unrung_;
   }
@@ -68,7 +70,7 @@ class RemoteDoorbell {
 
   Segment segment_;
   int socket_ = -1;
-  uint32_t rung_ = 0; // in this turn
+  uint32_t rung_ = 0; // turn of the last ring; 0: none
   bool unrung_ = false;
 };
 

@@ -8,17 +8,17 @@
 
 namespace dlslime::shm {
 
-// How many pulls of one direction may be shared at a time: enough to start
-// the next ones while the last pieces of the first are still being copied.
+// Number of pulls of a direction copied by both ends at a time: enough to start
+// further pulls while the last pieces of the first pull are still being copied.
 constexpr uint32_t kDesks = 4;
 
 enum class Access : uint32_t { kUnknown = 0, kGranted = 1, kDenied = 2 };
 
-// The beginning of a connection's segment; zero-filled by the kernel, then
-// the two rings' buffers. Index 0 is the initiator, 1 the other end: ring and
-// desks [i] carry what end i sends.
+// Beginning of a connection's segment, zero-filled by the kernel; the buffers
+// of both rings follow. Index 0 is the initiator, 1 the acceptor: ring[i] and
+// desk[i] carry messages sent by end i.
 struct Layout {
-  // access[i]: whether end i may read and write the other's memory.
+  // access[i] says whether end i may read and write the memory of the peer.
   std::atomic<Access> access[2];
   RingControl ring[2];
   CopyDesk desk[2][kDesks];

@@ -15,7 +15,7 @@ Status readError(const CopyJob& job) {
     return statusOf(fault, false);
   }
   const auto process = "process " + std::to_string(job.pid);
-  if (job.error == ESRCH) { // before its socket tells us
+  if (job.error == ESRCH) { // before the control socket ends
     return {ErrorCode::kPeerFailed, "the sender has ended (" + process + ")"};
   }
   return {
@@ -24,11 +24,12 @@ Status readError(const CopyJob& job) {
           "): " + errnoText(job.error)};
 }
 
-// Of what the sender has left at a desk. `again`: it was refused before, and
-// should not have tried.
+// Returns the status for an error left by the sender at a desk. `again`: the
+// pull began after the sender's denial, so the sender should not have tried
+// again.
 Status writeError(int error, bool again) {
   if (auto fault = copyFaultOf(error); fault.fault != Fault::kNone) {
-    fault.local = !fault.local; // as it is from here
+    fault.local = !fault.local; // seen from the receiver
     return statusOf(fault, false);
   }
   return {
@@ -168,9 +169,10 @@ bool Pulls::claim(CopyJob& job) {
       continue;
     }
     if (*piece >= pull.total) {
-      // Only our own numbers bound what we write; the shared ones may lie.
+      // Only local numbers bound the memory written; the shared numbers may be
+      // false.
       corrupted_ = true;
-      endAll(); // whatever its counters say, nothing is waited for
+      endAll(); // the counters of the desk may never add up
       return false;
     }
     const size_t offset = *piece * pull.piece;

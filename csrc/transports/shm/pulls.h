@@ -7,8 +7,8 @@
 
 namespace dlslime::shm {
 
-// The receiver's side of large messages: what is being fetched from one peer.
-// Under the engine's lock.
+// Receiver's side of large messages: the pulls from a peer. Under the engine's
+// lock.
 class Pulls {
  public:
   Pulls(CopyDesk* desks, uint32_t peerPid) : desks_(desks), pid_(peerPid) {}
@@ -20,18 +20,21 @@ class Pulls {
       MemoryView destination);
   void abandon(uint64_t pullId);
   void endAll();
-  // Neither end may copy any more: what is not copied yet ends as kDenied.
+  // Ends all pending pulls with kDenied, because neither end may copy any more.
   void denyAll();
-  // Reports what has ended. True if something has.
+  // Reports all ended pulls to `events`. Returns true if any had ended.
   bool poll(ConnectionEvents& events);
-  // Only where we may read the peer's memory.
+  // Takes the next piece to copy. Call only while the kernel permits access to
+  // the peer's memory.
   bool claim(CopyJob& job);
   void finish(const CopyJob& job);
-  // A desk holds what no peer of ours would write.
+  // Returns true once a desk has held impossible numbers, written by a faulty
+  // peer.
   bool corrupted() const {
     return corrupted_;
   }
-  // The sender may write into this process no longer: it has said so.
+  // Returns true once the sender has reported, at a desk, a refusal by the
+  // kernel to write into the local process.
   bool senderDenied() const {
     return senderDenied_;
   }
@@ -42,13 +45,13 @@ class Pulls {
     uint64_t peerId = 0;
     uint64_t source = 0; // address in the peer
     MemoryView destination;
-    size_t piece = 0; // bytes
-    uint32_t total = 0; // pieces
+    size_t piece = 0; // bytes of a piece
+    uint32_t total = 0; // number of pieces
     int desk = -1; // -1: not opened yet
-    uint32_t running = 0; // pieces that our own threads are copying
+    uint32_t running = 0; // pieces being copied by local threads
     Status status;
     bool abandoned = false;
-    bool afterDenial = false; // begun when the sender had said so
+    bool afterDenial = false; // begun after the sender's denial
   };
   Pull* find(uint64_t pullId);
   void giveUp(Pull& pull, Status why);

@@ -18,7 +18,8 @@ bool RingProducer::ensure(size_t bytes) {
     return true;
   }
   const auto head = control_.head.load(std::memory_order_acquire);
-  // A head beyond the tail, or going back, is a lie; then nothing fits.
+  // A head beyond the tail or behind an earlier head comes from a faulty
+  // consumer; then nothing fits.
   if (head > tail_ || head < knownHead_) {
     return false;
   }
@@ -30,8 +31,9 @@ bool RingProducer::claim(size_t bytes) {
   if (ensure(bytes)) {
     return true;
   }
-  // The consumer looks at the flag after it has moved its head, and we look at
-  // the head after setting the flag: one of the two sees the other.
+  // The consumer looks at the flag after moving the head, and the producer
+  // looks at the head after setting the flag: at least one of them sees the
+  // change of the other.
   control_.producerWaits.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return ensure(bytes);
@@ -62,9 +64,10 @@ bool RingProducer::push(const MessageHeader& header, ByteSpan payload) {
   return true;
 }
 
-// Free space is the producer's: nobody reads it, and only we write to it.
+// Discards free space only: the consumer does not read free space, and the
+// producer alone writes to the ring.
 void RingProducer::trim() {
-  static_cast<void>(ensure(size_)); // learn how far the consumer is
+  static_cast<void>(ensure(size_)); // updates knownHead_
   const uint64_t end = knownHead_ + size_;
   const uint64_t wrap = (tail_ / size_ + 1) * size_;
   discard(tail_, std::min(end, wrap));
@@ -72,13 +75,14 @@ void RingProducer::trim() {
   trimmedAt_ = knownHead_;
 }
 
-// The whole pages of these positions, which do not wrap.
+// Gives whole pages between two positions back to the kernel; the range must
+// not wrap in the buffer.
 void RingProducer::discard(uint64_t from, uint64_t to) {
   static const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t first = (from + page - 1) / page * page;
   const uint64_t last = to / page * page;
   if (first < last) {
-    // Refused: the pages stay, and that is all.
+    // If the kernel refuses, the pages merely stay.
     madvise(buffer_ + first % size_, last - first, MADV_REMOVE);
   }
 }

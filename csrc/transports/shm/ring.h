@@ -11,25 +11,26 @@ namespace dlslime::shm {
 
 constexpr size_t kCacheLine = 64;
 
-// The shared words of a ring. Positions count bytes since the beginning and
-// never wrap; the place in the buffer is the position modulo its size.
+// Shared words of a ring. Positions count bytes since the beginning and never
+// wrap; the place in the buffer is the position modulo the size of the buffer.
 struct RingControl {
   alignas(kCacheLine) std::atomic<uint64_t> tail; // written by the producer
   alignas(kCacheLine) std::atomic<uint64_t> head; // written by the consumer
-  // Set by a producer that found no room: the consumer rings its doorbell
-  // after making some.
+  // Set by a producer without room; the consumer rings the producer's doorbell
+  // after freeing some.
   alignas(kCacheLine) std::atomic<uint32_t> producerWaits;
 };
 
-// A record is a header line and its payload, padded to whole cache lines and
-// contiguous. A header of type 0 means: go on at the start of the buffer.
+// Bytes of a record: a header of a cache line and the payload, contiguous and
+// padded to whole cache lines. A header of type 0 sends the consumer to the
+// start of the buffer.
 constexpr size_t recordBytes(size_t payload) {
   return sizeof(MessageHeader) +
       (payload + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
 
-// The largest payload of a ring: four records fit, so that one message never
-// has to wait for an empty ring.
+// Largest payload of a message. Four records fit into a ring, so that a message
+// never has to wait for an empty ring.
 constexpr size_t maxRingPayload(size_t ringBytes) {
   return ringBytes / 4 - sizeof(MessageHeader);
 }
@@ -39,22 +40,25 @@ class RingProducer {
   RingProducer(RingControl& control, std::byte* buffer, size_t size)
       : control_(control), buffer_(buffer), size_(size) {}
 
-  // False: no room; the consumer will ring once there is some.
+  // Returns false if the ring has no room now; the consumer rings after freeing
+  // some.
   [[nodiscard]] bool hasRoom(size_t payload) {
     return claim(sizeWithSkip(payload));
   }
   [[nodiscard]] bool push(const MessageHeader& header, ByteSpan payload);
-  // What has been written to since trim(), in bytes: memory in use.
+  // Bytes of the buffer in use: written since the last trim(), or unread at the
+  // time.
   size_t touched() const {
     return std::min<uint64_t>(tail_ - trimmedAt_, size_);
   }
-  // Gives the pages back to the kernel that hold nothing unread.
+  // Gives pages without unread records back to the kernel.
   void trim();
 
  private:
   bool ensure(size_t bytes);
   bool claim(size_t bytes);
-  // Up to the start of the buffer, where a record does not fit before its end.
+  // Bytes to skip up to the start of the buffer if the record does not fit
+  // before the end; else 0.
   size_t skipBefore(size_t record) const {
     const size_t place = tail_ % size_;
     return place + record > size_ ? size_ - place : 0;
@@ -68,7 +72,7 @@ class RingProducer {
   std::byte* const buffer_;
   const size_t size_;
   uint64_t tail_ = 0;
-  uint64_t knownHead_ = 0; // may be old, never ahead of the truth
+  uint64_t knownHead_ = 0; // may be old, never ahead of the real head
   uint64_t trimmedAt_ = 0;
 };
 
@@ -78,12 +82,13 @@ class RingConsumer {
       : control_(control), buffer_(buffer), size_(size) {}
 
   enum class Next : uint8_t { kNone, kMessage, kBroken };
-  // The oldest record that is still there; `payload` points into the ring.
-  // kBroken: the producer wrote what no producer of ours would write.
+  // Finds the oldest record not popped; `payload` points into the ring.
+  // kBroken: a faulty producer wrote an impossible record.
   Next peek(MessageHeader& header, ByteSpan& payload);
-  // Frees the record that peek() returned.
+  // Frees the record returned by peek().
   void pop();
-  // True once after a producer found no room and pop() has made some since.
+  // Returns true, and clears the flag, if the producer waits for room. Call
+  // after pop().
   bool takeProducerWaits();
   bool empty() const {
     return control_.tail.load(std::memory_order_acquire) == head_;

@@ -6,16 +6,20 @@
 namespace dlslime::shm {
 
 namespace {
-// Tell finishCopy() whose job it is; pull ids never have these bits.
+// Both bits mark the token of a job for finishCopy(), as an assist or a
+// transfer; ids of pulls never have the bits.
 constexpr uint64_t kAssistBit = 1ULL << 63;
 constexpr uint64_t kTransferBit = 1ULL << 62;
-// Up to this size two copies through the ring, each by a core of its own, are
-// faster than process_vm_readv/writev by both ends (1 MiB: 72 against 94 us).
+// Bytes of the largest message streamed between awake ends. Up to the limit two
+// copies through the ring, each by a separate core, are faster than
+// process_vm_readv and process_vm_writev by both ends (1 MiB: 72 against 94
+// us).
 constexpr size_t kMostStreamedBytes = 2 * 1024 * 1024;
 } // namespace
 
 ShmConnection::ShmConnection(Ends ends, bool granted)
-    : segment_(std::move(ends.segment)),
+    : Connection({"shm", maxRingPayload(ends.ringBytes), true}),
+      segment_(std::move(ends.segment)),
       doorbell_(std::move(ends.doorbell)),
       ringBytes_(ends.ringBytes),
       peerPid_(ends.peerPid),
@@ -25,11 +29,22 @@ ShmConnection::ShmConnection(Ends ends, bool granted)
       in_(layout().ring[1 - side_], ringData(1 - side_), ringBytes_),
       assists_(layout().desk[side_], peerPid_),
       transfers_({readFromPeer, writeToPeer, static_cast<int>(peerPid_)}) {
+  abilities_.pulling = this;
+  abilities_.rma = this;
+  abilities_.copying = this;
   layout().access[side_].store(
       granted ? Access::kGranted : Access::kDenied, std::memory_order_release);
 }
 
-// A peer that has been refused is not asked again, whatever its word says.
+ConnectionInfo ShmConnection::info() const {
+  ConnectionInfo info(memoryReadable() ? "cma" : "staged");
+  info.peerPid = granted_ ? peerPid_ : 0;
+  info.memory = {out_.touched(), kLayoutBytes};
+  return info;
+}
+
+// Returns true if the peer may copy. A peer that was refused before is not
+// asked again, regardless of its access word.
 bool ShmConnection::peerGranted() const {
   return !(pulls_ && pulls_->senderDenied()) &&
       layout().access[1 - side_].load(std::memory_order_acquire) ==
@@ -40,9 +55,9 @@ bool ShmConnection::memoryReadable() const {
   return granted_ || peerGranted();
 }
 
-// A permission that was there when the two met has gone: one of them has
-// changed its user, or a setting of the host was changed. What has begun is
-// done again in another way.
+// Gives up copying after the kernel has withdrawn the permission: a process has
+// changed user, or a setting of the host was changed. The owner repeats
+// unfinished pulls and transfers in a different way.
 void ShmConnection::lose(int error) {
   if (!granted_) {
     return;
@@ -85,7 +100,7 @@ bool ShmConnection::pull(
     uint64_t peerId,
     RemoteBuffer source,
     MemoryView destination) {
-  // A sender that sleeps or computes would have to be woken to stream.
+  // A sleeping or computing sender would first have to be woken to stream.
   const bool stream =
       destination.size <= kMostStreamedBytes && doorbell_.awake();
   if (stream || !memoryReadable()) {
@@ -93,7 +108,7 @@ bool ShmConnection::pull(
   }
   pulls().start(pullId, peerId, source, destination);
   if (!granted_) {
-    doorbell_.ring(); // the sender copies alone, so it must be awake
+    doorbell_.ring(); // the sender copies alone, and must be awake
   }
   return true;
 }
@@ -159,7 +174,9 @@ bool ShmConnection::claimCopy(CopyJob& job) {
 
 void ShmConnection::finishCopy(const CopyJob& job) {
   if (isRefusal(job.error)) {
-    lose(job.error); // first: no way that is told as closed is taken again
+    // lose() comes before the job is reported as denied, so that no repeated
+    // operation tries to copy again.
+    lose(job.error);
   }
   CopyJob own = job;
   own.token &= ~(kAssistBit | kTransferBit);
@@ -172,7 +189,7 @@ void ShmConnection::finishCopy(const CopyJob& job) {
     return;
   }
   assists_.finish(own);
-  doorbell_.ring(); // the receiver may have gone to sleep over our piece
+  doorbell_.ring(); // the receiver may sleep until the piece is done
 }
 
 bool ShmConnection::endsSoon() const {

@@ -13,40 +13,30 @@
 
 namespace dlslime::shm {
 
-// Two processes of one host: a ring each way for messages, and copies between
-// their memories shared by both ends. Where the kernel permits those copies
-// to neither, and where both ends are awake and it is faster, its owner streams
-// through the rings.
-class ShmConnection final : public Connection {
+// Connects two processes of a host by a ring each way for messages, and by
+// direct copies between the processes' memories, shared by both ends. The owner
+// streams large messages through the rings if the kernel permits neither end to
+// copy, or if both ends are awake and streaming is faster.
+class ShmConnection final : public Connection,
+                            public PullAbility,
+                            public RmaAbility,
+                            public CopyAbility {
  public:
   struct Ends {
     Segment segment;
     RemoteDoorbell doorbell;
     size_t ringBytes;
     uint32_t peerPid;
-    int side; // 0 initiated the connection
+    int side; // 0: the initiator; 1: the acceptor
   };
-  // Both ends have written their access word before any of them sends.
-  // `granted`: we may get at the peer's memory, which has been tried.
+  // Writes the access word of the end; both ends are constructed before either
+  // sends. `granted`: an attempt has shown access to the peer's memory to be
+  // permitted.
   ShmConnection(Ends ends, bool granted);
 
-  bool onThisHost() const override {
-    return true;
-  }
+  ConnectionInfo info() const override;
   void useSocket(int fd) override {
     doorbell_.useSocket(fd);
-  }
-  uint32_t peerPid() const override {
-    return granted_ ? peerPid_ : 0;
-  }
-  std::string_view route() const override {
-    return "shm";
-  }
-  std::string_view copyName() const override {
-    return memoryReadable() ? "cma" : "staged";
-  }
-  size_t maxPayload() const override {
-    return maxRingPayload(ringBytes_);
   }
   bool hasRoom(size_t payload) override {
     return out_.hasRoom(payload);
@@ -60,18 +50,20 @@ class ShmConnection final : public Connection {
       RemoteBuffer source,
       MemoryView destination) override;
   void abandon(uint64_t pullId) override;
-  bool direct(const RemoteBuffer& /*there*/, const void* /*enrolled*/)
-      const override {
+  bool direct(
+      const RemoteBuffer& /*there*/,
+      const Registration* /*registration*/) const override {
     return granted_;
+  }
+  RemoteBuffer reach(MemoryView view, const Registration* /*registration*/)
+      override {
+    return {reinterpret_cast<uint64_t>(view.data), {}, 0};
   }
   void start(const TransferWork& work) override {
     transfers_.start(work);
   }
   void stop(uint64_t transferId) override {
     transfers_.stop(transferId);
-  }
-  MemoryUse memoryUse() const override {
-    return {out_.touched(), kLayoutBytes};
   }
   void trim() override {
     out_.trim();
@@ -100,12 +92,12 @@ class ShmConnection final : public Connection {
   const size_t ringBytes_;
   const uint32_t peerPid_;
   const int side_;
-  bool granted_; // we may get at the peer's memory, until it is refused
+  bool granted_; // access to the peer's memory, until refused
   RingProducer out_;
   RingConsumer in_;
   Assists assists_;
   PieceCopies transfers_;
-  std::unique_ptr<Pulls> pulls_; // made at the first pull: it needs both words
+  std::unique_ptr<Pulls> pulls_; // null until the first pull
   bool ended_ = false;
 };
 

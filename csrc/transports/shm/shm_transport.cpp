@@ -9,10 +9,10 @@
 
 namespace dlslime::shm {
 
-// What one end tells the other while they connect.
+// Offer or answer of the peer.
 struct ShmTransport::PeerHalf {
   uint64_t ringBytes = 0;
-  std::vector<UniqueFd> fds; // doorbell page[, segment]
+  std::vector<UniqueFd> fds; // doorbell page; in an offer also the segment
 };
 
 ShmTransport::ShmTransport(const Config& config) : config_(config) {}

@@ -9,11 +9,12 @@
 
 namespace dlslime::shm {
 
-// Connections between processes of one host. The control socket between them
-// is a unix one: it carries the descriptors of the shared memory.
-class ShmTransport final : public Transport {
+// Makes connections between processes of a host. The control socket must be a
+// unix socket, to carry the descriptors of the shared memory.
+class ShmTransport final : public Transport, private WakeSource {
  public:
-  // Throws Error if this machine lacks memfd or eventfd.
+  // Throws Error if the page of the doorbell cannot be made (memfd_create
+  // fails).
   explicit ShmTransport(const Config& config);
 
   std::string_view name() const override {
@@ -29,14 +30,17 @@ class ShmTransport final : public Transport {
   void withdraw(const Context& context) override {
     offered_.drop(context.nonce);
   }
+  WakeSource* wakeSource() override {
+    return this;
+  }
+
+ private:
   void beginSleep() override {
     doorbell_.setAsleep(true);
   }
   void endSleep() override {
     doorbell_.setAsleep(false);
   }
-
- private:
   struct PeerHalf;
   Offer half(bool withSegment, const std::string& nonce);
   PeerHalf parse(Offer offer, bool withSegment) const;

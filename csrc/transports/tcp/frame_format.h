@@ -5,23 +5,26 @@
 #include "base/status.h"
 #include "transports/tcp/frame_stream.h"
 
-// What both halves of a FrameStream know of frames, and of sockets.
+// Format of frames, and errors of sockets, for both halves of a FrameStream.
 
 namespace dlslime::tcp {
 
-// A bit of `payloadSize`: behind the payload comes a verdict of four bytes. A
-// frame with kVoid was given up amid its payload, and is to be taken for none.
+// Bit of `payloadSize`: a verdict of four bytes follows the payload.
 constexpr uint32_t kVerdictFollows = uint32_t{1} << 31;
 constexpr uint32_t kGood = 0;
+// Verdict of a frame given up in the middle of the payload. The receiver drops
+// the frame, as with any verdict but kGood.
 constexpr uint32_t kVoid = 1;
 
 constexpr size_t kMostFrameBytes =
     sizeof(MessageHeader) + FrameStream::kMostPayloadBytes + sizeof(kGood);
 constexpr size_t kIncomingBytes = 4 * kMostFrameBytes;
-// What a frame that goes to its places may have before them.
+// Most bytes of the payload before the places of a placed frame
+// (Placement::from).
 constexpr size_t kMostBefore = 4 * 1024;
 
-// The other end does not close it while both work.
+// Returns the error code for an errno of the socket. A closed socket means a
+// failed peer, since neither end closes the socket while both work.
 inline ErrorCode codeOf(int error) {
   return error == ECONNRESET || error == EPIPE ? ErrorCode::kPeerFailed
                                                : ErrorCode::kTransportFailed;

@@ -18,9 +18,9 @@ namespace dlslime::tcp {
 
 namespace {
 
-// Messages that go out together, or wait for the socket.
+// Most bytes kept: messages going out together, or waiting for the socket.
 constexpr size_t kMostKeptBytes = 2 * kMostFrameBytes;
-// Without an answer to what was sent to a peer that is gone.
+// Milliseconds that bytes sent to a peer that is gone may stay unacknowledged.
 constexpr int kMostSilenceMs = 5000;
 
 ByteSpan bytesOf(const MessageHeader& header) {
@@ -38,7 +38,8 @@ Status broke(ErrorCode code, const std::string& what) noexcept {
 } // namespace
 
 FrameStream::FrameStream(SideSocket socket) : fd_(std::move(socket.fd)) {
-  // Sending and receiving take no memory from now on.
+  // Reserves all buffers now, so that sending, and reading whole frames,
+  // allocate no memory later.
   outgoing_.reserve(kMostKeptBytes + kMostFrameBytes + sizeof(MessageHeader));
   incoming_.resize(std::max(kIncomingBytes, socket.early.size()));
   before_.reserve(kMostBefore);
@@ -53,7 +54,8 @@ void FrameStream::breakWith(ErrorCode code, const std::string& what) noexcept {
   }
 }
 
-// What has come may still be read, up to the end that this makes.
+// Shuts the socket down. Bytes received before may still be read, up to the end
+// of the stream.
 void FrameStream::stopSending(int error) noexcept {
   unsendable_ = inWords([&] {
     return broke(
@@ -63,8 +65,8 @@ void FrameStream::stopSending(int error) noexcept {
   shutdown(fd_.get(), SHUT_RDWR);
 }
 
-// How many bytes the socket has taken; not all if it is full, or memory can't
-// be read.
+// Returns the number of bytes taken by the socket: fewer than given if the
+// socket is full or, with `mayFault`, if memory is unreadable.
 size_t FrameStream::write(iovec* parts, size_t count, bool mayFault) {
   size_t size = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -94,7 +96,7 @@ bool FrameStream::put(
     ByteSpan payload,
     bool wait) {
   if (lost()) {
-    return true; // as all that is on its way
+    return true; // dropped, like all bytes under way
   }
   auto framed = header;
   framed.payloadSize = static_cast<uint32_t>(payload.size());
@@ -119,13 +121,13 @@ bool FrameStream::put(
   return true;
 }
 
-// The header promises bytes that may turn out to be unreadable when a part of
-// them has gone out: so the verdict comes behind them.
+// The verdict follows the payload, because bytes promised by the header may
+// turn out to be unreadable after a part of the frame has gone out.
 Fault FrameStream::putGathered(
     const MessageHeader& header,
     std::span<const ByteSpan> places) {
   if (lost()) {
-    return Fault::kNone; // as all that is on its way
+    return Fault::kNone; // dropped, like all bytes under way
   }
   auto framed = header;
   std::array<iovec, kMostPlaces + 2> parts{};
@@ -154,13 +156,13 @@ Fault FrameStream::putGathered(
     const auto verdict = fault == Fault::kNone ? kGood : kVoid;
     const auto bytes = std::as_bytes(std::span(&verdict, 1));
     keep(bytes.subspan(written - ofHead - ofPlaces));
-    flush(); // it was the memory that ended the call, if it was not the socket
+    flush(); // memory, not the socket, may have ended the write
   }
   return fault;
 }
 
-// All but the first `skipped` bytes of these places; zeros if they can't be
-// read.
+// Keeps all but the first `skipped` bytes of the places; zeros stand for
+// unreadable bytes.
 Fault FrameStream::keepGathered(
     std::span<const ByteSpan> places,
     size_t skipped) {
@@ -179,7 +181,7 @@ Fault FrameStream::keepGathered(
   outgoing_.resize(at + size);
   try {
     return gatherGuarded(std::span(rest).first(count), outgoing_.data() + at);
-  } catch (const std::exception&) { // the frame is to be ended nevertheless
+  } catch (const std::exception&) { // the frame must still be ended
     return Fault::kNoScratch;
   }
 }
@@ -193,7 +195,7 @@ void FrameStream::putLast(const MessageHeader& header) {
 
 void FrameStream::expectEnd() {
   dropUnsent();
-  setsockopt( // a unix socket needs none
+  setsockopt( // unix sockets need no time-out
       fd_.get(),
       IPPROTO_TCP,
       TCP_USER_TIMEOUT,

@@ -15,14 +15,16 @@ namespace dlslime::tcp {
 
 struct Frame {
   MessageHeader header;
-  ByteSpan payload; // until the next fill(); if placed, what was before that
-  bool placed = false; // fillInto() has taken the rest,
-  Fault fault = Fault::kNone; // unless it could not
+  // Valid until the next fill(). Of a placed frame: the part of the payload
+  // before the places.
+  ByteSpan payload;
+  bool placed = false; // fillInto() has read the rest of the payload
+  Fault fault = Fault::kNone; // why a placed rest is incomplete
 };
 
-// Messages over a stream socket that does not block: a header, and as many
-// bytes as it says. What the socket does not take waits in a buffer of a fixed
-// size. One thread at a time.
+// Messages over a non-blocking stream socket: each frame is a header and as
+// many payload bytes as the header says. Bytes not yet taken by the socket wait
+// in a buffer of fixed size. Used by a single thread at a time.
 class FrameStream {
  public:
   static constexpr size_t kMostPayloadBytes = 128 * 1024;
@@ -32,60 +34,67 @@ class FrameStream {
   int fd() const {
     return fd_.get();
   }
-  // False: no room now; try again after a flush(). `wait`: what follows may go
-  // out with it, at the next flush().
+  // Sends a frame, or keeps the frame for a later flush(). Returns false if the
+  // buffer has no room: try again after a flush(). `wait`: the frame may go out
+  // together with later frames, at the next flush().
   [[nodiscard]] bool
   put(const MessageHeader& header, ByteSpan payload, bool wait);
-  // The same, where nothing is unsent, of bytes that need not be readable: the
-  // fault, and then the other end takes what went out for no frame.
+  // Sends a frame of bytes that need not be readable; call only when nothing is
+  // unsent. After a fault, which is returned, the peer drops the part of the
+  // frame already sent.
   Fault putGathered(
       const MessageHeader& header,
       std::span<const ByteSpan> places);
-  // The same, whether there is room or not: what is put last of all.
+  // Sends the last frame of all, regardless of room.
   void putLast(const MessageHeader& header);
-  // True: something has gone out.
+  // Sends kept bytes. Returns true if bytes have gone out, or if sending has
+  // failed just now.
   bool flush();
   size_t unsent() const {
     return outgoing_.size() - sent_;
   }
-  // The socket has not taken all that it was given: it will be told as news
-  // when it takes more.
+  // Returns true if the socket took only a part of the last write; ReadySet
+  // tells as news when the socket takes more.
   bool full() const {
     return full_;
   }
-  // Bytes, in all.
+  // Bytes received so far.
   uint64_t received() const {
     return received_;
   }
-  // The peer's host has all that was put.
+  // Returns true once the peer's host has received all bytes put, or if sending
+  // has failed.
   bool allSent() const;
   void dropUnsent();
-  // The peer is gone, or its host: what was sent is waited for no longer.
+  // Drops unsent bytes, and limits how long sent bytes may stay unanswered,
+  // because the peer or its host is gone.
   void expectEnd();
 
-  // Reads once. False: nothing has come.
+  // Reads once from the socket. Returns false if nothing has come.
   bool fill();
-  // A frame of which much has yet to come, and the beginning of its payload.
+  // Returns the frame under way, with the beginning of its payload, if a large
+  // part of the payload is still to come.
   std::optional<Frame> begun() const;
-  // fill(), and the rest of that frame into its places, which are to be given
-  // again for each part of it. Of the first part also none: it is read as all
-  // others. Of later ones: the rest is dropped, with Fault::kGone.
+  // Reads once, as fill() does, and puts the rest of the frame from begun()
+  // into the places; pass the placement anew for each part. If the places do
+  // not fit the frame, a first part is read like any other frame, and a later
+  // part is dropped with Fault::kGone.
   bool fillInto(const Placement& placement);
-  // The next whole frame. Empty: fill() first.
+  // Returns the next complete frame; nothing if fill() must be called first.
   std::optional<Frame> next();
 
-  // Nothing more is sent or received, because.
+  // Returns why nothing more is sent or received; ok while the stream works.
   const Status& broken() const {
     return broken_;
   }
 
  private:
-  // A frame that goes to its places.
+  // Frame being read into places.
   struct Placing {
     MessageHeader header;
-    size_t size = 0; // of its payload, of which
-    size_t done = 0; // have come
-    bool byCopy = false; // the kernel can't write there
+    size_t size = 0; // bytes of the payload
+    size_t done = 0; // bytes of the payload received
+    bool byCopy = false; // the kernel could not write to the places
     Fault fault = Fault::kNone;
   };
   size_t write(iovec* parts, size_t count, bool mayFault = false);
@@ -97,7 +106,7 @@ class FrameStream {
   void stopSending(int error) noexcept;
   void breakWith(ErrorCode code, const std::string& what) noexcept;
 
-  // frame_stream_in.cpp
+  // frame_stream_in.cpp defines the functions from receive() to placedFrame().
   bool receive(iovec* parts, size_t count, size_t& got);
   std::optional<MessageHeader> headerAt() const;
   bool startPlacing(const Placement& placement);
@@ -110,15 +119,15 @@ class FrameStream {
   std::optional<Frame> placedFrame();
 
   const UnforkedFd fd_;
-  Bytes outgoing_; // those before sent_ have gone out
+  Bytes outgoing_; // bytes before sent_ have gone out
   size_t sent_ = 0;
   bool full_ = false;
-  Bytes incoming_; // from begin_ to end_ have come, and were not given out
+  Bytes incoming_; // bytes from begin_ to end_ wait for next()
   size_t begin_ = 0, end_ = 0;
   uint64_t received_ = 0;
   std::optional<Placing> placing_;
-  Bytes before_; // its places
-  Status unsendable_; // nothing goes out any more, because
+  Bytes before_; // payload of placing_ before the places
+  Status unsendable_; // why nothing more is sent; ok while sending works
   Status broken_;
 };
 

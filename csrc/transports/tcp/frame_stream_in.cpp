@@ -8,16 +8,17 @@
 #include "transports/tcp/frame_format.h"
 #include "transports/tcp/frame_stream.h"
 
-// What comes: frames that are read whole, and frames whose payload goes
-// straight to where it belongs.
+// The receiving half of FrameStream: frames read whole, and frames whose
+// payload goes straight to its places.
 
 namespace dlslime::tcp {
 
 namespace {
-// Of which less has yet to come, that is read with what is behind it.
+// Smallest rest of a payload to be placed, in bytes; a smaller rest is read
+// together with the bytes behind.
 constexpr size_t kLeastPlaced = 16 * 1024;
-// What is read behind a frame that goes to its places: its verdict, and the
-// header that tells whether the next one does.
+// Bytes read behind a placed frame: its verdict, and the next header, which
+// tells whether the next frame will be placed.
 constexpr size_t kBehind = sizeof(kGood) + sizeof(MessageHeader);
 
 size_t sizeOf(const MessageHeader& header) {
@@ -34,7 +35,7 @@ bool isVoid(const MessageHeader& header, const std::byte* verdict) {
   return found != kGood;
 }
 
-// Whether it is one of a payload of this size.
+// Returns true if the placement fits a payload of `size` bytes.
 bool holds(const Placement& placement, size_t size) {
   size_t bytes = placement.from;
   for (const auto& place : placement.places) {
@@ -50,7 +51,8 @@ MessageHeader plain(MessageHeader header) {
 }
 } // namespace
 
-// Reads once. `got`: how many bytes.
+// Reads once and sets `got` to the number of bytes. Returns false if nothing
+// has come; true also if placing must go on by copies.
 bool FrameStream::receive(iovec* parts, size_t count, size_t& got) {
   msghdr message{};
   message.msg_iov = parts;
@@ -62,7 +64,7 @@ bool FrameStream::receive(iovec* parts, size_t count, size_t& got) {
     breakWith(
         ErrorCode::kPeerFailed, "the other end has closed the connection");
   } else if (received < 0 && errno == EFAULT && placing_) {
-    placing_->byCopy = true; // which tells what is the matter with it
+    placing_->byCopy = true; // a guarded copy will tell the fault
     return true;
   } else if (received < 0 && !wouldBlock(errno)) {
     breakWith(
@@ -126,7 +128,8 @@ bool FrameStream::fillInto(const Placement& placement) {
       : fillRest(placement);
 }
 
-// False: it is read as all others.
+// Begins to place the frame under way. Returns false if the frame has to be
+// read whole instead.
 bool FrameStream::startPlacing(const Placement& placement) {
   const auto frame = begun();
   if (!frame || !holds(placement, frame->header.payloadSize) ||
@@ -141,7 +144,7 @@ bool FrameStream::startPlacing(const Placement& placement) {
   return true;
 }
 
-// Straight from the socket.
+// Reads from the socket straight into the places.
 bool FrameStream::fillRest(const Placement& placement) {
   const size_t rest = placing_->size - placing_->done;
   std::array<iovec, kMostPlaces + 1> parts{};
@@ -157,7 +160,7 @@ bool FrameStream::fillRest(const Placement& placement) {
   return any;
 }
 
-// By way of our memory.
+// Reads into the incoming buffer, and copies from there into the places.
 bool FrameStream::copyRest(const Placement& placement) {
   const size_t rest = placing_->size - placing_->done;
   iovec part{incoming_.data(), std::min(rest, incoming_.size())};
@@ -174,7 +177,7 @@ void FrameStream::copyOn(const Placement& placement, ByteSpan bytes) {
   placing_->done += bytes.size();
 }
 
-// Where the next so many bytes of the payload belong.
+// Returns the places of the next `size` bytes of the payload.
 std::vector<std::span<std::byte>> FrameStream::restOf(
     const Placement& placement,
     size_t size) const {

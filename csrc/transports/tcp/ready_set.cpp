@@ -11,8 +11,8 @@
 namespace dlslime::tcp {
 
 namespace {
-constexpr size_t kMostEvents = 64; // at a time
-constexpr microseconds kPause{2}; // some times what a look costs
+constexpr size_t kMostEvents = 64; // events taken by a single look
+constexpr microseconds kPause{2}; // several times the cost of a look
 } // namespace
 
 ReadySet::ReadySet()
@@ -32,8 +32,8 @@ ReadySet::News ReadySet::add(int fd) {
   const std::lock_guard<std::mutex> guard(mutex_);
   news_[fd] = news;
   epoll_event event{};
-  // Told once for each change: a socket whose bytes are left in it for a while
-  // wakes nobody in the meantime.
+  // Edge-triggered, so that a change is told only once: a socket with bytes
+  // left unread for a while wakes no thread in the meantime.
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.fd = fd;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {

@@ -10,38 +10,39 @@
 
 namespace dlslime::tcp {
 
-// Which sockets have news, so that a look at many quiet connections costs one
-// system call and not one for each. Any thread.
+// Tells which sockets have news, so that looking at many quiet connections
+// costs a single system call instead of a call for each. Any thread may call.
 class ReadySet {
  public:
   ReadySet();
 
-  // Whether a socket may be read or written since its owner has last set it to
-  // false: then that is tried until it would block.
+  // True if the socket may have become readable or writable since its owner
+  // last set the flag to false. The owner then reads and writes until the
+  // socket would block.
   using News = std::shared_ptr<std::atomic<bool>>;
   News add(int fd); // throws Error
   void remove(int fd);
-  // Asks the kernel, but where that was just done.
+  // Asks the kernel for news, unless the last look was microseconds ago.
   void look();
   void lookNow();
   // Makes fd() readable.
   void wake();
-  // Between these two a thread looks for the last time, and sleeps on fd().
-  // What any look takes meanwhile makes it readable: that thread may not see
-  // it.
+  // A thread sleeps on fd() between beginSleep() and endSleep(). News taken by
+  // any look in between makes fd() readable, since the sleeping thread may have
+  // missed the flag.
   void beginSleep();
   void endSleep();
 
-  // Readable while there may be news that look() has not told.
+  // Descriptor to sleep on: readable while look() may find news.
   int fd() const {
     return epoll_.get();
   }
 
  private:
   const UnforkedFd epoll_;
-  const UnforkedFd event_; // of wake()
+  const UnforkedFd event_; // written by wake()
   std::mutex mutex_;
-  // Guarded by mutex_:
+  // mutex_ guards news_ and asleep_.
   std::map<int, News> news_;
   bool asleep_ = false;
   std::atomic<TimePoint::rep> looked_{0};

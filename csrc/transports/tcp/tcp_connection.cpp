@@ -7,13 +7,14 @@
 namespace dlslime::tcp {
 
 namespace {
-// The last frame of an end that has severed the connection: no message has
-// this type.
+// Type of the last frame from an end severing the connection; no message has
+// type 0.
 constexpr MessageType kParting{};
-// What one call may move while it holds the engine's lock.
+// Most bytes to move each way in a poll(), which holds the engine's lock.
 constexpr size_t kMostPerPoll =
     2 * (sizeof(MessageHeader) + FrameStream::kMostPayloadBytes);
-// A message that is copied, so that it can go out with others.
+// Largest payload to be copied in a batch, so that several messages go out
+// together.
 constexpr size_t kSmallBytes = 8 * 1024;
 } // namespace
 
@@ -74,7 +75,8 @@ TcpConnection::~TcpConnection() {
   }
 }
 
-// Whether the socket is there.
+// Takes over the socket if open; returns false while the socket is still being
+// opened.
 bool TcpConnection::adopt() {
   if (stream_) {
     return true;
@@ -101,7 +103,7 @@ bool TcpConnection::send(const MessageHeader& header, ByteSpan payload) {
   const size_t size = sizeof(header) + payload.size();
   const bool wait = batch_ && payload.size() <= kSmallBytes;
   if (peerEnded_) {
-    return true; // nobody reads it
+    return true; // the peer reads nothing any more
   }
   if (!stream_ || budget_ < size || !stream_->put(header, payload, wait)) {
     refused_ = true;
@@ -113,7 +115,7 @@ bool TcpConnection::send(const MessageHeader& header, ByteSpan payload) {
 
 bool TcpConnection::canGather(size_t payload) {
   if (stream_ && !stream_->full()) {
-    stream_->flush(); // what waits for others to go out with it
+    stream_->flush(); // sends frames kept for the batch
   }
   const bool room = peerEnded_ ||
       (stream_ && budget_ >= sizeof(MessageHeader) + payload &&
@@ -126,7 +128,7 @@ Fault TcpConnection::sendGathered(
     const MessageHeader& header,
     std::span<const ByteSpan> places) {
   if (peerEnded_) {
-    return Fault::kNone; // nobody reads it
+    return Fault::kNone; // the peer reads nothing any more
   }
   size_t size = sizeof(header);
   for (const auto& place : places) {
@@ -143,9 +145,10 @@ void TcpConnection::endBatch() {
   }
 }
 
-// True: there may be room for what was refused.
+// Sends kept bytes. Returns true if a message refused before may find room now.
 bool TcpConnection::sendRest() {
-  // A full socket that takes more says so once.
+  // Even in a batch a full socket has to be written now, because news of room
+  // comes only once.
   if (!batch_ || stream_->full()) {
     stream_->flush();
   }
@@ -165,7 +168,7 @@ void TcpConnection::deliver(ConnectionEvents& events, const Frame& frame) {
   }
 }
 
-// False: nothing has come.
+// Reads once. Returns false if nothing has come.
 bool TcpConnection::fill(ConnectionEvents& events) {
   const auto begun = stream_->begun();
   if (!begun) {
@@ -178,7 +181,8 @@ bool TcpConnection::fill(ConnectionEvents& events) {
 
 bool TcpConnection::takeIn(ConnectionEvents& events, int most) {
   bool any = false;
-  // Also what is read and given to nobody costs time.
+  // Reading costs time even for bytes that are dropped, so the bytes received
+  // are limited, too.
   const auto end = stream_->received() + 2 * kMostPerPoll;
   size_t taken = 0;
   for (; most > 0 && taken < kMostPerPoll && stream_->received() < end;
@@ -191,7 +195,7 @@ bool TcpConnection::takeIn(ConnectionEvents& events, int most) {
       return any;
     }
   }
-  *news_ = true; // there may be more
+  *news_ = true; // more may have come
   return true;
 }
 
@@ -244,7 +248,7 @@ void TcpConnection::sever() {
   }
 }
 
-// Nobody polls any more: what the socket had no room for goes out here.
+// Flushes kept bytes, because poll() is not called any more.
 bool TcpConnection::close(bool atOnce) {
   if (stream_) {
     stream_->flush();

@@ -10,84 +10,77 @@
 
 namespace dlslime::tcp {
 
-// The socket of a connection while a thread waits for it: the thread may
-// outlive the connection.
+// State shared by a connection and the thread opening its socket; the thread
+// may outlive the connection.
 class PendingSocket {
  public:
-  // Throws Error: no thread can be started.
+  // Starts the thread, which calls `wake` at the end. Throws Error if no thread
+  // can be started.
   static std::shared_ptr<PendingSocket> open(
       OpenSideSocket open,
       std::function<void()> wake);
-  // Once it is there. Throws Error: it won't be.
+  // Returns the socket once the thread has opened it. Throws Error if opening
+  // has failed.
   std::optional<SideSocket> take();
-  void giveUp(); // nobody waits any more
+  void giveUp(); // the connection wants no socket any more
 
  private:
   void run(const OpenSideSocket& open) noexcept;
 
   std::mutex mutex_;
-  // Guarded by mutex_:
+  // mutex_ guards the members below.
   std::optional<SideSocket> socket_;
   Status failed_;
   bool givenUp_ = false;
 };
 
-// Messages over a socket. There is no way to pull: large messages are streamed
-// in frames.
-class TcpConnection final : public Connection, private Gatherer {
+// Messages over a side socket. The route cannot pull: large messages are
+// streamed in frames.
+class TcpConnection final : public Connection,
+                            public ReplaceAbility,
+                            public VerifyAbility,
+                            public BatchAbility,
+                            private Gatherer {
  public:
-  // How long the other end may take to open its end: less than a handshake, so
-  // that it is told why.
+  // Time for both ends to open the socket; shorter than a handshake, so that
+  // the peer is told why the connection failed.
   static constexpr milliseconds kOpenTime{9000};
 
   TcpConnection(
       std::shared_ptr<ReadySet> ready,
       std::shared_ptr<PendingSocket> pending)
-      : ready_(std::move(ready)), pending_(std::move(pending)) {}
+      : Connection({"tcp", FrameStream::kMostPayloadBytes}),
+        ready_(std::move(ready)),
+        pending_(std::move(pending)) {
+    abilities_.gatherer = this;
+    abilities_.batching = this;
+    abilities_.verifying = this;
+    abilities_.replacing = this;
+  }
   ~TcpConnection() override;
 
-  std::string_view route() const override {
-    return "tcp";
-  }
-  std::string_view copyName() const override {
-    return "frames";
-  }
-  size_t maxPayload() const override {
-    return FrameStream::kMostPayloadBytes;
+  ConnectionInfo info() const override {
+    return ConnectionInfo("frames");
   }
   bool send(const MessageHeader& header, ByteSpan payload) override;
-  Gatherer* gatherer() override {
-    return this;
-  }
   void beginBatch() override {
     batch_ = true;
   }
   void endBatch() override;
-  RemoteBuffer expose(uint64_t /*id*/, MemoryView /*view*/) override {
-    return {};
-  }
-  void unexpose(uint64_t /*id*/) override {}
-  bool pull(
-      uint64_t /*pullId*/,
-      uint64_t /*peerId*/,
-      RemoteBuffer /*source*/,
-      MemoryView /*destination*/) override {
-    return false;
-  }
-  void abandon(uint64_t /*pullId*/) override {}
   bool poll(ConnectionEvents& events, Status& broken, int most) override;
-  void endPulls() override {}
   void peerClosed() override;
   bool drained() const override;
   bool allSent() override {
     return !stream_ || stream_->allSent();
   }
-  // While it is being opened it can't be: nothing can be told the other end.
-  Replaceable replaceable() const override {
-    return stream_ ? Replaceable::kWhole : Replaceable::kNever;
+  // Returns kNever until the socket is open, because the peer cannot be told
+  // before.
+  When replaceable() const override {
+    return stream_ ? When::kWhole : When::kNever;
   }
   void sever() override;
   bool verify(Bytes& result) override;
+  void confirm(ByteSpan /*result*/) override {}
   bool close(bool atOnce) override;
 
  private:
@@ -103,15 +96,15 @@ class TcpConnection final : public Connection, private Gatherer {
 
   const std::shared_ptr<ReadySet> ready_;
   const std::shared_ptr<PendingSocket> pending_;
-  std::optional<FrameStream> stream_; // once the socket is there
+  std::optional<FrameStream> stream_; // set once the socket is open
   ReadySet::News news_;
-  Status failed_; // it won't be
+  Status failed_; // why the socket could not be opened
   bool peerEnded_ = false;
   bool batch_ = false; // between beginBatch() and endBatch()
-  bool refused_ = false; // send() has said no
-  size_t budget_ = 0; // bytes that go out before the next poll()
+  bool refused_ = false; // send() or canGather() has returned false
+  size_t budget_ = 0; // bytes that may be sent before the next poll()
   bool severed_ = false;
-  bool peerParted_ = false; // or nothing comes any more
+  bool peerParted_ = false; // the peer has severed, or nothing more comes
 };
 
 } // namespace dlslime::tcp

@@ -5,9 +5,9 @@
 
 namespace dlslime::tcp {
 
-// The last route: a socket for each pair, beside the one on which the two have
-// met.
-class TcpTransport final : public Transport {
+// The last route in the default order: messages over a side socket of each
+// pair.
+class TcpTransport final : public Transport, private WakeSource {
  public:
   TcpTransport() : ready_(std::make_shared<ReadySet>()) {}
 
@@ -25,6 +25,11 @@ class TcpTransport final : public Transport {
   accept(const Context& context, Offer offer, Offer& answer) override;
   std::unique_ptr<Connection> finish(const Context& context, Offer answer)
       override;
+  WakeSource* wakeSource() override {
+    return this;
+  }
+
+ private:
   std::vector<int> wakeFds() const override {
     return {ready_->fd()};
   }
@@ -37,11 +42,10 @@ class TcpTransport final : public Transport {
   void endSleep() override {
     ready_->endSleep();
   }
-
- private:
   std::unique_ptr<Connection> connect(const Context& context);
 
-  // Shared with threads that open sockets, which may outlive this.
+  // Shared with the threads opening sockets; the threads may outlive the
+  // transport.
   const std::shared_ptr<ReadySet> ready_;
 };
 

@@ -1,21 +1,22 @@
-"""The Python API of the original DLSlime, in all of its generations, on top of dlslime's own.
+"""The Python API of the original DLSlime, in all of its generations, implemented by dlslime.
 
-Programs say `import dlslime`, or `import slime`, where DLSLIME_PROVIDE=dlslime,slime is set; those
-that can change an import say `from dlslime_backend.compat import dlslime`. A file for each
-generation has its calls: `oldest`, `v0_0_1` (0.0.1.post), `v0_0_2` (which LMDeploy pins), `today`
-(0.0.3 and 0.1). An endpoint has them all.
+With DLSLIME_PROVIDE=dlslime,slime programs write `import dlslime` or `import slime`; programs under
+the user's control write `from dlslime_backend.compat import dlslime`. Each generation has a file:
+`oldest`, `v0_0_1` (0.0.1.post), `v0_0_2` (pinned by LMDeploy), `today` (0.0.3 and 0.1). An endpoint
+has the calls of all generations.
 
-What is another thing here:
+Differences from the original:
 
-* every endpoint takes whatever route is best for the pair; devices, ports, numbers of queue pairs
-  and workers are hints that are not needed (DLSLIME_NICS, DLSLIME_QPS_PER_NIC);
-* what fails in silence there raises here, in the call or in the future's `wait`. Where the original
-  returns a status (sends, receives and immediates of today's, callbacks, coroutines) it is 403, and
-  the log says why;
-* a piece outside of its region is refused before anything is moved;
-* an endpoint that is dropped without `shutdown` gives its memory back.
+* every endpoint takes the best route for its pair; devices, ports, numbers of queue pairs and
+  workers are hints without effect (use DLSLIME_NICS and DLSLIME_QPS_PER_NIC);
+* silent failures of the original raise, in the call or in the future's `wait`. Calls that return a
+  status in the original (today's sends, receives and immediates; callbacks; coroutines) return 403,
+  and log the reason;
+* a piece outside of its region is refused before any byte is moved;
+* an endpoint that is dropped without `shutdown` releases its memory.
 
-Transfers of GPU memory begin when the current stream has come to them; `stream` is not looked at.
+Transfers of GPU memory begin after the work queued before on the current stream; the argument
+`stream` is ignored.
 """
 
 from dlslime_backend.compat.dlslime.context import RDMAContext, RDMAMemoryPool, RDMAWorker
@@ -71,6 +72,6 @@ __all__ = [
     "socket_id",
 ]
 
-from dlslime_backend.compat.dlslime import _slime_c  # noqa: E402, F401 - of all the above
+from dlslime_backend.compat.dlslime import _slime_c  # noqa: E402, F401 - imports all names above
 
 take_over()

@@ -1,6 +1,6 @@
-"""The original's extension module: the same names as its package, and a few more."""
+"""The original's extension module: the names of the package, and a few more."""
 
-from dlslime_backend.compat.dlslime import *  # noqa: F403 - it is that module by another name
+from dlslime_backend.compat.dlslime import *  # noqa: F403 - an alias of the package
 from dlslime_backend.compat.dlslime.rdma_buffer import rdma_buffer as rdma_buffer
 from dlslime_backend.compat.dlslime.rdma_buffer import rdma_endpoint as rdma_endpoint
 

@@ -1,4 +1,4 @@
-"""The original's plug-in of torch.distributed: importing it makes the backend "dlslime" known."""
+"""The original's plug-in of torch.distributed; an import registers the backend "dlslime"."""
 
 from dlslime_backend import _hook
 

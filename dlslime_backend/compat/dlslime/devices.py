@@ -1,4 +1,4 @@
-"""RDMA devices of this host, from sysfs."""
+"""RDMA devices of the host, from sysfs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def _names(sysfs_root: str = "/sys") -> list[str]:
 
 
 def available_nic() -> list[str]:
-    """Return the names of this host's RDMA devices; ["auto"] where there are none.
+    """Return the names of the host's RDMA devices, or ["auto"] without devices.
 
-    Programs take one by its index, also where they then go by another way.
+    Programs index the list even if their pair then takes another route.
     """
     return _names() or ["auto"]
 
 
 def socket_id(device: str) -> int:
-    """Return the NUMA node of a device; 0 where it is unknown."""
+    """Return the NUMA node of a device, or 0 if the node is unknown."""
     found = _read(Path("/sys") / _CLASS / device / "device/numa_node", "0")
     return max(0, int(found))
 
@@ -67,7 +67,15 @@ def discover_topology(
     sysfs_root: str = "/sys",
     devices: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return this host's devices as JSON; a preferred one comes first."""
+    """Return the host's RDMA devices as a dict for JSON.
+
+    Args:
+        preferred_device: name of the device to list first.
+        ib_port: not used.
+        preferred_link_type: not used.
+        sysfs_root: where sysfs is mounted.
+        devices: names to list; None is all devices.
+    """
     names = [name for name in _names(sysfs_root) if devices is None or name in devices]
     names.sort(key=lambda name: name != preferred_device)
     return {

@@ -16,24 +16,24 @@ from dlslime_backend.transfer import Transfer
 
 class _Endpoint(Today, Post, Oldest):
     def register_remote_memory_region(self, *values: Any, **named: Any) -> int:
-        """Take one region of the peer's; see `Today` and `Oldest`."""
+        """Take a region of the peer; see `Today` and `Oldest`."""
         if len(values) == 1 and isinstance(values[0], str) and not named:
             return self._take_regions(values[0])
         return super().register_remote_memory_region(*values, **named)
 
 
 class RDMAEndpoint(_Endpoint):
-    """One process's end of a pair, by whatever route is best for the pair.
+    """One end of a pair, over the best route for the pair.
 
         RDMAEndpoint(device_name="", ib_port=1, link_type="auto", num_qp=1, worker=None)
         RDMAEndpoint(context, num_qp=1, worker=None)
         RDMAEndpoint(pool, num_qp=1, worker=None)
 
-    Device, port, type of link, queue pairs and worker are hints that are not needed: see
-    DLSLIME_NICS and DLSLIME_QPS_PER_NIC. Endpoints of one pool have the same regions.
+    Device, port, type of link, queue pairs and worker are hints without effect: see DLSLIME_NICS
+    and DLSLIME_QPS_PER_NIC. Endpoints of one pool have the same regions.
 
     Raises:
-        ValueError: there is no such type of link.
+        ValueError: the type of link is unknown.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class RDMAEndpoint(_Endpoint):
         self._pool = pool
 
     def get_pool(self) -> RDMAMemoryPool:
-        """Return the pool of its memory."""
+        """Return the memory pool of the endpoint."""
         if self._pool is None:
             self._pool = RDMAMemoryPool(regions=self._regions)
         return self._pool
 
 
 class NVLinkEndpoint(_Endpoint):
-    """One process's end of a pair of one host.
+    """One end of a pair, for GPUs of one host; any route is possible.
 
-    Programs do not wait for its transfers: when `read` or `write` returns, they are over, or the
-    current stream is made to wait for them.
+    Programs do not wait for transfers of the class: when `read` or `write` returns, the transfer
+    has ended, or (with GPU memory) the current stream has been made to wait for its end.
     """
 
     def __init__(self, device_index: int = -1) -> None:
@@ -72,11 +72,15 @@ class NVLinkEndpoint(_Endpoint):
     def register_memory_region(self, *values: Any, **named: Any) -> int:
         """Let the peer read and write memory: (address, offset, length, name=None), in bytes.
 
-        Or (key, address, offset, length), as 0.0.2 and LMDeploy do: the last of four is then an
-        integer.
+        Or (key, address, offset, length), as in 0.0.2 and LMDeploy; an integer as the fourth value
+        selects the second form.
 
         Returns:
             The handle: 0, 1, ...
+
+        Raises:
+            ValueError: the memory is not mapped, or the endpoint was shut down.
+            TypeError: arguments are missing, unknown or given twice.
         """
         todays = len(values) == 3 or (len(values) == 4 and not isinstance(values[3], int))
         if todays and "length" not in named and "mr_key" not in named:
@@ -87,7 +91,7 @@ class NVLinkEndpoint(_Endpoint):
         return self._register(key, address, length)
 
     def register_remote_memory_region(self, *values: Any, **named: Any) -> int:
-        """Take one region of the peer's `mr_info`: (info, name=None), or (key, info)."""
+        """Take a region of the peer: (info, name=None) or (key, info); return the handle."""
         if values and isinstance(values[0], dict):
             info = values[0]
             name = named.get("name", values[1] if len(values) > 1 else None)
@@ -95,25 +99,25 @@ class NVLinkEndpoint(_Endpoint):
         return super().register_remote_memory_region(*values, **named)
 
     def get_mr_handle(self, name: str) -> int:
-        """Return the handle of a region of ours, or -1."""
+        """Return the handle of a local region, or -1."""
         return self._regions.handle(name)
 
     def get_remote_mr_handle(self, name: str) -> int:
-        """Return the handle of a region of the peer's, or -1."""
+        """Return the handle of a region of the peer, or -1."""
         return self._remote.handle(name)
 
     def read(self, assign: Iterable[Sequence[Any]], stream: object = None) -> SlimeReadWriteFuture:
-        """Read (name or handle, remote name or handle, target, source, length), ...
+        """Read assignments: (key or handle, remote key or handle, target offset, source, length).
 
         Raises:
-            ValueError: an unknown region (for which the original returned None), or a piece outside
-                of its region. Nothing is read then.
+            ValueError: a region is unknown (the original returned None), or a piece is outside of
+                its region. Nothing is read then.
         """
         rows = list(assign)
         return self._over(self._read(rows), rows)
 
     def write(self, assign: Iterable[Sequence[Any]], stream: object = None) -> SlimeReadWriteFuture:
-        """Write; see `read`."""
+        """Write pieces; see `read`."""
         rows = list(assign)
         return self._over(self._write(rows), rows)
 

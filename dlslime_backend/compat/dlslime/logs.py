@@ -17,12 +17,12 @@ def get_logger(name: str | None = None) -> logging.Logger:
 def set_log_level(
     level: int | str, *, logger_name: str = _NAME, configure_handler: bool = True
 ) -> logging.Logger:
-    """Set the level of a logger, and of ours ("dlslime"); return the logger.
+    """Set the level of a logger and of the logger "dlslime"; return the former.
 
     Args:
-        level: as of `logging`; an int, or a name in any case.
-        logger_name: of the logger.
-        configure_handler: give it a handler to stderr where it has none.
+        level: as in `logging`: an integer, or a name in upper or lower case.
+        logger_name: name of the first logger.
+        configure_handler: whether a logger without handlers gets a handler for stderr.
     """
     wanted = level.upper() if isinstance(level, str) else level
     logger = logging.getLogger(logger_name)

@@ -25,15 +25,18 @@ avaliable_nic = available_nic  # its name until April 2025
 
 
 class Oldest(Core):
-    """The calls of this generation. Statuses are 0, or 402 (timed out) or 403 (failed, logged)."""
+    """The calls of the oldest generation. Statuses: 0, 402 (timed out), 403 (failed, and logged).
+
+    Offsets and lengths are in bytes.
+    """
 
     @property
     def local_endpoint_info(self) -> str:
-        """What the peer's `connect_to` takes: JSON, with the regions so far."""
+        """The JSON text for the peer's `connect_to`, with the regions registered so far."""
         return json.dumps(self.endpoint_info)
 
     def connect_to(self, info: str) -> None:
-        """Take the peer's `local_endpoint_info`; see `connect`."""
+        """Take the peer's `local_endpoint_info`; raises ValueError as `connect`."""
         self.connect(parse_json(info, most_bytes=_MOST_INFO))
 
     async def async_read_batch(
@@ -43,10 +46,20 @@ class Oldest(Core):
         source_offset: Sequence[int],
         length: int,
     ) -> int:
-        """Read pieces of one length from a region into the one of the same name; gives a status.
+        """Read pieces of one length from the peer's region of a name into the local region.
+
+        Args:
+            mr_key: name of both regions.
+            target_offset: offset of each piece in the peer's region.
+            source_offset: offset of each piece in the local region.
+            length: of every piece.
+
+        Returns:
+            The status.
 
         Raises:
-            ValueError: an unknown key, or a piece outside of its region. Nothing is read then.
+            ValueError: the key is unknown, or a piece is outside of its region. Nothing is read
+                then.
         """
         return await _status(
             self._read(
@@ -67,11 +80,11 @@ class Oldest(Core):
     read_async = async_read
 
     async def send_async(self, mr_key: str, offset: int, length: int) -> int:
-        """Send part of a region as a message; gives a status."""
+        """Send part of a region as a message; return the status."""
         return await _status(self._send(self._regions.find(mr_key).bytes_at(offset, length)))
 
     async def recv_async(self, mr_key: str, offset: int, length: int) -> int:
-        """Receive a message into part of a region; gives a status."""
+        """Receive a message into part of a region; return the status."""
         return await _status(self._recv(self._regions.find(mr_key).bytes_at(offset, length)))
 
     def _take_regions(self, info: str) -> int:

@@ -1,4 +1,4 @@
-"""TcpEndpoint of the versions 0.1: the same pair, with time-outs."""
+"""TcpEndpoint of versions 0.1: an endpoint whose operations have time-outs of their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _logger = logging.getLogger("dlslime")
 
 
 class _TcpFuture(Future):
-    """An operation, which returns a status."""
+    """An operation whose `wait` returns a status."""
 
     def __init__(self, transfer: Transfer, endpoint: object, timeout_ms: float | None) -> None:
         super().__init__(transfer, endpoint)
@@ -26,14 +26,14 @@ class _TcpFuture(Future):
         self._status: int | None = None
 
     def wait(self) -> int:
-        """Block until it is over; returns 0, -1 (failed, and logged) or -2 (timed out)."""
+        """Block until the operation has ended; return 0, -1 (failed, logged) or -2 (timed out)."""
         if self._status is None:
             self._status = self._wait()
             self._ended()
         return self._status
 
     def wait_for(self, seconds: float) -> int | None:
-        """Block for so long at most; returns the status, or None where it is not over."""
+        """Block for at most `seconds`; return the status, or None before the operation's end."""
         over = threading.Event()
         self._transfer.add_done_callback(lambda _: over.set())
         return self.wait() if over.wait(seconds) else None
@@ -62,10 +62,11 @@ class SlimeTcpRecvFuture(_TcpFuture):
 
 
 class TcpEndpoint(Core):
-    """One process's end of a pair, by whatever route is best for the pair.
+    """One end of a pair, over the best route for the pair, not only TCP.
 
-    `ip` and `port` are told to the peer and mean nothing here: this process listens once, for all
-    of its pairs (DLSLIME_SOCKET_IFNAME).
+    `ip` and `port` are passed to the peer and have no effect: the process has one listener for all
+    of its pairs (DLSLIME_SOCKET_IFNAME). Assignments are (handle, remote handle, target offset,
+    source offset, length); offsets and lengths are in bytes, time-outs in milliseconds.
     """
 
     def __init__(self, ip: str = "0.0.0.0", port: int = 0) -> None:  # noqa: S104 - not bound to
@@ -75,20 +76,20 @@ class TcpEndpoint(Core):
 
     @property
     def mr_info(self) -> Info:  # type: ignore[override]
-        """This end's regions as JSON, an entry for each name."""
+        """The local regions as a dict for JSON, one entry for each name."""
         return Info(self._regions.info())
 
     @property
     def endpoint_info(self) -> Info:
-        """What the peer's `connect` takes, as JSON."""
+        """The dict for the peer's `connect`, to be sent as JSON."""
         return Info(super().endpoint_info, **self._place)
 
     def register_memory_region(self, *values: Any, **named: Any) -> int:
-        """Let the peer read and write memory: (name, address, offset, length); gives a handle."""
+        """Let the peer access memory: (name, address, offset, length); return the handle."""
         return self._register(*registration(values, named))
 
     def register_remote_memory_region(self, name: str, mr_info: dict[str, Any]) -> int:
-        """Take one region of the peer's `mr_info`; gives a handle."""
+        """Take a region of the peer's `mr_info`; return the handle."""
         return self._remote.add(name, mr_info)
 
     def connect(self, remote_info: dict[str, Any]) -> None:
@@ -97,25 +98,34 @@ class TcpEndpoint(Core):
         self._connected = True
 
     def is_connected(self) -> bool:
-        """Tell whether `connect` was called."""
+        """Return whether `connect` was called; the peer may not be reachable."""
         return self._connected
 
     def read(
         self, assign: Iterable[Sequence[Any]], stream: object = None, timeout_ms: int = 30000
     ) -> SlimeTcpReadWriteFuture:
-        """Begin to read (handle, remote handle, target offset, source offset, length), ..."""
+        """Begin to read assignments.
+
+        Raises:
+            ValueError: a handle is unknown, or a piece is outside of its region. Nothing is read
+                then.
+        """
         return SlimeTcpReadWriteFuture(self._read(assign), self, timeout_ms)
 
     def write(
         self, assign: Iterable[Sequence[Any]], stream: object = None, timeout_ms: int = 30000
     ) -> SlimeTcpReadWriteFuture:
-        """Begin to write; see `read`."""
+        """Begin to write assignments; see `read`."""
         return SlimeTcpReadWriteFuture(self._write(assign), self, timeout_ms)
 
     def send(
         self, chunk: Sequence[int], stream: object = None, timeout_ms: int = 30000
     ) -> SlimeTcpSendFuture:
-        """Begin to send (address, offset, length) of any memory."""
+        """Begin to send (address, offset, length) of any memory of the process.
+
+        Raises:
+            ValueError: the memory is not mapped.
+        """
         address, offset, length = chunk
         content = bytes_at(address + offset, length)
         return SlimeTcpSendFuture(self._send(content), self, timeout_ms)
@@ -123,7 +133,7 @@ class TcpEndpoint(Core):
     def recv(
         self, chunk: Sequence[int], stream: object = None, exact_size: bool = False
     ) -> SlimeTcpRecvFuture:
-        """Begin to receive into (address, offset, length); the message may be shorter."""
+        """Begin to receive into (address, offset, length); see `send`. A message may be shorter."""
         address, offset, length = chunk
         content = bytes_at(address + offset, length)
         return SlimeTcpRecvFuture(self._recv(content), self, None)
@@ -131,10 +141,10 @@ class TcpEndpoint(Core):
     def write_with_imm(
         self, assign: Iterable[Sequence[Any]], imm_data: int = 0, stream: object = None
     ) -> SlimeTcpReadWriteFuture:
-        """Write, and then tell the peer's `imm_recv` a number; the original's raises."""
+        """Write; the peer's `imm_recv` gets a number afterwards. The original raises instead."""
         transfer = self._write(assign, immediate(imm_data))
         return SlimeTcpReadWriteFuture(transfer, self, _IMMEDIATE_TIMEOUT_MS)
 
     def imm_recv(self, stream: object = None) -> SlimeImmRecvFuture:
-        """Wait for the number of a `write_with_imm`; the original's raises."""
+        """Begin to receive the number of a `write_with_imm`. The original raises instead."""
         return self._expect_imm()

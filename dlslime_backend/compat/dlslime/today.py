@@ -1,4 +1,4 @@
-"""Versions 0.0.3 and 0.1: handles of integers, futures, pools of memory.
+"""Versions 0.0.3 and 0.1: integer handles, futures, memory pools.
 
     endpoint = RDMAEndpoint(available_nic()[0], 1, "RoCE", num_qp=1)
     mine = endpoint.register_memory_region("cache", tensor.data_ptr(), 0, tensor.nbytes)
@@ -7,7 +7,8 @@
     endpoint.connect(their_info)
     endpoint.read([(mine, theirs, target_offset, source_offset, length)]).wait()
 
-`target_offset` is in the peer's region and `source_offset` in ours, for reads and for writes.
+`target_offset` is in the peer's region and `source_offset` in the local region, for reads and for
+writes. Offsets and lengths are in bytes.
 """
 
 from __future__ import annotations
@@ -32,30 +33,37 @@ class Today(Core):
     def register_memory_region(self, *values: Any, **named: Any) -> int:
         """Let the peer read and write memory: (key, address, offset, length), in bytes.
 
-        The key is a name or an integer. The memory, of processors or of a GPU, must stay until
-        `shutdown`, or until the endpoint is dropped. The same address again, with no more bytes, is
-        the same region under one name more; a known key with another address is replaced.
+        The key is a name or an integer. The memory, of CPUs or of a GPU, must stay until
+        `shutdown`, or until the endpoint is dropped. A second registration of an address, with no
+        more bytes, adds a name to the region; a known key with another address gets the new memory.
 
         Returns:
             The handle: 0, 1, ...
 
         Raises:
-            ValueError: no such memory is mapped, or the endpoint was shut down.
+            ValueError: the memory is not mapped, or the endpoint was shut down.
+            TypeError: arguments are missing, unknown or given twice.
         """
         return self._register(*registration(values, named))
 
     def unregister_memory_region(self, key: str | int) -> int:
-        """Forget a region, by its name or handle; returns 0, or -1 where there is none."""
+        """Remove a region, by name or handle; return 0, or -1 if there is no such region.
+
+        Raises:
+            ValueError: a transfer of this process uses the region.
+            TimeoutError: the peer has not given the region back in time.
+        """
         return self._regions.unregister(key)
 
     def register_remote_memory_region(self, *values: Any, **named: Any) -> int:
-        """Take one region of the peer's `mr_info`: (key, info); also before `connect`.
+        """Take a region of the peer's `mr_info`: (key, info); possible before `connect`.
 
         Returns:
             The handle: 0, 1, ...
 
         Raises:
-            ValueError: it is something else.
+            ValueError: `info` is no entry of `mr_info` of dlslime_backend.
+            TypeError: arguments are missing, unknown or given twice.
         """
         found = dict(zip(("mr_key", "info"), values, strict=False)) | {
             {"name": "mr_key", "mr_info": "info"}.get(name, name): value
@@ -69,23 +77,30 @@ class Today(Core):
         return self._remote.add(found["mr_key"], found["info"])
 
     def read(self, assign: Iterable[Sequence[Any]], stream: object = None) -> SlimeReadWriteFuture:
-        """Begin to read (handle, remote handle, target offset, source offset, length), ...
+        """Begin to read assignments: (handle, remote handle, target offset, source offset, length).
 
-        Any number of them, in any order. Instead of handles there may be keys.
+        Any number of assignments, in any order; keys are possible instead of handles. `stream` is
+        ignored.
 
         Raises:
-            ValueError: an unknown handle, or a piece outside of its region. Nothing is read then.
+            ValueError: a handle is unknown, or a piece is outside of its region. Nothing is read
+                then.
         """
         return SlimeReadWriteFuture(self._read(assign), self)
 
     def write(self, assign: Iterable[Sequence[Any]], stream: object = None) -> SlimeReadWriteFuture:
-        """Begin to write; see `read`."""
+        """Begin to write assignments; see `read`."""
         return SlimeReadWriteFuture(self._write(assign), self)
 
     def write_with_imm(
         self, assign: Iterable[Sequence[Any]], imm_data: int = 0, stream: object = None
     ) -> SlimeReadWriteFuture:
-        """Write, and then tell the peer's `imm_recv` a number of 32 bits, with a sign or without.
+        """Write; the peer's `imm_recv` gets `imm_data` once the bytes are in place.
+
+        Args:
+            assign: as of `read`.
+            imm_data: 32 bits, signed or unsigned.
+            stream: ignored.
 
         Raises:
             ValueError: as `read`, or the number has more bits.
@@ -93,15 +108,14 @@ class Today(Core):
         return SlimeReadWriteFuture(self._write(assign, immediate(imm_data)), self)
 
     def imm_recv(self, stream: object = None) -> SlimeImmRecvFuture:
-        """Wait for the number of a `write_with_imm`, also of one that has come before."""
+        """Begin to receive the number of a `write_with_imm` of the peer, past or future."""
         return self._expect_imm()
 
     def send(self, chunk: Sequence[int], stream_handler: object = None) -> SlimeSendFuture:
-        """Begin to send (address, 0, length) of any memory of this process.
+        """Begin to send (address, 0, length) of any memory of the process.
 
         Raises:
-            ValueError: nothing is mapped there, or the offset, which the original ignores, is
-                not 0.
+            ValueError: the memory is not mapped, or the offset (ignored by the original) is not 0.
         """
         return SlimeSendFuture(self._send(_memory(chunk)), self)
 
@@ -110,7 +124,7 @@ class Today(Core):
         return SlimeRecvFuture(self._recv(_memory(chunk)), self)
 
     def process(self) -> int:
-        """Return 0: operations go on by themselves."""
+        """Return 0: operations proceed by themselves."""
         return 0
 
 

@@ -1,11 +1,11 @@
-"""Versions 0.0.1.post: batches of assignments, of which messages are made as well.
+"""Versions 0.0.1.post: batches of assignments, also for messages.
 
     endpoint = RDMAEndpoint(device_name=available_nic()[0], ib_port=1, link_type="RoCE")
     endpoint.register_memory_region("cache", tensor.data_ptr(), 0, tensor.nbytes)
     endpoint.connect(their_endpoint_info)
     endpoint.read_batch([Assignment(mr_key="cache", target_offset=0, source_offset=8, length=8)])
 
-Keys are the same at both ends. What fails raises, in the call or in the future's `wait`.
+Keys are the same at both ends. Failures raise, in the call or in the future's `wait`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Batch = Sequence[Any]
 
 
 class OpCode(Enum):
-    """What an operation does; the numbers are the original's."""
+    """Kinds of operations, with the original's numbers."""
 
     READ = 0
     WRITE = 1
@@ -41,7 +41,7 @@ class OpCode(Enum):
 
 
 class _Later:
-    """A message that is sent once the writes before it are over."""
+    """A message that is sent after all earlier writes have ended."""
 
     def __init__(self, begin: Callable[[], Transfer]) -> None:
         self._begin = begin
@@ -69,14 +69,14 @@ class _Later:
 
 
 class _InOrder:
-    """Several, and writes of which messages tell the peer: each message in its turn."""
+    """Keeps messages in order with earlier writes, some of which are announced by messages."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._queue: deque[Transfer | _Later] = deque()
 
     def send(self, begin: Callable[[], Transfer]) -> Any:
-        """Begin a message at once, or after the writes that are under way."""
+        """Begin a message, at once or after the writes in progress."""
         with self._lock:
             if not self._queue:
                 return begin()
@@ -84,7 +84,7 @@ class _InOrder:
             return later
 
     def write(self, transfer: Transfer, told: list[Callable[[], Transfer]]) -> list[Any]:
-        """Begin the messages that tell of a write when it is over."""
+        """Queue a write, and messages that begin after its end; return all of them."""
         later = [_Later(begin) for begin in told]
         with self._lock:
             first = not self._queue
@@ -95,7 +95,7 @@ class _InOrder:
 
     def _go_on(self, _over: Transfer) -> None:
         with self._lock:
-            self._queue.popleft()  # the write that is over
+            self._queue.popleft()  # the write that has ended
             while self._queue:
                 first = self._queue[0]
                 if not isinstance(first, _Later):
@@ -106,36 +106,42 @@ class _InOrder:
 
 
 class Post(Core):
-    """The calls of these versions."""
+    """The calls of versions 0.0.1.post."""
 
     _order: _InOrder | None = None
 
     @property
     def rdma_info(self) -> list[Any]:
-        """Nothing: connections are made at the first operation, and are not the program's."""
+        """An empty list: dlslime connects by itself, at the first operation."""
         return []
 
     def read_batch(self, batch: Batch, qpi: int = -1, async_op: bool = False) -> Any:
-        """Read `Assignment`s, and wait for them; returns None.
+        """Read `Assignment`s.
 
-        With `async_op`, returns what waits for them. `qpi`, a queue pair, is not looked at; the
-        first versions had none, and `async_op` in its place.
+        Args:
+            batch: the assignments; keys are the same at both ends.
+            qpi: a queue pair, ignored. True means `async_op`, which the first versions had in the
+                place of `qpi`.
+            async_op: return a future at once, instead of waiting.
+
+        Returns:
+            None, or a `BatchFuture`.
 
         Raises:
-            ValueError: an unknown key, or a piece outside of its region. Nothing is read then.
+            ValueError: a key is unknown, or a piece is outside of its region. Nothing is read then.
         """
         return self._result(lambda: self._read(_five(batch)), qpi, async_op)
 
     def write_batch(self, batch: Batch, qpi: int = -1, async_op: bool = False) -> Any:
-        """Write; see `read_batch`."""
+        """Write `Assignment`s; see `read_batch`."""
         return self._result(lambda: self._write(_five(batch)), qpi, async_op)
 
     def write_batch_with_imm_data(
         self, batch: Batch, qpi: int = -1, imm_data: int = -1, async_op: bool = False
     ) -> Any:
-        """Write, and then end one receive of the peer's for each `Assignment`.
+        """Write `Assignment`s, and then complete one receive of the peer for each assignment.
 
-        The memory of these receives stays as it is, and the number can't be read in Python.
+        The receives get no bytes. `imm_data` is not sent, as Python programs can't read the number.
         """
         told = [self._begin_empty] * len(batch)
         return self._result(
@@ -143,7 +149,7 @@ class Post(Core):
         )
 
     def send_batch(self, batch: Batch, async_op: bool = False) -> Any:
-        """Send each `Assignment` as one message, of `length` bytes at `source_offset`."""
+        """Send each `Assignment` as a message: `length` local bytes at `source_offset`."""
         contents = self._contents(batch)
         return self._result(
             lambda: Several([self._messages().send(partial(self._send, c)) for c in contents]),
@@ -152,14 +158,17 @@ class Post(Core):
         )
 
     def recv_batch(self, batch: Batch, qpi: int = -1, async_op: bool = False) -> Any:
-        """Receive the next messages, one into each `Assignment`; they may be shorter."""
+        """Receive the next messages, one into each `Assignment`; a message may be shorter."""
         contents = self._contents(batch)
         return self._result(lambda: Several([self._recv(c) for c in contents]), qpi, async_op)
 
     def read_batch_with_callback(
         self, batch: Batch, callback: Callable[[int], object]
     ) -> BatchFuture:
-        """Read; `callback` is called with 0, 402 (timed out) or 403 (failed) by another thread."""
+        """Read `Assignment`s, and call `callback` with the status on the callback thread.
+
+        The status is 0, 402 (timed out) or 403 (failed, and logged).
+        """
         transfer = self._read(_five(batch))
         future = BatchFuture(transfer, self)
         transfer.add_done_callback(lambda ended: callback(status_of(ended, 0)))
@@ -174,7 +183,12 @@ class Post(Core):
         lengths: Sequence[int],
         async_op: bool = False,
     ) -> Any:
-        """Read or write by parallel lists."""
+        """Read or write pieces given as parallel lists; see `read_batch`.
+
+        Raises:
+            ValueError: the operation is neither READ nor WRITE, the lists have unequal lengths, or
+                as `read_batch`.
+        """
         calls = {OpCode.READ: self.read_batch, OpCode.WRITE: self.write_batch}
         if opcode not in calls:
             raise ValueError(f"dlslime: post_oneside_raw_v() reads and writes, and not {opcode}")
@@ -182,16 +196,17 @@ class Post(Core):
         return calls[opcode](batch, async_op=async_op)
 
     def reload_memory_pool(self) -> int:
-        """Forget all regions of this end; returns 0.
+        """Release all regions of this end; return 0.
 
         Raises:
-            TimeoutError: the peer has not let go of one.
+            TimeoutError: the peer has not given a region back within 10 s.
+            ValueError: a transfer of this process uses a region.
         """
         self._regions.release(10.0)
         return 0
 
     def stop(self) -> None:
-        """See `shutdown`."""
+        """Call `shutdown`."""
         self.shutdown()
 
     def _contents(self, batch: Batch) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The original's environment variables: ours of the same meaning are set by them."""
+"""Environment variables of the original, translated to the variables of dlslime."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ _logger = logging.getLogger("dlslime")
 
 
 def _number(value: str) -> str | None:
-    return value if int(value) >= 0 else None  # -1: the best one, as by default
+    return value if int(value) >= 0 else None  # -1: the best, also dlslime's default
 
 
 def _queue_pairs(value: str) -> str:
     return str(min(int(value), _MOST_QUEUE_PAIRS))
 
 
-# Ours, and its value for theirs; None leaves the default.
+# By the original's variable: dlslime's variable and the translation of the value; None keeps the
+# default.
 _MEANINGS: dict[str, tuple[str, Callable[[str], str | None]]] = {
     "SLIME_VISIBLE_DEVICES": ("DLSLIME_NICS", str),
     "SLIME_GID_INDEX": ("DLSLIME_GID_INDEX", _number),
@@ -31,12 +32,13 @@ _MEANINGS: dict[str, tuple[str, Callable[[str], str | None]]] = {
 
 
 def take_over(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set ours where theirs is set and ours is not; name those without a meaning in one line.
+    """Set dlslime's variables from the original's, where dlslime's are not set.
 
-    What has been read before, by a group that exists, is not read again.
+    One line in the log lists the original's variables without a translation. An engine that already
+    exists has read its variables, and does not read them again.
 
     Raises:
-        ValueError: a value is not a number where there has to be one.
+        ValueError: the value of a numeric variable is not a number.
     """
     for theirs, (ours, value_of) in _MEANINGS.items():
         if theirs in environment and ours not in environment:

@@ -1,15 +1,16 @@
-"""NIXL's Python API, on top of dlslime: `from dlslime_backend.compat.nixl import nixl_agent`.
+"""NIXL's Python API, implemented by dlslime: `from dlslime_backend.compat.nixl import nixl_agent`.
 
-For programs that import `nixl` themselves (vLLM, Megatron-LM, Ray), DLSLIME_PROVIDE=nixl makes them
-find this, unless NIXL is installed; for SGLang there is `dlslime_backend.integrations.sglang`. What
-behaves in another way than NIXL 1.5.1:
+For programs that import `nixl` (vLLM, Megatron-LM, Ray), DLSLIME_PROVIDE=nixl makes the import find
+the package, unless NIXL is installed; SGLang has `dlslime_backend.integrations.sglang`. Differences
+from NIXL 1.5.1:
 
-* every name of a backend ("UCX", ...) means dlslime, which chooses the way to a peer itself;
-* memory is DRAM or VRAM; other kinds raise `nixlNotSupportedError`. Transfers with VRAM begin when
-  the current stream has come to them;
-* metadata goes by the program's own means: there is no listener thread and no metadata server;
-* two descriptors of a transfer that overlap where they are written are refused;
-* an error's text says what failed, with both sides' objects and numbers.
+* every name of a backend ("UCX", ...) means dlslime, which chooses the route to a peer;
+* memory is DRAM or VRAM; other kinds raise `nixlNotSupportedError`. Transfers of VRAM begin after
+  the work queued before on the current stream;
+* the program exchanges metadata by its own means: there is no listener thread and no metadata
+  server;
+* descriptors of a transfer must not overlap where bytes are written;
+* the text of an error names the cause, with the objects and numbers of both sides.
 """
 
 from dlslime_backend.compat.nixl._api import (

@@ -1,4 +1,4 @@
-"""The agent: see `dlslime_backend.compat.nixl`."""
+"""The agent, the central class of `dlslime_backend.compat.nixl`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ from dlslime_backend.compat.nixl._remote import Mailbox, Metadata, Remote
 
 nixl_backend_handle = int
 _OPERATIONS = {"READ": False, "WRITE": True}
-_DEREGISTER_TIME = 1.0  # seconds, for an agent that is dropped
+_DEREGISTER_TIME = 1.0  # seconds, when an agent is dropped
 
 
-class nixl_agent_config:  # noqa: N801  (NIXL's name, as all in here)
-    """How an agent is to be; see NIXL. Only `backends` and `capture_telemetry` matter here."""
+class nixl_agent_config:  # noqa: N801 (NIXL's name, as all in the module)
+    """Configuration of an agent, as in NIXL; `backends` and `capture_telemetry` have an effect.
+
+    Raises:
+        TypeError: `sync_mode` is no nixl_thread_sync_t.
+    """
 
     def __init__(
         self,
@@ -54,7 +58,11 @@ class nixl_agent_config:  # noqa: N801  (NIXL's name, as all in here)
 
 
 class nixl_agent(Notes, Descriptors):  # noqa: N801
-    """One of a program's agents, with its memory, and what it knows of others. Any thread."""
+    """An agent: registered memory, known remote agents, transfers. Any thread may use an agent.
+
+    Raises:
+        nixlNotSupportedError: the configuration asks for a listener thread.
+    """
 
     def __init__(
         self,
@@ -74,7 +82,7 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         self._mailbox = Mailbox(agent_name)
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # it may never have been whole
+        with contextlib.suppress(Exception):  # `__init__` may have failed
             for remote in self._remotes.values():
                 remote.close()
             self._mailbox.close()
@@ -82,23 +90,26 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
                 with contextlib.suppress(Exception):
                     region.deregister(_DEREGISTER_TIME)
 
-    # Memory of this agent.
+    # Memory of the agent.
 
     def register_memory(
         self, reg_list: Any, mem_type: str | None = None, backends: Sequence[str] = ()
     ) -> b.nixlRegDList:
-        """Make memory readable and writable for agents that get this one's metadata.
+        """Make memory readable and writable for agents that get the metadata of this agent.
 
         Args:
-            reg_list: contiguous tensor or list of them, on CPUs or GPUs; [(address, bytes, device,
-                text)]; or uint64 [N, 3]. Addresses must stay until `deregister_memory`.
-            mem_type: "DRAM" (or "cpu") or "VRAM" (or "cuda"); needed unless tensors are given.
+            reg_list: a contiguous tensor or a list of tensors, on CPUs or GPUs; [(address, bytes,
+                device, text)]; or uint64 [N, 3]. The memory must stay until `deregister_memory`.
+            mem_type: "DRAM" (or "cpu") or "VRAM" (or "cuda"); required without tensors.
             backends: names given to `create_backend`.
 
+        Returns:
+            The list for `deregister_memory`.
+
         Raises:
-            nixlNotSupportedError: other kinds of memory.
-            nixlInvalidParamError: the address can't be, or is of the other kind of memory, or
-                nothing of the above is given.
+            nixlNotSupportedError: another kind of memory.
+            nixlInvalidParamError: the memory is not mapped or of another kind, or `reg_list` is
+                malformed.
         """
         self._check(backends)
         descs = self.get_reg_descs(reg_list, mem_type)
@@ -118,11 +129,11 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         return descs
 
     def deregister_memory(self, dereg_list: b.nixlRegDList, backends: Sequence[str] = ()) -> None:
-        """Take memory back: when this returns, no other agent touches it.
+        """End the access of other agents to memory; after the call, no agent touches the memory.
 
         Raises:
-            nixlNotFoundError: it was not registered.
-            nixlNotAllowedError: transfers with it go on, here or at another agent.
+            nixlNotFoundError: the memory was not registered.
+            nixlNotAllowedError: transfers of this or another agent use the memory.
         """
         self._check(backends)
         for address, nbytes, *_ in dereg_list:
@@ -136,19 +147,19 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
                 raise b.nixlNotAllowedError(str(error)) from error
 
     def query_memory(self, reg_list: Any, backend: str, mem_type: str | None = None) -> Any:
-        """Is not supported, as by NIXL's UCX backend."""
+        """Raise nixlNotSupportedError, as NIXL's UCX backend does."""
         raise b.nixlNotSupportedError("dlslime has nothing to tell of memory")
 
-    # Other agents.
+    # Remote agents.
 
     def get_agent_metadata(self) -> bytes:
-        """Return what an agent's `add_remote_agent` takes, which may read and write all memory."""
+        """Return metadata for `add_remote_agent`; every holder may read and write all memory."""
         return self._metadata(self._regions.all(), address=True, whole=True)
 
     def get_partial_agent_metadata(
         self, descs: b.nixlRegDList, inc_conn_info: bool = False, backends: Sequence[str] = ()
     ) -> bytes:
-        """Return metadata of some memory only, and without the address unless `inc_conn_info`."""
+        """Return metadata of some memory; the address is included if `inc_conn_info` is true."""
         self._check(backends)
         regions = self._regions.of((address, nbytes) for address, nbytes, *_ in descs)
         return self._metadata(regions, address=inc_conn_info, whole=False)
@@ -159,15 +170,15 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         return Metadata(self.name, where, exported, whole).encode()
 
     def add_remote_agent(self, metadata: bytes) -> bytes:
-        """Get to know another agent, or more of its memory.
+        """Add another agent, or further memory of a known agent.
 
         Returns:
-            Its name, as bytes.
+            The agent's name, as bytes.
 
         Raises:
-            nixlMismatchError: no metadata, or of another library.
-            nixlInvalidParamError: this agent's own.
-            nixlNotFoundError: partial metadata of an agent that is not known.
+            nixlMismatchError: no metadata, or metadata of another library.
+            nixlInvalidParamError: metadata of this agent.
+            nixlNotFoundError: partial metadata of an unknown agent.
         """
         found = Metadata.decode(metadata)
         if found.name == self.name:
@@ -188,7 +199,7 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         fresh = Remote(self.name, found.name, found.address)
         try:
             fresh.add(found.regions, found.whole)
-        except ValueError:  # what is refused must not take the place of what is known
+        except ValueError:  # a refused agent must not replace a known one
             fresh.close()
             raise
         if known is not None:
@@ -196,13 +207,13 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         self._remotes[found.name] = fresh
 
     def remove_remote_agent(self, agent: str | bytes) -> None:
-        """Forget an agent; transfers with it fail. Does nothing if it is not known."""
+        """Remove an agent; transfers with the agent fail. Does nothing if the agent is unknown."""
         remote = self._remotes.pop(text(agent), None)
         if remote is not None:
             remote.close()
 
     def check_remote_metadata(self, agent: str | bytes, descs: Any = None) -> bool:
-        """Tell whether an agent is known, and this memory of it."""
+        """Return whether an agent is known and has registered the memory of `descs`."""
         remote = self._remotes.get(text(agent))
         if remote is None or descs is None:
             return remote is not None
@@ -213,7 +224,12 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         return True
 
     def make_connection(self, remote_agent: str | bytes, backends: Sequence[str] = ()) -> None:
-        """Reach an agent now, and not with the first transfer."""
+        """Connect to an agent now, instead of at the first transfer.
+
+        Raises:
+            nixlNotFoundError: the agent is unknown.
+            nixlRemoteDisconnectError: the agent can't be reached.
+        """
         self._check(backends)
         try:
             self._remote(remote_agent).connect()
@@ -239,19 +255,21 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         mem_type: str | None = None,
         backends: Sequence[str] = (),
     ) -> nixl_prepped_dlist_handle:
-        """Look up descriptors, of which transfers take some by their indices.
+        """Look up descriptors; transfers select some of the descriptors by index.
 
         Args:
-            agent_name: whose memory it is; "NIXL_INIT_AGENT" or "" is this agent's local side, its
-                own name the remote side of a transfer within itself.
-            xfer_list: as of `get_xfer_descs`; or uint64 [N, 5] of (address, bytes, device, stride,
-                count), for `count` blocks each.
-            mem_type: "DRAM" or "VRAM".
+            agent_name: owner of the memory. "NIXL_INIT_AGENT" or "" is the local side of this
+                agent; this agent's own name is the remote side of a transfer within the agent.
+            xfer_list: as of `get_xfer_descs`; or uint64 [N, 5], rows of (address, bytes, device,
+                stride, count) for `count` blocks each.
+            mem_type: "DRAM" or "VRAM"; required without tensors.
             backends: names given to `create_backend`.
 
         Raises:
-            nixlNotFoundError: the agent is not known, or has not registered this memory.
-            TypeError: these are no descriptors.
+            nixlNotFoundError: the agent is unknown, or has not registered the memory.
+            nixlNotSupportedError: another kind of memory.
+            ValueError: strided descriptors without `mem_type`.
+            TypeError: `xfer_list` is malformed.
         """
         self._check(backends)
         if isinstance(xfer_list, np.ndarray) and xfer_list.ndim == 2 and xfer_list.shape[1] == 5:
@@ -281,21 +299,21 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         backends: Sequence[str] = (),
         skip_desc_merge: bool = False,
     ) -> nixl_xfer_handle:
-        """Make a transfer between prepared descriptors; `transfer` begins it.
+        """Make a transfer between prepared descriptors; `transfer` begins the transfer.
 
         Args:
-            operation: "READ" from the remote side, or "WRITE" to it.
-            local_xfer_side: of `prep_xfer_dlist`.
+            operation: "READ" from the remote side, or "WRITE" to the remote side.
+            local_xfer_side: from `prep_xfer_dlist`.
             local_indices: integers [N].
-            remote_xfer_side: of `prep_xfer_dlist`.
-            remote_indices: integers [N], each the other side of the local one at its place.
-            notif_msg: told to the other agent when all bytes are there; empty for none.
+            remote_xfer_side: from `prep_xfer_dlist`.
+            remote_indices: integers [N]; each is paired with the local index at the same place.
+            notif_msg: sent to the other agent once all bytes are in place; empty for no message.
             backends: names given to `create_backend`.
-            skip_desc_merge: without effect.
+            skip_desc_merge: ignored.
 
         Raises:
-            nixlInvalidParamError: other numbers or lengths, indices beyond the list, or sides that
-                are not a local and a remote one.
+            nixlInvalidParamError: numbers or lengths of descriptors differ, an index is out of
+                range, or the sides are not one local and one remote side.
         """
         self._check(backends)
         write = _OPERATIONS[operation]
@@ -321,15 +339,19 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         return self.make_prepped_xfer(operation, local, here, remote, there, notif_msg, backends)
 
     def transfer(self, handle: nixl_xfer_handle, notif_msg: bytes | str = b"") -> str:
-        """Begin a transfer, with another notification if one is given.
+        """Begin a transfer.
+
+        Args:
+            handle: from `make_prepped_xfer` or `initialize_xfer`.
+            notif_msg: replaces the notification of the handle, unless empty.
 
         Returns:
-            "DONE", or "PROC" while it goes on.
+            "DONE", or "PROC" while the transfer is in progress.
 
         Raises:
-            nixlRepostActiveError: it is under way already.
+            nixlRepostActiveError: the transfer is already in progress.
             nixlNotFoundError: the other agent was removed.
-            nixlInvalidParamError: descriptors overlap where they are written.
+            nixlInvalidParamError: descriptors overlap where bytes are written.
         """
         remote = handle.remote
         if self._remotes.get(remote.name) is not remote:
@@ -338,37 +360,38 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
         return self.check_xfer_state(handle)
 
     def check_xfer_state(self, handle: nixl_xfer_handle) -> str:
-        """Tell whether a transfer goes on ("PROC") or is over ("DONE").
+        """Return "PROC" while a transfer is in progress, "DONE" when the transfer has ended.
 
         Raises:
-            nixlNotPostedError: it was never begun.
-            nixlRemoteDisconnectError: the other agent has ended, or can't be reached.
-            nixlCancelledError, nixlInvalidParamError, nixlBackendError: it has failed.
+            nixlNotPostedError: the transfer was never posted.
+            nixlRemoteDisconnectError: the other agent has ended or can't be reached.
+            nixlCancelledError, nixlInvalidParamError, nixlBackendError: the transfer has failed.
         """
         return "DONE" if handle.done() else "PROC"
 
     def release_xfer_handle(self, handle: nixl_xfer_handle) -> None:
-        """Take a transfer back, if it goes on; see `nixl_xfer_handle.release`."""
+        """Cancel a transfer if it is in progress; see `nixl_xfer_handle.release`."""
         handle.release()
 
     def release_dlist_handle(self, handle: nixl_prepped_dlist_handle) -> None:
-        """Do nothing: prepared descriptors hold nothing."""
+        """Do nothing: prepared descriptors hold no resources."""
         handle.release()
 
     def get_xfer_telemetry(self, handle: nixl_xfer_handle) -> b.nixlXferTelemetry:
-        """Return the times (microseconds) and the sizes of a transfer that is over.
+        """Return times (in microseconds) and sizes of a transfer that has ended.
 
         Raises:
             nixlNoTelemetryError: the agent was made without `capture_telemetry`.
+            nixlNotPostedError: the transfer is still in progress.
         """
         if not self._telemetry:
             raise b.nixlNoTelemetryError("the agent was made without capture_telemetry")
         return handle.telemetry()
 
     def query_xfer_backend(self, handle: nixl_xfer_handle) -> str:
-        """Return the first name that was given to dlslime."""
+        """Return the first name given to `create_backend`."""
         return next(iter(self.backends))
 
     def estimate_xfer_cost(self, req_handle: nixl_xfer_handle) -> tuple[int, int, str]:
-        """Return that nothing is known."""
+        """Return (0, 0, "UNKNOWN"): costs are not estimated."""
         return 0, 0, "UNKNOWN"

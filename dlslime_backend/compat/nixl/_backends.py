@@ -1,4 +1,4 @@
-"""The names of backends: each stands for dlslime, which chooses the way to a peer itself."""
+"""Names of backends; each name means dlslime, which chooses the route to a peer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _logger = logging.getLogger("dlslime.nixl")
 
 
 class Backends:
-    """The part of an agent that knows which names were asked for."""
+    """The part of an agent for backends: the names asked for."""
 
     def __init__(self, wanted: Iterable[str]) -> None:
         self.backends: dict[str, int] = {}
@@ -27,27 +27,27 @@ class Backends:
         return list(NAMES)
 
     def get_plugin_mem_types(self, backend: str) -> list[str]:
-        """Return the kinds of memory it can register."""
+        """Return the kinds of memory that a backend can register."""
         return ["DRAM_SEG", "VRAM_SEG"] if backend in NAMES else []
 
     def get_plugin_params(self, backend: str) -> dict[str, str]:
-        """Return no parameters: dlslime's are environment variables."""
+        """Return an empty dict: dlslime is configured by environment variables."""
         return {}
 
     def get_backend_mem_types(self, backend: str) -> list[str]:
-        """Return the kinds of memory that the backend can register."""
+        """Return the kinds of memory that a created backend can register."""
         return ["DRAM_SEG", "VRAM_SEG"] if backend in self.backends else []
 
     def get_backend_params(self, backend: str) -> dict[str, str]:
-        """Return no parameters: dlslime's are environment variables."""
+        """Return an empty dict: dlslime is configured by environment variables."""
         return {}
 
     def create_backend(self, backend: str, initParams: dict[str, str] | None = None) -> None:  # noqa: N803
-        """Take note of a name that stands for dlslime.
+        """Record a name that means dlslime; `initParams` are ignored.
 
         Raises:
-            nixlNotFoundError: it does not.
-            nixlInvalidParamError: it is taken already.
+            nixlNotFoundError: the name does not mean dlslime.
+            nixlInvalidParamError: the backend exists already.
         """
         if backend not in NAMES:
             raise b.nixlNotFoundError(f"dlslime is no {backend}; it is {', '.join(NAMES)}")
@@ -57,4 +57,4 @@ class Backends:
 
     def _check(self, backends: Sequence[str]) -> None:
         for backend in backends:
-            self.backends[backend]  # a KeyError, as NIXL's
+            self.backends[backend]  # raises KeyError, as NIXL does

@@ -1,6 +1,6 @@
-"""The names that NIXL's compiled module has, as far as programs use them: errors, lists, constants.
+"""The names of NIXL's compiled module that programs use: errors, lists, constants.
 
-Lists of descriptors are arrays here: of (address, bytes, device), uint64 [N, 3].
+Lists of descriptors are arrays of (address, bytes, device), uint64 [N, 3].
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dlslime_backend._untrusted import U64, choice, items, parse_json
 DEFAULT_COMM_PORT = 8888
 NIXL_INIT_AGENT = ""
 Table = npt.NDArray[np.uint64]
-# Of descriptors that come from another process: a row takes 40 bytes.
+# Limits for descriptors from another process; a row takes 40 bytes.
 _MOST_BYTES = 128 << 20
 _MOST_ROWS = 2 << 20
 
 
-class nixl_mem_t(Enum):  # noqa: N801  (NIXL's name, as all in here)
+class nixl_mem_t(Enum):  # noqa: N801 (NIXL's name, as all in the module)
     """Kinds of memory."""
 
     DRAM_SEG = 0
@@ -38,7 +38,7 @@ DRAM_SEG, VRAM_SEG, BLK_SEG, OBJ_SEG, FILE_SEG = nixl_mem_t
 
 
 class nixl_thread_sync_t(Enum):  # noqa: N801
-    """How an agent may be used by threads; by any number here, whatever is asked for."""
+    """Thread safety asked of an agent; ignored, since all agents are thread-safe."""
 
     NIXL_THREAD_SYNC_NONE = 0
     NIXL_THREAD_SYNC_STRICT = 1
@@ -47,11 +47,11 @@ class nixl_thread_sync_t(Enum):  # noqa: N801
 
 
 class nixlNotPostedError(Exception):  # noqa: N801, N818
-    """The transfer has not been posted."""
+    """The transfer was never posted, or is still in progress."""
 
 
 class nixlInvalidParamError(Exception):  # noqa: N801
-    """An argument that can't be."""
+    """An argument is impossible."""
 
 
 class nixlBackendError(Exception):  # noqa: N801
@@ -59,35 +59,35 @@ class nixlBackendError(Exception):  # noqa: N801
 
 
 class nixlNotFoundError(Exception):  # noqa: N801
-    """An agent or memory that is not known."""
+    """An agent or memory is unknown."""
 
 
 class nixlMismatchError(Exception):  # noqa: N801
-    """Metadata of another library or version."""
+    """Metadata are of another library or version."""
 
 
 class nixlNotAllowedError(Exception):  # noqa: N801
-    """Not now."""
+    """The call is not possible at the moment."""
 
 
 class nixlRepostActiveError(Exception):  # noqa: N801
-    """The transfer is still under way."""
+    """The transfer is still in progress."""
 
 
 class nixlUnknownError(Exception):  # noqa: N801
-    """None of the others."""
+    """An error of no other class."""
 
 
 class nixlNotSupportedError(Exception):  # noqa: N801
-    """What dlslime does not do."""
+    """Not supported by dlslime."""
 
 
 class nixlRemoteDisconnectError(Exception):  # noqa: N801
-    """The other agent has ended, or can't be reached."""
+    """The other agent has ended or can't be reached."""
 
 
 class nixlCancelledError(Exception):  # noqa: N801
-    """The transfer was taken back."""
+    """The transfer was cancelled."""
 
 
 class nixlNoTelemetryError(Exception):  # noqa: N801
@@ -95,7 +95,7 @@ class nixlNoTelemetryError(Exception):  # noqa: N801
 
 
 class nixlXferTelemetry:  # noqa: N801
-    """Of one transfer: times in microseconds, of a clock that only goes up."""
+    """Times of one transfer, in microseconds of a monotonic clock, and sizes."""
 
     def __init__(self) -> None:
         self.startTime = 0
@@ -106,7 +106,7 @@ class nixlXferTelemetry:  # noqa: N801
 
 
 class _DList:
-    """Descriptors of one kind of memory."""
+    """A list of descriptors for one kind of memory."""
 
     def __init__(self, type: nixl_mem_t, descs: Any = 0) -> None:
         if isinstance(descs, int):
@@ -114,11 +114,11 @@ class _DList:
         self._type = type
         rows = descs if isinstance(descs, np.ndarray) else [tuple(entry[:3]) for entry in descs]
         self._room: Table = np.array(rows, dtype=np.uint64).reshape(-1, 3)
-        self._count = len(self._room)  # rows in use; the others are room for append()
+        self._count = len(self._room)  # rows in use; further rows are room for append()
 
     @property
     def table(self) -> Table:
-        """(address, bytes, device), uint64 [N, 3]."""
+        """The descriptors (address, bytes, device), uint64 [N, 3]."""
         return self._room[: self._count]
 
     @property
@@ -134,15 +134,15 @@ class _DList:
         return self._type
 
     def descCount(self) -> int:
-        """Return how many descriptors there are."""
+        """Return the number of descriptors."""
         return len(self._table)
 
     def isEmpty(self) -> bool:
-        """Tell whether there are none."""
+        """Return whether the list is empty."""
         return len(self._table) == 0
 
     def append(self, desc: Sequence[Any]) -> None:
-        """Add one descriptor at the end."""
+        """Add a descriptor at the end."""
         row = np.array(desc[:3], dtype=np.uint64)
         if self._count == len(self._room):
             more = np.empty((max(8, self._count), 3), dtype=np.uint64)
@@ -153,16 +153,20 @@ class _DList:
     addDesc = append
 
     def remDesc(self, index: int) -> None:
-        """Remove the descriptor at this place."""
+        """Remove the descriptor at an index.
+
+        Raises:
+            IndexError: the index is out of range.
+        """
         self._table = np.delete(self._table, self._place(index), axis=0)
 
     def index(self, desc: Sequence[Any]) -> int:
-        """Return where this descriptor is, or -1."""
+        """Return the index of a descriptor, or -1."""
         found = np.flatnonzero((self._table == np.array(desc[:3], dtype=np.uint64)).all(axis=1))
         return int(found[0]) if len(found) else -1
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all descriptors."""
         self._table = self._table[:0]
 
     def _place(self, index: int) -> int:
@@ -191,17 +195,17 @@ class _DList:
 
 
 class nixlXferDList(_DList):  # noqa: N801
-    """What is to be transferred."""
+    """Descriptors for transfers."""
 
 
 class nixlRegDList(_DList):  # noqa: N801
-    """What is to be registered."""
+    """Descriptors for registration."""
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         return (*super().__getitem__(index), b"")
 
     def trim(self) -> nixlXferDList:
-        """Return the same for transfers."""
+        """Return the descriptors as a list for transfers."""
         return nixlXferDList(self._type, self._table)
 
 
@@ -218,10 +222,10 @@ def serialized(descs: _DList) -> bytes:
 
 
 def deserialized(content: bytes) -> nixlXferDList | nixlRegDList:
-    """Return the list of what `serialized` returned; from another process, so nothing is trusted.
+    """Return the list from the bytes of `serialized`; the bytes are not trusted.
 
     Raises:
-        nixlMismatchError: these bytes are something else.
+        nixlMismatchError: the bytes are no list of descriptors.
     """
     try:
         found = parse_json(content, most_bytes=_MOST_BYTES, most_values=6 * _MOST_ROWS)
@@ -234,7 +238,7 @@ def deserialized(content: bytes) -> nixlXferDList | nixlRegDList:
 
 
 def _table_of(found: object) -> Table:
-    # There may be a million of them: no loop over them in Python.
+    # No Python loop over rows: there may be a million.
     rows = items(found, "the list of descriptors", _MOST_ROWS)
     if not rows:
         return np.empty((0, 3), dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Lists of descriptors, of all that programs have in their place."""
+"""Lists of descriptors, made from every form in which programs describe memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEMORY = {
     "cpu": b.DRAM_SEG,
     "cuda": b.VRAM_SEG,
 }
-KINDS = {b.DRAM_SEG: "cpu", b.VRAM_SEG: "cuda"}  # that are transferred, as torch calls them
+KINDS = {b.DRAM_SEG: "cpu", b.VRAM_SEG: "cuda"}  # torch's names of the supported kinds
 _logger = logging.getLogger("dlslime.nixl")
 _List = TypeVar("_List", b.nixlXferDList, b.nixlRegDList)
 
@@ -32,17 +32,20 @@ class Descriptors:
         """Make a list for transfers.
 
         Args:
-            descs: [(address, bytes, device)], a contiguous tensor or a list of them, uint64 [N, 3],
-                or such a list already.
-            mem_type: a name of MEMORY; needed unless tensors are given.
+            descs: [(address, bytes, device)], a contiguous tensor or a list of tensors, uint64 [N,
+                3], or a list for transfers, returned as it is.
+            mem_type: a key of `MEMORY`; required without tensors.
 
         Returns:
-            None if it is nothing of these, which a line in the log explains.
+            The list; None if `descs` has another form, with a line in the log.
+
+        Raises:
+            KeyError: `mem_type` is unknown.
         """
         return _made(b.nixlXferDList, b.nixlRegDList, 3, descs, mem_type)
 
     def get_reg_descs(self, descs: Any, mem_type: str | None = None) -> b.nixlRegDList | None:
-        """Make a list for registration, of tuples (address, bytes, device, text) or as above."""
+        """Make a list for registration, as `get_xfer_descs`; tuples have a text as fourth field."""
         return _made(b.nixlRegDList, b.nixlXferDList, 4, descs, mem_type)
 
     def get_serialized_descs(self, descs: b.nixlXferDList | b.nixlRegDList) -> bytes:
@@ -50,10 +53,10 @@ class Descriptors:
         return b.serialized(descs)
 
     def deserialize_descs(self, serialized_descs: bytes) -> b.nixlXferDList | b.nixlRegDList:
-        """Return the list of what `get_serialized_descs` returned.
+        """Return the list from the bytes of `get_serialized_descs`.
 
         Raises:
-            nixlMismatchError: these bytes are something else.
+            nixlMismatchError: the bytes are no list of descriptors.
         """
         return b.deserialized(serialized_descs)
 
@@ -93,7 +96,11 @@ def _of_tensors(kind: type[_List], tensors: Any) -> _List | None:
 
 
 def require_memory(descs: b.nixlXferDList | b.nixlRegDList) -> None:
-    """Refuse what is neither in the memory of this host's CPUs nor in that of its GPUs."""
+    """Require DRAM or VRAM.
+
+    Raises:
+        nixlNotSupportedError: another kind of memory.
+    """
     if descs.getType() not in KINDS:
         raise b.nixlNotSupportedError(
             f"dlslime's NIXL module transfers DRAM and VRAM, and not {descs.getType().name}"
@@ -101,7 +108,11 @@ def require_memory(descs: b.nixlXferDList | b.nixlRegDList) -> None:
 
 
 def require_kind(region: Region, descs: b.nixlXferDList | b.nixlRegDList) -> None:
-    """Refuse memory that is not of the kind that its descriptors say."""
+    """Require that a region has the kind of memory that its descriptors name.
+
+    Raises:
+        ValueError: the region is of another kind.
+    """
     if region.device.type != KINDS[descs.getType()]:
         raise ValueError(
             f"dlslime: {region.nbytes} bytes at {region.address:#x} are not "
@@ -110,11 +121,11 @@ def require_kind(region: Region, descs: b.nixlXferDList | b.nixlRegDList) -> Non
 
 
 def unrolled(strided: Any) -> b.Table:
-    """Turn (address, bytes, device, stride, count), [N, 5], into one row for each block."""
+    """Turn rows of (address, bytes, device, stride, count), [N, 5], into a row for each block."""
     runs = strided.astype(np.uint64)
     counts = runs[:, 4].astype(np.int64)
     rows: b.Table = np.repeat(runs[:, :3], counts, axis=0)
-    # Of a whole cache there are millions: no loop over them in Python.
+    # No Python loop over blocks: a cache may have millions.
     block = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     rows[:, 0] += block.astype(np.uint64) * np.repeat(runs[:, 3], counts)
     return rows

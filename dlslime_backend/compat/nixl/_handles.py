@@ -1,4 +1,4 @@
-"""Prepared descriptors, and transfers that can be posted again and again."""
+"""Prepared descriptors, and transfers that can be posted repeatedly."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dlslime_backend.compat.nixl import _bindings as b
 from dlslime_backend.compat.nixl._regions import Index, Integers
 from dlslime_backend.compat.nixl._remote import Remote
 
-_RELEASE_TIME = 1.0  # seconds, for a transfer that is taken back
+_RELEASE_TIME = 1.0  # seconds, for a cancelled transfer to end
 
 
-class nixl_prepped_dlist_handle:  # noqa: N801  (NIXL's name, as all in here)
-    """Descriptors of one agent that have been looked up; see `nixl_agent.prep_xfer_dlist`."""
+class nixl_prepped_dlist_handle:  # noqa: N801 (NIXL's name, as all in the module)
+    """Descriptors of one agent, located in its regions; see `nixl_agent.prep_xfer_dlist`."""
 
     def __init__(
         self,
@@ -28,19 +28,19 @@ class nixl_prepped_dlist_handle:  # noqa: N801  (NIXL's name, as all in here)
         table: b.Table,
         whose: str,
     ) -> None:
-        self.remote = remote  # None: this agent's own
+        self.remote = remote  # None: the local side
         self.regions = regions.regions
         self.index, self.offsets = regions.locate(table, whose)
         self.lengths = table[:, 1].astype(np.int64)
 
     def release(self) -> None:
-        """Do nothing: it is forgotten when nobody has it any more."""
+        """Do nothing: Python frees the handle."""
 
     def select(self, indices: Sequence[int] | npt.NDArray[Any]) -> Integers:
-        """Check indices of descriptors.
+        """Return indices of descriptors as int64 [N], checked.
 
         Raises:
-            nixlInvalidParamError: there are none, or one is not in the list.
+            nixlInvalidParamError: no index, or an index is out of range.
         """
         chosen = np.asarray(indices, dtype=np.int64)
         count = len(self.lengths)
@@ -53,9 +53,9 @@ class nixl_prepped_dlist_handle:  # noqa: N801  (NIXL's name, as all in here)
 
 
 class nixl_xfer_handle:  # noqa: N801
-    """A transfer, which may be posted again when it is over.
+    """A transfer, which may be posted again after its end.
 
-    One that is dropped while it goes on is taken back, as by NIXL.
+    A handle that is dropped cancels its transfer, as in NIXL.
     """
 
     def __init__(self, remote: Remote, write: bool, parts: list[Any], note: bytes) -> None:
@@ -73,7 +73,7 @@ class nixl_xfer_handle:  # noqa: N801
             pending.cancel()
 
     def post(self, note: bytes) -> None:
-        """Begin it; see `nixl_agent.transfer`."""
+        """Begin the transfer; see `nixl_agent.transfer`."""
         if self._pending is not None and not self._pending.done():
             raise b.nixlRepostActiveError(f"the transfer with {self.remote.name} is under way")
         self.note = note or self.note
@@ -86,7 +86,13 @@ class nixl_xfer_handle:  # noqa: N801
         self._posted = time.monotonic()
 
     def done(self) -> bool:
-        """Tell whether it is over, and raise what went wrong."""
+        """Return whether the transfer has ended; raise the error if the transfer failed.
+
+        Raises:
+            nixlNotPostedError: the transfer was never posted.
+            nixlRemoteDisconnectError: the other agent has ended or can't be reached.
+            nixlCancelledError, nixlInvalidParamError, nixlBackendError: the transfer has failed.
+        """
         if self._pending is None:
             raise b.nixlNotPostedError(f"the transfer with {self.remote.name} was never posted")
         if not self._pending.done():
@@ -104,19 +110,19 @@ class nixl_xfer_handle:  # noqa: N801
         return True
 
     def cancel(self) -> None:
-        """Begin to take it back if it is under way; `done` tells, and raises, when it is over.
+        """Begin to cancel the transfer, if in progress; `done` returns or raises once it has ended.
 
-        Unlike `release`, which is NIXL's, it does not wait.
+        Does not wait, unlike NIXL's `release`.
         """
         if self._pending is not None and not self._pending.done():
             self._cancelled = True
             self._pending.cancel()
 
     def release(self) -> None:
-        """Take it back if it is under way: it touches no memory when this returns.
+        """Cancel the transfer, if in progress; after the call, the transfer touches no memory.
 
         Raises:
-            nixlNotAllowedError: the other agent does not let go; try again later.
+            nixlNotAllowedError: the transfer did not end within a second; call again later.
         """
         if self._pending is None or self._pending.done():
             return
@@ -143,7 +149,7 @@ class nixl_xfer_handle:  # noqa: N801
 
 
 def _merged(here: torch.Tensor, there: torch.Tensor, lengths: torch.Tensor) -> int:
-    """How many pieces are left when neighbours are joined."""
+    """Number of pieces after neighbours are merged."""
     breaks = (here[1:] != here[:-1] + lengths[:-1]) | (there[1:] != there[:-1] + lengths[:-1])
     return 1 + int(breaks.sum())
 
@@ -154,10 +160,14 @@ def parts_of(
     remote: nixl_prepped_dlist_handle,
     remote_indices: Sequence[int] | npt.NDArray[Any],
 ) -> list[Any]:
-    """Pair descriptors of both sides, by the regions that they are in.
+    """Pair local and remote descriptors, and group the pairs by their regions.
+
+    Returns:
+        A list of (local region, remote region, pieces), in the form that the extension takes.
 
     Raises:
-        nixlInvalidParamError: other numbers of descriptors, or other lengths, or indices beyond.
+        nixlInvalidParamError: numbers or lengths of descriptors differ, or an index is out of
+            range.
     """
     here, there = local.select(local_indices), remote.select(remote_indices)
     if len(here) != len(there):

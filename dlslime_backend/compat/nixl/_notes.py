@@ -1,4 +1,4 @@
-"""The part of an agent that is told, and tells, of transfers."""
+"""The part of an agent for notifications."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_EXCHANGE = (
 
 
 class Notes(Backends, ABC):
-    """Notifications: each arrives after the bytes it is about, in the order of one sender."""
+    """Notifications: each arrives after the bytes of its transfer, and in its sender's order."""
 
     _mailbox: Mailbox
 
@@ -27,18 +27,19 @@ class Notes(Backends, ABC):
 
     @abstractmethod
     def _remote(self, agent: str | bytes) -> Remote:
-        """Find the agent that was added under this name."""
+        """Return the agent added under a name."""
 
     def get_new_notifs(self, backends: Sequence[str] = ()) -> dict[str, list[bytes]]:
-        """Return what other agents have told since the last call, by their names.
+        """Return the notifications received since the last call, by the senders' names.
 
-        At most 1,024 of one agent, and some 4 MiB: what is left comes with the next call.
+        A call returns at most 1,024 notifications and about 4 MiB of each sender; the rest comes
+        with the next call.
         """
         self._check(backends)
         return self._mailbox.collect({})
 
     def update_notifs(self, backends: Sequence[str] = ()) -> dict[str, list[bytes]]:
-        """Add what has come to `notifs`, and return all of it."""
+        """Add received notifications to `notifs`, and return `notifs`."""
         self._check(backends)
         return self._mailbox.collect(self.notifs)
 
@@ -49,9 +50,14 @@ class Notes(Backends, ABC):
         backends: Sequence[str] = (),
         tag_is_prefix: bool = True,
     ) -> bool:
-        """Tell whether an agent has told something that begins with, or else contains, a tag.
+        """Return whether an agent has sent a notification with a tag; remove the notification.
 
-        The first one that does is removed from `notifs`.
+        Args:
+            remote_agent_name: the sender.
+            lookup_tag: bytes to look for.
+            backends: names given to `create_backend`.
+            tag_is_prefix: the notification must begin with the tag, instead of containing the tag.
+                The first match in `notifs` counts.
         """
         mine = self.update_notifs(backends).get(text(remote_agent_name), [])
         for message in mine:
@@ -63,24 +69,25 @@ class Notes(Backends, ABC):
     def send_notif(
         self, remote_agent_name: str | bytes, notif_msg: bytes | str, backend: str | None = None
     ) -> None:
-        """Tell an agent something that is about no transfer.
+        """Send a notification that belongs to no transfer.
 
         Raises:
-            nixlNotFoundError: it is not known.
+            nixlNotFoundError: the agent is unknown.
+            nixlInvalidParamError: the notification is longer than 64 KiB.
         """
         self._check(() if backend is None else (backend,))
         self._remote(remote_agent_name).tell(note(notif_msg))
 
     def has_told(self, remote_agent_name: str | bytes) -> bool:
-        """Tell whether all notifications to an agent have left; dlslime's own, none of NIXL's.
+        """Return whether all notifications to an agent have been sent; not part of NIXL's API.
 
         Raises:
-            nixlNotFoundError: it is not known.
+            nixlNotFoundError: the agent is unknown.
         """
         return self._remote(remote_agent_name).has_told()
 
     def send_local_metadata(self, *args: Any, **kwargs: Any) -> None:
-        """Is not supported."""
+        """Raise nixlNotSupportedError: metadata are exchanged by the program."""
         raise b.nixlNotSupportedError(NO_EXCHANGE)
 
     send_partial_agent_metadata = send_local_metadata
@@ -89,7 +96,7 @@ class Notes(Backends, ABC):
 
 
 def text(name: str | bytes) -> str:
-    """Return an agent's name; NIXL gives and takes both."""
+    """Return an agent's name as a str; NIXL uses str and bytes."""
     return name.decode() if isinstance(name, bytes) else name
 
 
@@ -97,7 +104,7 @@ def note(message: bytes | str) -> bytes:
     """Return a notification as bytes.
 
     Raises:
-        nixlInvalidParamError: it is too long.
+        nixlInvalidParamError: the notification is longer than 64 KiB.
     """
     content = message.encode() if isinstance(message, str) else bytes(message)
     if len(content) > NOTE_BYTES:

@@ -1,4 +1,4 @@
-"""Registered memory by its addresses: what an agent has, or knows of another one."""
+"""Registered memory by address, of an agent or of a remote agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Span = tuple[int, int]  # address, bytes
 
 
 class Index:
-    """Some regions in order of their addresses, which may overlap. It never changes."""
+    """Regions sorted by address; regions may overlap. Immutable."""
 
     def __init__(self, regions: Sequence[Memory]) -> None:
         self.regions = regions
@@ -27,25 +27,25 @@ class Index:
         sizes = np.array([region.nbytes for region in regions], dtype=np.uint64)
         self._order = np.argsort(starts, kind="stable")
         self._starts, self._sizes = starts[self._order], sizes[self._order]
-        # Of all regions that begin no later than each one, the one that ends last: if any of them
-        # holds some bytes, that one does.
+        # For each region: among the regions that begin no later, the region with the last end. If
+        # any of the regions contains some bytes, the region with the last end does.
         ends = self._starts + self._sizes
         furthest = np.maximum.accumulate(ends)
         places = np.arange(len(regions))
         self._last = np.maximum.accumulate(np.where(ends == furthest, places, 0))
 
     def locate(self, table: b.Table, whose: str) -> tuple[Integers, Integers]:
-        """Find the region, and the offset in it, of each descriptor.
+        """Find region and offset of each descriptor.
 
         Args:
             table: (address, bytes, device), uint64 [N, 3].
-            whose: for the text of the error.
+            whose: name of the agent, for the error's text.
 
         Returns:
             Indices into `regions` and offsets in bytes, both int64 [N].
 
         Raises:
-            nixlNotFoundError: one is not inside of any.
+            nixlNotFoundError: a descriptor is in no region.
         """
         addresses, lengths = table[:, 0], table[:, 1]
         found = np.searchsorted(self._starts, addresses, side="right") - 1
@@ -70,7 +70,7 @@ class Index:
         if not len(self.regions):
             return np.zeros(len(addresses), dtype=bool)
         start, size = self._starts[place], self._sizes[place]
-        # In unsigned numbers what is below the start is huge.
+        # Unsigned: below the start, the difference is huge.
         beyond = np.subtract(addresses, start)
         result: npt.NDArray[np.bool_] = (
             (addresses >= start) & (lengths <= size) & (beyond <= size - np.minimum(lengths, size))
@@ -79,16 +79,16 @@ class Index:
 
 
 class Regions(Generic[M]):
-    """Regions, each under a key of its own, in the order in which they came. Any thread."""
+    """Regions in order of addition, each under a unique key. Any thread may use the object."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._all: dict[Hashable, M] = {}
-        self._keys: dict[Span, list[Hashable]] = {}  # the same memory may be there several times
+        self._keys: dict[Span, list[Hashable]] = {}  # several regions may have the same memory
         self._index: Index | None = None
 
     def add(self, found: Iterable[tuple[Hashable, M]]) -> None:
-        """Add regions whose keys are new."""
+        """Add regions with new keys."""
         with self._lock:
             for key, region in found:
                 self._all[key] = region
@@ -96,7 +96,7 @@ class Regions(Generic[M]):
             self._index = None
 
     def take(self, span: Span) -> tuple[Hashable, M] | None:
-        """Remove one of this memory, and return it and its key; None: there is none."""
+        """Remove a region of a piece of memory; return key and region, or None without a region."""
         with self._lock:
             keys = self._keys.get(span)
             if not keys:
@@ -108,30 +108,30 @@ class Regions(Generic[M]):
             return key, self._all.pop(key)
 
     def get(self, key: Hashable) -> M | None:
-        """Return the region under this key."""
+        """Return the region of a key, or None."""
         return self._all.get(key)
 
     def of(self, spans: Iterable[Span]) -> list[M]:
-        """Return those of these pieces of memory, each once."""
+        """Return the regions of pieces of memory, without duplicates."""
         with self._lock:
             return [
                 self._all[key] for span in dict.fromkeys(spans) for key in self._keys.get(span, ())
             ]
 
     def index(self) -> Index:
-        """Return them for looking up addresses; made once for as long as none comes or goes."""
+        """Return the regions as an `Index`; made again after a region was added or removed."""
         with self._lock:
             if self._index is None:
                 self._index = Index(tuple(self._all.values()))
             return self._index
 
     def all(self) -> list[M]:
-        """Return all."""
+        """Return all regions."""
         with self._lock:
             return list(self._all.values())
 
 
 def of_exported(known: Regions[Any], exported: Iterable[bytes]) -> list[tuple[Hashable, Any]]:
-    """Return regions of another agent that are not among `known`, by their exported bytes."""
+    """Import the regions of another agent that are not in `known`, by their exported bytes."""
     fresh = [entry for entry in dict.fromkeys(exported) if known.get(entry) is None]
     return [(entry, memory.import_region(entry)) for entry in fresh]

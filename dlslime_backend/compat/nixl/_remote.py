@@ -1,4 +1,4 @@
-"""Other agents: their metadata, their memory, and what they are told and tell."""
+"""Remote agents: metadata, memory, and notifications in both directions."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from dlslime_backend._untrusted import choice, decode_base64, flag, items, parse
 from dlslime_backend.compat.nixl import _bindings as b
 from dlslime_backend.compat.nixl._regions import Index, Regions, of_exported
 
-NOTE_TAG = 2  # beside immediates
-NOTE_BYTES = 64 << 10  # at most, of one notification
+NOTE_TAG = 2  # one_sided uses tag 1, for immediates
+NOTE_BYTES = 64 << 10  # limit of one notification
 _FORMAT = "dlslime nixl 1"
-# What metadata may have; a region takes some 200 bytes.
+# Limits of metadata; a region takes about 200 bytes.
 _MOST_BYTES = 64 << 20
 _MOST_FIELDS = 1 << 18
 _MOST_NAME = 4096  # characters
-_MOST_EXPORTED = 64 << 10  # bytes of an address, or of a region
-# What is taken of one sender in one call: one that stays ahead of the reader must not hold it up.
+_MOST_EXPORTED = 64 << 10  # bytes of an address or a region
+# Limits for one sender in one call: a sender faster than the reader must not block the reader.
 _MOST_NOTES = 1024
-_MOST_TAKEN = 4 << 20  # bytes, and what the last note has beyond them
-_GONE = (ValueError, TimeoutError, dist.DistBackendError)  # or it breaks the rules
+_MOST_TAKEN = 4 << 20  # bytes; the last note may exceed the limit
+_GONE = (ValueError, TimeoutError, dist.DistBackendError)  # ValueError: the peer breaks the rules
 
 
 @dataclass
 class Metadata:
-    """What one agent tells the others of itself."""
+    """Information that an agent gives to other agents."""
 
     name: str
-    address: bytes  # of its hub; empty where only memory is told of
+    address: bytes  # of the agent's hub; empty in metadata of memory only
     regions: list[bytes]  # exported
-    whole: bool  # the agent has no other memory
+    whole: bool  # the agent has no further memory
 
     def encode(self) -> bytes:
-        """Return it as bytes."""
+        """Return the metadata as bytes."""
         fields = [self.address, *self.regions]
         texts = [base64.b64encode(entry).decode() for entry in fields]
         return json.dumps([_FORMAT, self.name, self.whole, *texts]).encode()
 
     @classmethod
     def decode(cls, content: bytes) -> Metadata:
-        """Return what `encode` was given; from another process, so nothing is trusted.
+        """Return the metadata from the bytes of `encode`; the bytes are not trusted.
 
         Raises:
-            nixlMismatchError: these bytes are something else.
+            nixlMismatchError: the bytes are no metadata.
         """
         try:
             found = parse_json(content, most_bytes=_MOST_BYTES, most_values=_MOST_FIELDS)
@@ -67,7 +67,7 @@ class Metadata:
 
 
 class Remote:
-    """An agent that this one can reach."""
+    """A remote agent, reached through an endpoint."""
 
     def __init__(self, own_name: str, name: str, address: bytes) -> None:
         self.name = name
@@ -77,16 +77,20 @@ class Remote:
         self._endpoint = one_sided.Endpoint(f"agent {own_name} to agent {name}")
         self._endpoint.connect(address)
         self._greeted = False
-        self._telling: deque[Any] = deque()  # notes that may not have left
+        self._telling: deque[Any] = deque()  # notes that may be unsent
         self._lock = threading.Lock()
 
     @property
     def index(self) -> Index:
-        """Its memory, as far as it is known."""
+        """The known memory of the agent."""
         return self._known.index()
 
     def add(self, exported: list[bytes], whole: bool = False) -> None:
-        """Get to know memory of this agent, beside what is known, or in its place: `whole`."""
+        """Add memory of the agent; `whole` means that all other memory is gone.
+
+        Raises:
+            ValueError: a region is malformed.
+        """
         if not whole:
             self._known.add(of_exported(self._known, exported))
             return
@@ -96,14 +100,14 @@ class Remote:
         self._known = known
 
     def transfer(self, write: bool, parts: list[Any], note: bytes) -> Any:
-        """Begin to move bytes, and to tell the agent `note` when they are there."""
+        """Begin a transfer; the agent gets `note`, unless empty, once the bytes are in place."""
         if not note:
             return self._endpoint._link.transfer(write, parts)
         self._greet()
         return self._endpoint._link.transfer(write, parts, NOTE_TAG, note)
 
     def tell(self, note: bytes) -> Any:
-        """Send a notification."""
+        """Send a notification; return the operation."""
         self._greet()
         told = self._endpoint._link.send_note(NOTE_TAG, note)
         with self._lock:
@@ -112,17 +116,17 @@ class Remote:
         return told
 
     def has_told(self) -> bool:
-        """Tell whether every notification has left."""
+        """Return whether all notifications have been sent."""
         with self._lock:
             self._forget_told()
             return not self._telling
 
     def connect(self) -> None:
-        """Reach the agent now."""
+        """Connect now."""
         self._endpoint.route()
 
     def close(self) -> None:
-        """Let go of it; what is under way fails."""
+        """Leave the agent; operations in progress fail."""
         self._endpoint.close()
 
     def _forget_told(self) -> None:
@@ -130,7 +134,7 @@ class Remote:
             self._telling.popleft()
 
     def _greet(self) -> None:
-        # It knows nothing of us: the first note is our name.
+        # The agent does not know the sender of notes: the first note is the sender's name.
         with self._lock:
             if not self._greeted:
                 self._endpoint._link.send_note(NOTE_TAG, self._own_name.encode())
@@ -141,11 +145,11 @@ class Remote:
 class _Sender:
     guest: one_sided.Guest
     pending: Any
-    name: str | None = None  # its first note
+    name: str | None = None  # content of the first note
 
 
 class Mailbox:
-    """What others tell this agent. Any thread may look."""
+    """Receives the notifications for an agent. Any thread may use the mailbox."""
 
     def __init__(self, name: str) -> None:
         self._hub = one_sided.Hub(f"agent {name}")
@@ -154,18 +158,18 @@ class Mailbox:
 
     @property
     def address(self) -> bytes:
-        """Where others connect."""
+        """The address for other agents' endpoints."""
         return self._hub.address
 
     def collect(self, notes: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
-        """Add what has come to `notes`, by the names of agents, and return it.
+        """Add received notifications to `notes`, by the senders' names; return `notes`.
 
-        Of one agent at most `_MOST_NOTES` in a call; what is left comes with the next.
+        Takes at most `_MOST_NOTES` of each sender; the rest comes with the next call.
         """
         with self._lock:
-            for guest in self._hub.accept():  # which looks for news, too
+            for guest in self._hub.accept():  # also makes progress
                 try:
-                    # Until it has told its name, less memory is kept for it.
+                    # Before a sender has told its name, less memory is reserved.
                     pending = _receive(guest, 4 * _MOST_NAME)  # bytes of UTF-8
                 except _GONE:
                     guest.close()
@@ -175,7 +179,7 @@ class Mailbox:
         return notes
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """Receive no more notifications."""
         self._hub.close()
         for sender in self._senders:
             sender.guest.close()
@@ -186,7 +190,7 @@ def _receive(guest: one_sided.Guest, most: int = NOTE_BYTES) -> Any:
 
 
 def _drain(sender: _Sender, notes: dict[str, list[bytes]]) -> bool:
-    """Take some of what has come of one sender; False when it has gone."""
+    """Take notifications of one sender up to the limits; return False if the sender has left."""
     count = taken = 0
     while count < _MOST_NOTES and taken < _MOST_TAKEN and sender.pending.ended:
         try:

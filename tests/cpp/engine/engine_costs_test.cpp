@@ -46,12 +46,8 @@ struct Stuck {
     channel = process.connect(std::move(made), peer);
     group = process.join(0, 2);
     process.reach(*group, 1, channel, 7);
-    MessageHeader joined;
-    joined.type = MessageType::kJoined;
-    joined.group = group->id();
-    joined.source = 1;
-    joined.id = 7;
-    process.groupRegistry.onGroupMessage(channel, joined);
+    process.groupRegistry.onGroupMessage(
+        channel, wire::encode(wire::Joined{group->id(), 1, 0, 7}));
     local =
         process.regions.add({memory.data(), memory.size()}, "local", nullptr);
   }
@@ -70,11 +66,10 @@ struct Stuck {
     return made;
   }
   void resolve(uint64_t region) {
-    MessageHeader resolved;
-    resolved.type = MessageType::kResolved;
-    resolved.id = region;
-    resolved.length = memory.size();
-    resolved.address = 0x1000;
+    wire::Resolved resolved;
+    resolved.region = region;
+    resolved.size = memory.size();
+    resolved.memory.address = 0x1000;
     channel->initiator().onResolved(resolved);
     process.settle();
   }
@@ -190,14 +185,13 @@ std::function<void()> announcementsTakenBackLastFirst(size_t count) {
   for (size_t id = 0; id < count; ++id) {
     Arrival arrival;
     arrival.source = 1;
-    arrival.channel = matcher.get();
     arrival.announced = true;
     arrival.id = id;
     matcher->addArrival(std::move(arrival));
   }
   return [matcher, count] {
     for (size_t id = count; id-- > 0;) {
-      ASSERT_TRUE(matcher->removeArrival(1, 0, matcher.get(), id));
+      ASSERT_TRUE(matcher->removeArrival(1, 0, nullptr, id));
     }
   };
 }

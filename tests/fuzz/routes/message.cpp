@@ -31,8 +31,8 @@ class Victim {
     group = join("shared", 2, good);
     other = join("other", 2, good);
     badGroup = join("bad", 1, bad);
-    badWire->pulling = input.oneIn(2);
-    badWire->pushing = input.oneIn(2);
+    badWire->canPull = input.oneIn(2);
+    badWire->setPushing(input.oneIn(2));
     for (const bool readOnly : {false, true}) {
       own.push_back(endpoint.regions.add(
           {memory.get(), kRegionBytes, nullptr, -1, nullptr, readOnly},

@@ -211,7 +211,7 @@ class Victim final : public ConnectionEvents {
   uint32_t position = kFirstPosition;
   const std::unique_ptr<std::byte[]> offeredMemory{
       new std::byte[kOfferedBytes]};
-  std::shared_ptr<const void> prepared;
+  RegistrationPtr prepared;
   std::optional<RemoteBuffer> offered;
   std::vector<size_t> sent; // payloads
 };

@@ -23,12 +23,14 @@ bool isLinkLocal(const ibv_gid& gid) {
 }
 
 bool isZero(const ibv_gid& gid) {
-  // An IB port's first entry is never zero; an empty entry of a RoCE one is.
+  // The first entry of an InfiniBand port is never zero, but an empty entry of
+  // a RoCE port is.
   return std::all_of(
       std::begin(gid.raw), std::end(gid.raw), [](uint8_t b) { return b == 0; });
 }
 
-// Less is better; -1: not usable.
+// Returns the rank of an entry, lower is better, or -1 if the entry is not
+// usable.
 int costOf(const Gid& gid, bool ethernet) {
   if (isZero(gid.value)) {
     return -1;
@@ -59,7 +61,7 @@ chooseGid(const std::vector<Gid>& table, bool ethernet, int forced) {
     }
     const int cost = costOf(gid, ethernet);
     if (cost >= 0 && (!best || cost < costOf(*best, ethernet))) {
-      best = gid; // the first of equals: the table's order is the kernel's
+      best = gid; // the first of equals: the kernel's order
     }
   }
   return best;

@@ -9,13 +9,13 @@
 
 namespace dlslime::rdma {
 
-// What an address handle can name: its index has eight bits, while tables may
-// be longer.
+// Number of table entries usable by an address handle: the handle's index has
+// eight bits, but tables may be longer.
 constexpr uint32_t kMostGids = 256;
 
 enum class GidKind : uint8_t { kInfiniBand, kRoceV1, kRoceV2 };
 
-// One entry of a port's GID table.
+// An entry of a port's GID table.
 struct Gid {
   uint32_t index = 0;
   GidKind kind = GidKind::kRoceV2;
@@ -26,22 +26,23 @@ struct Gid {
   }
 };
 
-// The address under which peers reach the port. On Ethernet RoCE v2 alone is
-// routed and marked for congestion control, so v1 is never chosen: IPv4-mapped
-// first, global IPv6 next, link-local (one cable or VLAN) last. `forced` is an
-// index the user asked for (DLSLIME_GID_INDEX), or -1. Null: there is none.
+// Returns the address by which peers reach the port, or nothing if no entry is
+// usable. On Ethernet only RoCE v2 is routed and marked for congestion control,
+// so v1 is never chosen: IPv4-mapped entries come first, then global IPv6, then
+// link-local (a single cable or VLAN). `forced` is the index set by
+// DLSLIME_GID_INDEX, or -1.
 std::optional<Gid>
 chooseGid(const std::vector<Gid>& table, bool ethernet, int forced);
 
-// How many leading bits are the same, of what tells of networks: the more, the
-// nearer two addresses are. Of IPv4 all of it; else the prefix, since the other
+// Returns the number of leading network bits shared by two addresses; more bits
+// mean nearer. For IPv4 all bits count, else only the prefix, because the other
 // half is the port's own number.
 int commonNetworkBits(const ibv_gid& one, const ibv_gid& other);
 
-// No other entry of the table could be a better one.
+// Returns whether no entry of any table could be better.
 bool isBest(const Gid& gid, bool ethernet);
 
-// "10.9.0.1" for IPv4-mapped ones, else "fe80::1".
+// Returns "10.9.0.1" for an IPv4-mapped address, else a text like "fe80::1".
 std::string gidText(const ibv_gid& gid);
 
 } // namespace dlslime::rdma

@@ -6,22 +6,24 @@ namespace dlslime::rdma {
 
 namespace {
 
-// Tensors of many sizes in mapped memory have an extent each.
+// Number of entries above which idle entries are dropped. Tensors of many sizes
+// in mapped memory have an extent each.
 constexpr size_t kMostKept = 1024;
 
-bool stillThere(const Accelerator::Allocation& allocation) {
+bool stillThere(const GpuNicMemory::Allocation& allocation) {
   try {
     const auto& whole = allocation.whole;
-    return whole.accelerator->allocationOf(whole).ids == allocation.ids;
+    return whole.accelerator->nicMemory().allocationOf(whole).ids ==
+        allocation.ids;
   } catch (const Error&) {
-    return false; // nothing is there, or something smaller
+    return false; // no allocation is left, or a smaller one
   }
 }
 
 } // namespace
 
 const GpuRegistrations::Entry* GpuRegistrations::lookUp(
-    const Accelerator::Allocation& allocation) const {
+    const GpuNicMemory::Allocation& allocation) const {
   const auto found = entries_.find(extentOf(allocation));
   return found != entries_.end() &&
           found->second.allocation.ids == allocation.ids
@@ -34,7 +36,7 @@ MemoryRegionPtr GpuRegistrations::find(MemoryView view) {
     return nullptr;
   }
   try {
-    const auto allocation = view.accelerator->allocationOf(view);
+    const auto allocation = view.accelerator->nicMemory().allocationOf(view);
     const std::lock_guard<std::mutex> guard(mutex_);
     const auto* const known = lookUp(allocation);
     return known != nullptr ? known->region : nullptr;
@@ -48,7 +50,7 @@ MemoryRegionPtr GpuRegistrations::make(const MemoryView& view) {
     throw Error(ErrorCode::kUnavailable, "DLSLIME_GPUDIRECT=off is set");
   }
   return std::make_shared<MemoryRegion>(
-      domain_, view, view.accelerator->forNics(view));
+      domain_, view, view.accelerator->nicMemory().forNics(view));
 }
 
 MemoryRegionPtr GpuRegistrations::tryToMake(const MemoryView& whole) {
@@ -64,9 +66,9 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
   if (view.accelerator == nullptr) {
     return nullptr;
   }
-  Accelerator::Allocation allocation;
+  GpuNicMemory::Allocation allocation;
   try {
-    allocation = view.accelerator->allocationOf(view);
+    allocation = view.accelerator->nicMemory().allocationOf(view);
   } catch (const Error& error) {
     sayOnce(error);
     return nullptr;
@@ -81,7 +83,8 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
   auto region = tryToMake(allocation.whole);
   Dropped dropped; // freed after unlocking
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (const auto* const known = lookUp(allocation)) { // by another thread
+  // Another thread has registered the allocation meanwhile.
+  if (const auto* const known = lookUp(allocation)) {
     dropped.push_back(std::move(region));
     return known->region;
   }
@@ -93,14 +96,14 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
 }
 
 void GpuRegistrations::dropFreed() {
-  std::vector<Accelerator::Allocation> freed;
+  std::vector<GpuNicMemory::Allocation> freed;
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     for (const auto& [extent, entry] : entries_) {
       freed.push_back(entry.allocation);
     }
   }
-  std::erase_if(freed, stillThere); // calls of the driver
+  std::erase_if(freed, stillThere); // calls the driver, hence without the lock
   Dropped dropped; // freed after unlocking
   const std::lock_guard<std::mutex> guard(mutex_);
   for (const auto& allocation : freed) {

@@ -12,52 +12,55 @@
 
 namespace dlslime::rdma {
 
-// The memory of GPUs that is registered with one device: whole allocations,
-// since programs cut their tensors out of few large ones. Kept until an
-// allocation is found to have been freed: a GPU gets its memory back no sooner.
-// Any thread.
+// GPU memory registered with a device. Whole allocations are registered,
+// because programs cut tensors out of a few large allocations. A registration
+// is kept until the allocation is found to have been freed, and the GPU gets
+// its memory back no sooner. Any thread.
 class GpuRegistrations {
  public:
-  // Not `enabled`: nothing can be registered.
+  // If not `enabled`, nothing can be registered.
   GpuRegistrations(ProtectionDomainPtr domain, bool enabled)
       : domain_(std::move(domain)), enabled_(enabled) {}
 
-  // Exactly this memory, for whoever has the result; others don't find it.
-  // Throws Error: it can't be, and why.
+  // Registers exactly the given memory, for the caller alone: find() and
+  // acquire() do not know the region. Throws Error with the reason.
   MemoryRegionPtr make(const MemoryView& view);
 
-  // Null: it can't be, which is logged, each reason once.
+  // Returns the region of the whole allocation, registered if need be. Returns
+  // null if registering is impossible; each reason is logged once.
   MemoryRegionPtr acquire(MemoryView view);
-  // Null: it is not registered.
+  // Returns null if the memory is not registered.
   MemoryRegionPtr find(MemoryView view);
 
   size_t entries();
-  // Drops what has been freed: others begin where it was.
+  // Drops the registrations of freed allocations, because new allocations may
+  // begin at the old addresses.
   void dropFreed();
-  // Drops what is not in use.
+  // Drops registrations not in use.
   void trim();
 
  private:
   struct Entry {
-    Accelerator::Allocation allocation;
+    GpuNicMemory::Allocation allocation;
     MemoryRegionPtr region; // null: it can't be registered
   };
   using Dropped = std::vector<MemoryRegionPtr>;
-  // Of mapped memory (Accelerator::Allocation) several may begin at one place.
+  // Address and size of an allocation; mapped allocations (see
+  // GpuNicMemory::Allocation) may begin at the same address.
   using Extent = std::pair<const std::byte*, size_t>;
-  static Extent extentOf(const Accelerator::Allocation& allocation) {
+  static Extent extentOf(const GpuNicMemory::Allocation& allocation) {
     return {allocation.whole.data, allocation.whole.size};
   }
 
   MemoryRegionPtr tryToMake(const MemoryView& whole);
-  const Entry* lookUp(const Accelerator::Allocation& allocation) const;
+  const Entry* lookUp(const GpuNicMemory::Allocation& allocation) const;
   void dropIdle(Dropped& dropped);
   void sayOnce(const Error& error);
 
   const ProtectionDomainPtr domain_;
   const bool enabled_;
   std::mutex mutex_;
-  // Guarded by mutex_, and no region is freed while it is held:
+  // mutex_ guards entries_, and no region is freed while mutex_ is held.
   std::map<Extent, Entry> entries_;
   LogOnce said_;
 };

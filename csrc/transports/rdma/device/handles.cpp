@@ -20,8 +20,9 @@ T* made(T* object, const std::string& what) {
   return object;
 }
 
-// Destructors can't throw. Resources that a NIC does not give back are worth
-// a line: they are leaks that only the kernel can end.
+// Logs a failure instead of throwing, because the callers are destructors. A
+// resource that a NIC does not give back is a leak that only the kernel can
+// end.
 void expectFreed(int error, const char* what) {
   if (error != 0) {
     logWarning(
@@ -29,7 +30,8 @@ void expectFreed(int error, const char* what) {
   }
 }
 
-// "; the limit on locked memory is 64 KiB ...", where that may be the cause.
+// Returns "; the limit on locked memory is 64 KiB ..." if the limit may be the
+// cause.
 std::string lockedMemoryHint(int error) {
   rlimit limit{};
   if ((error != ENOMEM && error != EAGAIN && error != EPERM) ||
@@ -74,7 +76,7 @@ registerMemory(ProtectionDomain& domain, const MemoryView& view, int access) {
 ibv_mr* registerGpu(
     ProtectionDomain& domain,
     const MemoryView& view,
-    const Accelerator::ForNics& gpu) {
+    const GpuNicMemory::ForNics& gpu) {
   const auto& context = *domain.context();
   const auto& verbs = context.verbs();
   const int access = accessOf(view);
@@ -169,7 +171,7 @@ MemoryRegion::MemoryRegion(
 MemoryRegion::MemoryRegion(
     ProtectionDomainPtr domain,
     const MemoryView& view,
-    const Accelerator::ForNics& gpu)
+    const GpuNicMemory::ForNics& gpu)
     : domain_(std::move(domain)), region_(registerGpu(*domain_, view, gpu)) {}
 
 MemoryRegion::~MemoryRegion() {
@@ -233,7 +235,7 @@ int CompletionQueue::poll(ibv_wc* completions, int most) {
             " failed: " + std::to_string(count));
   }
   const int error = armError_.load(std::memory_order_relaxed);
-  if (count == 0 && error != 0) { // what had come counts first
+  if (count == 0 && error != 0) { // queued completions come first
     throwErrno(
         "cannot ask for completion events of " + context_->name(), error);
   }

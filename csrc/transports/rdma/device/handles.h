@@ -6,12 +6,13 @@
 #include <string>
 
 #include "interface/accelerator.h"
+#include "interface/connection_abilities.h"
 #include "transports/rdma/device/verbs.h"
 
 namespace dlslime::rdma {
 
-// Owners of verbs objects. Each keeps alive what it was made from, so they may
-// be dropped in any order.
+// Owners of verbs objects. Each keeps alive the objects it was made from, so
+// the owners may be dropped in any order.
 
 class Context {
  public:
@@ -30,17 +31,18 @@ class Context {
   const std::string& name() const { // "mlx5_0"
     return name_;
   }
-  // Readable when nextEvent() has something.
+  // Returns a descriptor that is readable when nextEvent() has an event.
   int eventFd() const {
     return context_->async_fd;
   }
   struct Event {
     ibv_event_type type;
-    uint8_t port; // of events about a port
+    uint8_t port; // for events about a port
   };
-  // What the device has to tell, about itself or its ports. Does not block.
+  // Returns the next event about the device or its ports, if any. Does not
+  // block.
   std::optional<Event> nextEvent();
-  // It was taken out, or reset: nextEvent() has found that.
+  // Returns whether nextEvent() has found the device removed or reset.
   bool gone() const {
     return gone_;
   }
@@ -73,21 +75,21 @@ class ProtectionDomain {
 };
 using ProtectionDomainPtr = std::shared_ptr<ProtectionDomain>;
 
-class MemoryRegion {
+class MemoryRegion final : public Registration {
  public:
-  // Local and remote reads and writes, or only remote reads of what is
-  // read-only. Throws Error whose text says what to do about a locked-memory
-  // limit.
+  // Allows local and remote reads and writes, or only remote reads if the
+  // memory is read-only. Throws Error; the text tells how to raise a limit on
+  // locked memory.
   MemoryRegion(ProtectionDomainPtr domain, const MemoryView& view);
-  // For this end alone: no key lets a peer reach it.
+  // Allows local access only: no key lets a peer reach the memory.
   struct OwnUse {};
   MemoryRegion(ProtectionDomainPtr domain, const MemoryView& view, OwnUse use);
-  // Memory of a GPU: by its dma-buf, or else by its address, which takes a
-  // module of the kernel (nvidia-peermem).
+  // Registers GPU memory by its dma-buf, or else by its address, which needs a
+  // kernel module (nvidia-peermem).
   MemoryRegion(
       ProtectionDomainPtr domain,
       const MemoryView& view,
-      const Accelerator::ForNics& gpu);
+      const GpuNicMemory::ForNics& gpu);
   ~MemoryRegion();
   MemoryRegion(const MemoryRegion&) = delete;
   MemoryRegion& operator=(const MemoryRegion&) = delete;
@@ -107,7 +109,7 @@ using MemoryRegionPtr = std::shared_ptr<const MemoryRegion>;
 
 class CompletionChannel {
  public:
-  explicit CompletionChannel(ContextPtr context); // its fd does not block
+  explicit CompletionChannel(ContextPtr context); // fd() does not block
   ~CompletionChannel();
   CompletionChannel(const CompletionChannel&) = delete;
   CompletionChannel& operator=(const CompletionChannel&) = delete;
@@ -121,7 +123,7 @@ class CompletionChannel {
   int fd() const {
     return channel_->fd;
   }
-  // Takes and acknowledges every event that is there.
+  // Takes and acknowledges all pending events.
   void drain();
 
  private:
@@ -131,7 +133,8 @@ class CompletionChannel {
 
 class CompletionQueue {
  public:
-  // With room for `entries` completions, events on `channel` (may be null).
+  // Makes a queue with room for `entries` completions and with events on
+  // `channel`, which may be null.
   CompletionQueue(
       ContextPtr context,
       std::shared_ptr<CompletionChannel> channel,
@@ -143,10 +146,10 @@ class CompletionQueue {
   ibv_cq* get() const {
     return queue_;
   }
-  // Takes up to `most` completions; throws Error if the queue is broken.
+  // Takes up to `most` completions. Throws Error if the queue is broken.
   int poll(ibv_wc* completions, int most);
-  // The next completion raises an event; if that can't be, poll() throws when
-  // it has found none: a sleeper would never wake.
+  // Makes the next completion raise an event. If arming fails, a poll() that
+  // finds no completion throws: without an event a sleeper would never wake.
   void arm();
 
  private:

@@ -10,8 +10,8 @@ namespace dlslime::rdma {
 
 namespace {
 
-// Lanes and megabits per second and lane, as the InfiniBand specification
-// codes them in a port's attributes.
+// lanes() and laneMegabits() decode a port's attributes, coded as in the
+// InfiniBand specification.
 uint64_t lanes(uint8_t width) {
   switch (width) {
     case 1:
@@ -50,14 +50,15 @@ uint64_t laneMegabits(uint8_t speed) {
   }
 }
 
-// Devices have hundreds of thousands; each is looked up in a tree.
+// Number of registrations kept per NIC. Devices have room for hundreds of
+// thousands, but each is looked up in a tree.
 constexpr size_t kMostRegistrations = 4096;
 
 int mtuBytes(ibv_mtu mtu) {
   return 128 << static_cast<int>(mtu);
 }
 
-// "mlx5_0:2" as a name and a port; no port is 0.
+// Splits "mlx5_0:2" into name and port; the port is 0 if absent.
 std::pair<std::string, int> nameAndPort(const std::string& entry) {
   const auto colon = entry.find(':');
   return colon == std::string::npos
@@ -172,9 +173,9 @@ void Nic::readPort() {
   mtu_ = port.active_mtu;
   bitsPerSecond_ =
       lanes(port.active_width) * laneMegabits(port.active_speed) * 1'000'000;
-  // The table may have a thousand entries, of a system call each: as long as
-  // the one in use is there, and could not be better, the others are not read
-  // again.
+  // The table may have a thousand entries, and reading each takes a system
+  // call. So the table is not read again while the used entry is unchanged and
+  // could not be better.
   if (addressed_ && isBest(gid_, ethernet_) && readGid(gid_.index) == gid_) {
     setAddress(gid_, port.lid);
     return;
@@ -202,7 +203,7 @@ void Nic::setAddress(const Gid& gid, uint16_t lid) {
   lid_ = lid;
 }
 
-// Nothing: this entry is empty.
+// Returns nothing if the entry is empty.
 std::optional<Gid> Nic::readGid(uint32_t index) const {
   ibv_gid_entry entry{};
   if (context()->verbs().queryGidEx(
@@ -244,8 +245,8 @@ int portsOf(const Context& context) {
   return attributes.phys_port_cnt;
 }
 
-// What is rejected stays so for the life of the process, but a process without
-// a free descriptor will have one again.
+// Records a failure for the life of the process. A lack of descriptors passes,
+// so kExhausted is thrown instead.
 void reject(const Error& error, NicList& found) {
   if (error.status().code() == ErrorCode::kExhausted) {
     throw Error(error.status());

@@ -15,33 +15,33 @@
 
 namespace dlslime::rdma {
 
-// Limits of a device, read from it.
+// Limits of a device, as the device reports them.
 struct NicLimits {
-  int maxReadsIn = 0; // RDMA reads outstanding as the target, per queue pair
+  int maxReadsIn = 0; // as the target: RDMA READs outstanding per queue pair
   int maxReadsOut = 0; // as the initiator
-  uint32_t maxRequests = 0; // that a send or a receive queue takes (max_qp_wr)
-  uint32_t maxCompletions = 0; // that a completion queue takes (max_cqe)
+  uint32_t maxRequests = 0; // in a send or receive queue (max_qp_wr)
+  uint32_t maxCompletions = 0; // in a completion queue (max_cqe)
 };
 
-// One port of one RDMA device: what queue pairs are made on. What may change
-// while it is used (the GID, ...) is read and used on the wire-up thread only.
+// A port of an RDMA device, on which queue pairs are made. Only the wire-up
+// thread reads and uses the properties that may change in use (the GID, ...).
 class Nic {
  public:
-  // Throws Error: the device can't be queried.
+  // Throws Error if the device can't be queried.
   Nic(ProtectionDomainPtr domain, uint8_t port, const RdmaConfig& config);
 
-  // Reads the port again: cables come and go, and addresses with them. Ok, or
-  // why it can't be used now: it is down, it has no usable GID, ... Another
-  // address than before means lose().
+  // Reads the port again, because cables and addresses come and go. Returns ok,
+  // or why the port can't be used now: it is down, has no usable GID, ... A
+  // changed address calls lose().
   Status refresh();
 
-  // Queue pairs that were made before are of no use any more. `why` is a
-  // literal.
+  // Marks all existing queue pairs as useless. `why` is a string literal.
   void lose(const char* why) {
     whyLost_.store(why, std::memory_order_relaxed);
     losses_.fetch_add(1, std::memory_order_release);
   }
-  // How often, and why the last time. Any thread.
+  // losses() counts the calls of lose(), and whyLost() returns the latest
+  // reason. Any thread.
   uint32_t losses() const {
     return losses_.load(std::memory_order_acquire);
   }
@@ -76,7 +76,8 @@ class Nic {
   uint16_t lid() const {
     return lid_;
   }
-  // LIDs alone do not tell it from others: virtual ports share one.
+  // Returns whether the port needs the global header, because virtual ports
+  // share a LID.
   bool globalHeaderRequired() const {
     return globalHeaderRequired_;
   }
@@ -86,20 +87,21 @@ class Nic {
   const Gid& gid() const {
     return gid_;
   }
-  // From the memory that is sent: see RdmaConfig::near. Any thread.
+  // Returns the distance from the memory that is sent: see RdmaConfig::near.
+  // Any thread.
   Distance distance() const {
     return distance_.load(std::memory_order_relaxed);
   }
   void setDistance(Distance distance) {
     distance_.store(distance, std::memory_order_relaxed);
   }
-  LogOnce& said() { // what was logged of it; any thread
+  LogOnce& said() { // reasons logged about the NIC; any thread
     return said_;
   }
   uint64_t bitsPerSecond() const {
     return bitsPerSecond_;
   }
-  // "mlx5_0:1, Ethernet, GID 3 (10.0.0.1), 400 Gb/s, MTU 4096, PIX"
+  // Returns "mlx5_0:1, Ethernet, GID 3 (10.0.0.1), 400 Gb/s, MTU 4096, PIX".
   std::string describe() const;
 
  private:
@@ -130,19 +132,20 @@ class Nic {
 };
 using NicPtr = std::shared_ptr<Nic>;
 
-// What was found, and why the rest is not used.
+// The NICs found, and why the others are not used.
 struct NicList {
   std::vector<NicPtr> nics;
   std::vector<std::string> rejected; // "mlx5_1:1 is not in DLSLIME_NICS=..."
-  // Those that can be used now, refreshed; the others' reasons are added.
+  // Refreshes all NICs and returns the usable NICs. `reasons` gets why the
+  // others are not used.
   std::vector<NicPtr> usable(std::vector<std::string>& reasons) const;
 };
 // Opens every port that `config` asks for, up or down. Throws
-// Error{kUnavailable} if the devices can't be listed, Error{kExhausted} if this
-// process has no descriptor for one of them now.
+// Error{kUnavailable} if the devices can't be listed, and Error{kExhausted} if
+// the process has no free descriptor for a device now.
 NicList openNics(const Verbs& verbs, const RdmaConfig& config);
 
-// Whether DLSLIME_NICS=`wanted` selects this port among `devices`.
+// Returns whether DLSLIME_NICS=`wanted` selects the port among `devices`.
 bool selects(
     const std::string& wanted,
     const std::string& device,

@@ -11,11 +11,12 @@
 
 namespace dlslime::rdma {
 
-// The memory that the peer may write into, each piece once, under small
-// numbers which an immediate has room for.
+// Memory that the peer may write into, once for each offer, under slot numbers
+// that fit into an immediate.
 class OfferedMemory {
  public:
-  // Each takes one of the posted receives when the peer has written.
+  // Number of slots. Each push takes one of the posted receives, so Rail posts
+  // as many extra receives.
   static constexpr uint16_t kSlots = 256;
 
   OfferedMemory() {
@@ -23,7 +24,7 @@ class OfferedMemory {
       free_.push_back(static_cast<uint16_t>(slot - 1));
     }
   }
-  // Nothing: all are in use.
+  // Returns nothing if all slots are in use.
   std::optional<RemoteBuffer>
   offer(uint64_t id, MemoryView view, MemoryRegionPtr region) {
     if (free_.empty()) {
@@ -43,7 +44,7 @@ class OfferedMemory {
       free_.push_back(found.mapped());
     }
   }
-  // What was offered as this slot; 0: nothing.
+  // Returns the id offered as `slot`, or 0.
   uint64_t idOf(uint16_t slot) const {
     return slot < kSlots ? slots_[slot].id : 0;
   }

@@ -7,7 +7,8 @@
 namespace dlslime::rdma {
 
 namespace {
-// Allocations up to here are registered whole: programs send their parts.
+// Largest allocation registered whole, because programs send parts of small
+// allocations.
 constexpr size_t kMostWhole = 4 * 1024 * 1024;
 
 bool contains(MemoryView range, MemoryView view) {
@@ -23,8 +24,8 @@ MemoryRegionPtr RegistrationCache::lookUp(MemoryView view) {
 }
 
 MemoryRegionPtr RegistrationCache::kept(MemoryView view) {
-  // The one that begins last before the view: others that contain it, too, are
-  // older, and will be evicted.
+  // Tries only the last entry beginning at or before the view's begin. Earlier
+  // entries may contain the view, too, but are older and will be evicted.
   auto at = byAddress_.upper_bound(view.data);
   if (at == byAddress_.begin()) {
     return nullptr;
@@ -39,23 +40,24 @@ MemoryRegionPtr RegistrationCache::kept(MemoryView view) {
 
 MemoryRegionPtr RegistrationCache::passing(MemoryView view) const {
   for (const auto& entry : passing_) {
-    const auto held = contains(entry.range, view) ? entry.held.lock() : nullptr;
-    if (held) {
-      return *held;
+    const auto holder =
+        contains(entry.range, view) ? entry.holder.lock() : nullptr;
+    if (holder) {
+      return holder->region;
     }
   }
   return nullptr;
 }
 
-RegistrationCache::StreamGate RegistrationCache::hold(
+RegistrationCache::HolderPtr RegistrationCache::hold(
     MemoryView range,
     MemoryRegionPtr region) {
-  auto held = std::make_shared<const MemoryRegionPtr>(std::move(region));
-  range.owner = nullptr; // outlives it
+  auto holder = std::make_shared<const Holder>(std::move(region));
+  range.owner = nullptr; // the entry outlives the owner
   std::erase_if(
-      passing_, [](const Passing& entry) { return entry.held.expired(); });
-  passing_.push_back({range, held});
-  return held;
+      passing_, [](const Passing& entry) { return entry.holder.expired(); });
+  passing_.push_back({range, holder});
+  return holder;
 }
 
 MemoryRegionPtr RegistrationCache::find(MemoryView view) {
@@ -70,7 +72,7 @@ MemoryRegionPtr RegistrationCache::make(MemoryView range) {
   try {
     return std::make_shared<MemoryRegion>(domain_, range);
   } catch (const Error&) {
-    // What is kept for later may be what it lacks.
+    // Dropping idle registrations may free the resources that are missing.
     Dropped dropped;
     const std::lock_guard<std::mutex> guard(mutex_);
     shrink({}, dropped);
@@ -102,7 +104,7 @@ MemoryRegionPtr RegistrationCache::acquire(MemoryView view) {
 MemoryRegionPtr RegistrationCache::keep(
     MemoryView range,
     MemoryRegionPtr region) {
-  range.owner = nullptr; // outlives it
+  range.owner = nullptr; // the entry outlives the owner
   Dropped dropped; // freed after unlocking
   const std::lock_guard<std::mutex> guard(mutex_);
   if (auto known = lookUp(range)) { // another thread was quicker
@@ -120,7 +122,7 @@ MemoryRegionPtr RegistrationCache::keep(
   return region;
 }
 
-std::shared_ptr<const void> RegistrationCache::prepare(MemoryView view) {
+RegistrationPtr RegistrationCache::prepare(MemoryView view) {
   if (view.owner == nullptr) {
     return nullptr;
   }
@@ -145,14 +147,14 @@ std::shared_ptr<const void> RegistrationCache::prepare(MemoryView view) {
     const std::lock_guard<std::mutex> guard(mutex_);
     return hold(view, std::move(region));
   } catch (const Error& error) {
-    logDebug(error.what()); // and a warning when the memory is used
+    logDebug(error.what()); // a warning follows when the memory is used
     return nullptr;
   }
 }
 
 RegistrationCache::Met RegistrationCache::meet(MemoryOwner& owner) {
   auto allocation = owner.allocation();
-  allocation.owner = nullptr; // outlives it
+  allocation.owner = nullptr; // the callback outlives the owner
   const std::lock_guard<std::mutex> guard(mutex_);
   if (watched_.contains(allocation.data)) {
     return Met::kBefore;
@@ -192,7 +194,7 @@ void RegistrationCache::shrink(Limits limits, Dropped& dropped) {
   for (auto at = entries_.begin(); at != entries_.end() &&
        (bytes_ > limits.bytes || entries_.size() > limits.entries);) {
     const auto entry = at++;
-    if (entry->region.use_count() == 1) { // nobody else can get it meanwhile
+    if (entry->region.use_count() == 1) { // no new user while locked
       drop(entry, dropped);
     }
   }

@@ -12,37 +12,39 @@
 
 namespace dlslime::rdma {
 
-// The memory that is registered with one device. Registering takes as long as
-// sending tens of kilobytes, so registrations are kept for the next use of
-// the same memory: until it is freed, which its MemoryOwner tells beforehand,
-// or until they are too many. Those in use stay. Where nobody tells (memory
-// that is not of torch's allocator), one lasts as long as what it was made for:
-// who holds it holds the memory. Any thread.
+// Memory registered with a device. Registering takes as long as sending tens of
+// kilobytes, so a registration is kept for the next use of the memory: until
+// the memory is freed, which its MemoryOwner tells beforehand, or until the
+// limits evict the registration. Registrations in use are never evicted. If no
+// owner tells (memory outside torch's allocator), a registration lasts as long
+// as its user, which holds the memory. Any thread.
 class RegistrationCache final
     : public std::enable_shared_from_this<RegistrationCache> {
  public:
-  // Two copies through the eager ring cost less than registering so little.
+  // Size up to which two copies through the eager ring cost less than
+  // registering.
   static constexpr size_t kMostCopied = 128 * 1024;
 
   struct Limits {
-    size_t bytes = 0; // of the registrations, beside those in use
+    size_t bytes = 0; // of all registrations; only idle ones are dropped
     size_t entries = 0; // 0: nothing is kept
   };
   RegistrationCache(ProtectionDomainPtr domain, Limits limits)
       : domain_(std::move(domain)), limits_(limits) {}
 
-  // Null: it is not registered.
+  // Returns null if the memory is not registered.
   MemoryRegionPtr find(MemoryView view);
-  // Registers the view, and more of its allocation where that is cheap.
-  // Throws Error.
+  // Returns a region covering the view: a known region, or a new region of the
+  // view or, if small, of the whole allocation. Throws Error.
   MemoryRegionPtr acquire(MemoryView view);
-  // See MemoryRegistrar. Registers large views, and small ones when their
-  // allocation is met again: copying a small message once costs less.
-  std::shared_ptr<const void> prepare(MemoryView view);
+  // Implements MemoryRegistrar::prepare(). Registers large views at once, and
+  // small views when their allocation is met again, because copying a small
+  // message once costs less.
+  RegistrationPtr prepare(MemoryView view);
 
   size_t entries();
   size_t bytes();
-  // Drops what is not in use.
+  // Drops registrations not in use.
   void trim();
 
  private:
@@ -50,17 +52,22 @@ class RegistrationCache final
     MemoryView range;
     MemoryRegionPtr region;
   };
-  // A registration that ends with what it was made for. Connections may hold
-  // the region longer than that, when its memory may be another's by then: so
-  // it is found only while who holds `held` does.
-  using StreamGate = std::shared_ptr<const MemoryRegionPtr>;
+  // Holds a registration for its user alone. Connections may keep the region
+  // for longer, when the memory may already belong to another object, so
+  // passing() finds the region only while the user keeps the holder.
+  struct Holder final : Registration {
+    explicit Holder(MemoryRegionPtr held) : region(std::move(held)) {}
+    const MemoryRegionPtr region;
+  };
+  using HolderPtr = std::shared_ptr<const Holder>;
   struct Passing {
     MemoryView range;
-    StreamGate::weak_type held;
+    HolderPtr::weak_type holder;
   };
   using Entries = std::list<Entry>; // least recently used first
   using Dropped = std::vector<MemoryRegionPtr>;
-  // Whether this allocation has been met, and its end will be told.
+  // How meet() found an allocation: met now or before, so that its end will be
+  // told, or never told.
   enum class Met { kNever, kNow, kBefore };
 
   MemoryRegionPtr lookUp(MemoryView view);
@@ -68,7 +75,7 @@ class RegistrationCache final
   MemoryRegionPtr make(MemoryView range);
   MemoryRegionPtr keep(MemoryView range, MemoryRegionPtr region);
   MemoryRegionPtr passing(MemoryView view) const;
-  StreamGate hold(MemoryView range, MemoryRegionPtr region);
+  HolderPtr hold(MemoryView range, MemoryRegionPtr region);
   Met meet(MemoryOwner& owner);
   void onEnd(MemoryView allocation);
   void shrink(Limits limits, Dropped& dropped);
@@ -77,12 +84,13 @@ class RegistrationCache final
   const ProtectionDomainPtr domain_;
   const Limits limits_;
   std::mutex mutex_;
-  // Guarded by mutex_, and no region is freed while it is held:
+  // mutex_ guards the members below, and no region is freed while mutex_ is
+  // held.
   Entries entries_;
   std::map<const std::byte*, Entries::iterator> byAddress_;
-  std::set<const std::byte*> watched_; // allocations
+  std::set<const std::byte*> watched_; // begins of allocations
   size_t bytes_ = 0; // of the entries
-  std::vector<Passing> passing_; // few: of what is under way
+  std::vector<Passing> passing_; // few: only memory of operations under way
 };
 
 } // namespace dlslime::rdma

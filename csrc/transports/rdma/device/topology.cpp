@@ -20,7 +20,7 @@ std::string firstLine(const fs::path& path) {
   return line;
 }
 
-// "0-3,8": 0, 1, 2, 3, 8.
+// Returns the numbers of a list: 0, 1, 2, 3, 8 for "0-3,8".
 std::vector<int> numbersOf(const std::string& list) {
   std::vector<int> numbers;
   std::istringstream ranges(list);
@@ -85,8 +85,8 @@ Place Topology::ofPciDevice(const std::string& address) const {
 }
 
 std::vector<int> Topology::nodesOf(const std::vector<int>& cpus) const {
-  // By the list, and not by std::filesystem's, which ends the process where
-  // there is no memory.
+  // Reads the kernel's list of nodes. A std::filesystem iterator would end the
+  // process when memory is short.
   const auto all = sysfs_ / "devices/system/node";
   std::vector<int> nodes;
   for (const int node : numbersOf(firstLine(all / "online"))) {
@@ -105,7 +105,8 @@ Distance Topology::between(const Place& one, const Place& other) {
       one.path.begin(), one.path.end(), other.path.begin(), other.path.end());
   const auto shared = differs.first - one.path.begin();
   if (shared > 1) {
-    // Below what they share: a port of the switch each, and the device.
+    // Below the last shared place, each path has a port of the switch and the
+    // device.
     const auto below = std::max(
         one.path.end() - differs.first, other.path.end() - differs.second);
     return below <= 2 ? Distance::kSwitch : Distance::kSwitches;
@@ -126,7 +127,8 @@ Distance Topology::between(const Place& one, const std::vector<int>& nodes) {
 }
 
 std::vector<int> allowedCpus() {
-  // Larger than any machine's; the kernel refuses what is smaller than its own.
+  // Larger than any machine's number of CPUs: the kernel refuses sets smaller
+  // than its own.
   constexpr int kMostCpus = 16384;
   std::vector<int> cpus;
   const auto bytes = CPU_ALLOC_SIZE(kMostCpus);

@@ -6,13 +6,13 @@
 
 namespace dlslime::rdma {
 
-// How far apart two places of a machine are; in brackets what nvidia-smi calls
-// it. Smaller is nearer.
+// Distance between two places of a machine, with nvidia-smi's name in brackets.
+// Smaller is nearer.
 enum class Distance : uint8_t {
   kSwitch, // below one PCIe switch, or one port (PIX)
   kSwitches, // several switches, but not the CPU (PXB)
   kHostBridge, // through the CPU's PCIe host bridge (PHB)
-  kNode, // between host bridges of one NUMA node (NODE); or nothing is known
+  kNode, // between host bridges of a NUMA node, or unknown (NODE)
   kSystem, // between NUMA nodes (SYS)
 };
 constexpr auto kFarthest = Distance::kSystem;
@@ -20,24 +20,24 @@ const char* distanceText(Distance distance);
 
 // Where a device is plugged in.
 struct Place {
-  // Of sysfs, from the host bridge on: pci0000:16, 0000:16:01.0, ...; empty:
-  // it is no PCI device, as soft-RoCE's.
+  // Components of the sysfs path, from the host bridge on: pci0000:16,
+  // 0000:16:01.0, ... Empty for a device without PCI, as of soft-RoCE.
   std::vector<std::string> path;
-  int node = -1; // NUMA; -1: the machine does not tell
+  int node = -1; // NUMA node; -1: the kernel does not tell
 };
 
-// What the kernel tells of PCIe and NUMA in sysfs.
+// Reads PCIe and NUMA topology from the kernel's sysfs.
 class Topology {
  public:
   explicit Topology(std::filesystem::path sysfs) : sysfs_(std::move(sysfs)) {}
 
   Place ofRdmaDevice(const std::string& name) const; // "mlx5_0"
   Place ofPciDevice(const std::string& address) const; // "0000:18:00.0"
-  // The NUMA nodes of these CPUs; none if the kernel does not tell.
+  // Returns the NUMA nodes of the CPUs, or none if the kernel does not tell.
   std::vector<int> nodesOf(const std::vector<int>& cpus) const;
 
   static Distance between(const Place& one, const Place& other);
-  // To memory of a process that runs on these nodes.
+  // Returns the distance to the memory of a process running on `nodes`.
   static Distance between(const Place& one, const std::vector<int>& nodes);
 
  private:
@@ -46,7 +46,7 @@ class Topology {
   const std::filesystem::path sysfs_;
 };
 
-// The CPUs that this process may run on.
+// Returns the CPUs allowed for the calling thread.
 std::vector<int> allowedCpus();
 
 } // namespace dlslime::rdma

@@ -13,7 +13,7 @@ constexpr const char* kLibrary = "libibverbs.so.1";
 
 std::atomic<const Verbs*> replacement{nullptr};
 
-// dlerror() tells which library it is.
+// dlerror() names the library.
 template <typename Function>
 void bind(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
@@ -28,7 +28,7 @@ void bind(void* library, const char* name, Function& function) {
 } // namespace
 
 Verbs verbsOf(const char* name) {
-  // Never closed: it has handlers for fork.
+  // Never closed, because the library has handlers for fork.
   void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     throw Error(
@@ -69,14 +69,15 @@ Verbs verbsOf(const char* name) {
 }
 
 void prepareForForks(const Verbs& verbs) {
-  // Since Linux 5.12 a fork copies what a NIC has registered. ibv_fork_init
-  // would hide it from children there as well, and whatever else of the heap
-  // lies in the same pages, so that a child dies of a plain malloc.
+  // Since Linux 5.12 a fork copies registered memory for the child. Even then,
+  // ibv_fork_init() would hide registered memory from the child, together with
+  // all heap data in the same pages, so that the child would die in a plain
+  // malloc.
   constexpr int kUnneeded = 2; // IBV_FORK_UNNEEDED; headers before 35 lack it
   if (verbs.forkStatus != nullptr && verbs.forkStatus() == kUnneeded) {
     return;
   }
-  verbs.forkInit(); // an error: nothing to do about it
+  verbs.forkInit(); // an error has no remedy
 }
 
 namespace {
@@ -151,7 +152,7 @@ bool haveDevices() {
   if (replacement.load() != nullptr) {
     return true;
   }
-  // Not std::filesystem's, which ends the process where there is no memory.
+  // std::filesystem would end the process when memory is short.
   auto* const folder = opendir("/sys/class/infiniband");
   if (folder == nullptr) {
     return false;
@@ -169,7 +170,8 @@ const Verbs& loadVerbs() {
   if (const auto* const fake = replacement.load()) {
     return *fake;
   }
-  // A static that throws is tried again: the library may be installed later.
+  // A static whose initializer throws is tried again: the library may be
+  // installed later.
   static const Verbs verbs = verbsOf(kLibrary);
   return verbs;
 }

@@ -8,9 +8,9 @@
 
 namespace dlslime::rdma {
 
-// The functions of libibverbs that we call by name, opened at run time so that
-// one build runs with and without it. Posting and polling are not among them:
-// verbs.h makes them calls through ibv_context::ops, which a fake fills too.
+// The functions of libibverbs called by name, opened at run time so that one
+// build runs with and without the library. Posting and polling are missing:
+// verbs.h calls them through ibv_context::ops, which a fake fills, too.
 struct Verbs {
   ibv_device** (*getDeviceList)(int* count);
   void (*freeDeviceList)(ibv_device** list);
@@ -18,7 +18,8 @@ struct Verbs {
   ibv_context* (*openDevice)(ibv_device* device);
   int (*closeDevice)(ibv_context* context);
   int (*queryDevice)(ibv_context* context, ibv_device_attr* attributes);
-  // Fills the fields that every version of libibverbs has: zero it before.
+  // Fills only the fields known to every version of libibverbs, so `out` must
+  // be zeroed before.
   int (*queryPort)(ibv_context* context, uint8_t port, ibv_port_attr* out);
   int (*queryGidEx)(
       ibv_context* context,
@@ -30,7 +31,7 @@ struct Verbs {
   ibv_pd* (*allocPd)(ibv_context* context);
   int (*deallocPd)(ibv_pd* domain);
   ibv_mr* (*regMr)(ibv_pd* domain, void* address, size_t length, int access);
-  // Null where rdma-core is older than 34.
+  // Null if rdma-core is older than 34.
   ibv_mr* (*regDmabufMr)(
       ibv_pd* domain,
       uint64_t offset,
@@ -54,26 +55,30 @@ struct Verbs {
   int (*modifyQp)(ibv_qp* pair, ibv_qp_attr* attributes, int mask);
   int (*destroyQp)(ibv_qp* pair);
   int (*forkInit)();
-  int (*forkStatus)(); // null where rdma-core is older than 35
+  int (*forkStatus)(); // null if rdma-core is older than 35
   int (*getAsyncEvent)(ibv_context* context, ibv_async_event* event);
   void (*ackAsyncEvent)(ibv_async_event* event);
 };
 
-// The calls of the libibverbs with this file name. Throws as loadVerbs().
+// Returns the functions of the libibverbs with file name `name`. Throws as
+// loadVerbs() does.
 Verbs verbsOf(const char* name);
-// The process's libibverbs, loaded once; throws Error{kUnavailable} that says
-// what is missing and what to install.
+// Returns the process's libibverbs, loaded once. Throws Error{kUnavailable};
+// the text tells what is missing and what to install.
 const Verbs& loadVerbs();
-// Whether it is worth loading them: the kernel shows an RDMA device.
+// Returns whether the kernel shows an RDMA device, so that loading the library
+// is worthwhile.
 bool haveDevices();
-// Before the first registration: sees to it that a NIC goes on writing to this
-// process's memory when it forks.
+// Makes sure that NICs go on writing to the process's memory after a fork.
+// Called before the first registration.
 void prepareForForks(const Verbs& verbs);
-// Makes loadVerbs() return these, for tests; null: the library's again.
+// Makes loadVerbs() return `verbs`, for tests. Null restores the library's
+// functions.
 void replaceVerbs(const Verbs* verbs);
 
-// "IBV_WC_RETRY_EXC_ERR (the peer's NIC does not answer ...)": what ended a
-// work request, and what to look at.
+// Describes the end of a work request, with a hint for the user:
+// "IBV_WC_RETRY_EXC_ERR (the peer's NIC does not answer
+// ...)".
 std::string describeCompletion(ibv_wc_status status, uint32_t vendorError);
 
 } // namespace dlslime::rdma

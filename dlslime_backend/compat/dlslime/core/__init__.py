@@ -1,1 +1,1 @@
-"""What the endpoints of all generations share."""
+"""The common parts of the endpoints of all generations."""

@@ -1,4 +1,4 @@
-"""Which bytes a transfer moves: the original's assignments, as pieces of regions."""
+"""Translates the original's assignments into pieces of regions."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ class _Fields(NamedTuple):
 
 
 class Assignment(_Fields):
-    """One piece of a transfer, in bytes.
+    """One piece of a transfer; offsets and length are in bytes.
 
         Assignment(key, target_offset, source_offset, length)              # a key of both ends
         Assignment(key, remote_key, target_offset, source_offset, length)
         Assignment(mr_key=..., target_offset=..., source_offset=..., length=...)
 
-    `target_offset` is in the peer's region and `source_offset` in ours, for reads and for writes.
+    `target_offset` is in the peer's region and `source_offset` in the local region, for reads and
+    for writes.
     """
 
     __slots__ = ()
 
     def __new__(cls, *values: Any, **named: Any) -> Assignment:
-        """Make one of four or five values, or of named ones; see the class."""
+        """Make an assignment of four or five values, or of named values; see the class."""
         if len(values) == 4 and not named:
             values = (values[0], *values)
         elif not values and "mr_key" in named:
@@ -44,13 +45,19 @@ class Assignment(_Fields):
 
 
 def parts_of(assign: Iterable[Sequence[Any]], here: Regions, there: RemoteRegions) -> Parts:
-    """Return assignments as parts of one transfer, a part for each pair of regions.
+    """Return assignments as parts of one transfer, one part for each pair of regions.
+
+    Args:
+        assign: (key, remote key, target offset, source offset, length) of each piece; keys may be
+            handles.
+        here: regions of this process.
+        there: regions of the peer.
 
     Raises:
-        ValueError: a key or a handle is unknown, or an entry has not five fields.
+        ValueError: a key or handle is unknown, or an entry does not have five fields.
     """
     rows = list(assign)
-    if len(rows) == 1:  # what latency is measured with
+    if len(rows) == 1:  # fast path: tests of latency
         our, their, target, source, length = _checked(rows)[0]
         return [(here.find(our), there.find(their), [(source, target, length)])]
     return _grouped(_checked(rows), here, there) if rows else []
@@ -71,7 +78,7 @@ def _grouped(rows: list[Sequence[Any]], here: Regions, there: RemoteRegions) -> 
     columns = [np.array(column) for column in (sources, targets, lengths)]
     pairs = list(zip(mine, theirs, strict=True))
     numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-    # Not a step of Python's for each of what may be a hundred thousand pages.
+    # No Python loop over pages: a batch may have a hundred thousand.
     which = np.fromiter(map(numbers.__getitem__, pairs), np.int64, len(pairs))
     order = np.argsort(which, kind="stable")
     bounds = np.flatnonzero(np.diff(which[order])) + 1
@@ -82,14 +89,14 @@ def _grouped(rows: list[Sequence[Any]], here: Regions, there: RemoteRegions) -> 
 
 
 def without_overlap(rows: list[Sequence[Any]], *, write: bool) -> list[list[Sequence[Any]]]:
-    """Divide assignments so that those of one list don't overlap where they are written.
+    """Divide assignments into lists without overlap where bytes are written.
 
-    Benchmarks of the original read a batch of pieces into one place; a transfer of ours refuses
-    that, and several transfers may.
+    Benchmarks of the original read a batch of pieces into one place. A transfer of dlslime refuses
+    the overlap, but several transfers may overlap.
     """
     region, offset = (1, 2) if write else (0, 3)
     lists: list[list[Sequence[Any]]] = []
-    ends: list[tuple[Any, int]] = []  # of each list: its last region, and where that piece ends
+    ends: list[tuple[Any, int]] = []  # by list: last region, and end of its last piece
     for row in sorted(rows, key=lambda row: (str(row[region]), row[offset])):
         free = (
             number

@@ -1,4 +1,4 @@
-"""What is under way, with the results that each generation of the original returns."""
+"""Operations in progress, with the results of each generation of the original."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.distributed import DistBackendError
 from dlslime_backend.transfer import Transfer
 
 GOOD, TIMED_OUT, FAILED = 0, 402, 403
-# What a transfer raises that has failed.
+# Errors raised by failed transfers.
 FAILURES = (ValueError, TimeoutError, DistBackendError)
 
 _FOREVER = 1e9  # seconds: the original has no time-outs
@@ -24,10 +24,14 @@ _logger = logging.getLogger("dlslime")
 
 
 def status_of(transfer: Transfer, timeout: float | None = None) -> int:
-    """Wait, and return the original's status: 0, 402 (timed out) or 403 (failed, and logged).
+    """Wait; return the original's status: 0, 402 (timed out) or 403 (failed, and logged).
+
+    Args:
+        transfer: the operation.
+        timeout: in seconds; None is the endpoint's, 300 s.
 
     Raises:
-        ValueError: that is no time-out.
+        ValueError: the time-out is negative or above 100 years.
     """
     if timeout is not None and not 0 <= timeout <= _LONGEST_S:
         raise ValueError(
@@ -45,7 +49,7 @@ def status_of(transfer: Transfer, timeout: float | None = None) -> int:
 
 
 class Future:
-    """Something under way, which keeps its endpoint. Any thread may wait, and several may."""
+    """An operation in progress. Any number of threads may wait; the endpoint is kept alive."""
 
     def __init__(self, transfer: Transfer, endpoint: object) -> None:
         self._transfer = transfer
@@ -53,23 +57,26 @@ class Future:
         self._begin_ns = self._end_ns = time.time_ns()
 
     def done(self) -> bool:
-        """Tell whether it is over."""
+        """Return whether the operation has ended, with success or failure."""
         return self._transfer.done()
 
     def time_trace_enabled(self) -> bool:
-        """Tell whether the times are known: they are, to when a thread has waited."""
+        """Return True: times are always recorded. The end is the time at which a wait returned."""
         return True
 
     def time_trace_start_ns(self) -> int:
-        """Return when it began, in nanoseconds since 1970."""
+        """Return the time of the call, in nanoseconds since 1970."""
         return self._begin_ns
 
     def time_trace_end_ns(self) -> int:
-        """Return when a thread had waited for it, in nanoseconds since 1970."""
+        """Return the time at which the first wait returned, in nanoseconds since 1970.
+
+        Equals the time of the call before any wait has returned.
+        """
         return self._end_ns
 
     def time_trace_elapsed_ns(self) -> int:
-        """Return the difference."""
+        """Return the nanoseconds from the call to the return of the first wait."""
         return self._end_ns - self._begin_ns
 
     def _ended(self) -> None:
@@ -84,11 +91,14 @@ class SlimeReadWriteFuture(Future):
     """A read or a write of today's generation."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Block until it is over, without the GIL; returns 0.
+        """Block until the operation has ended, without the GIL; return 0.
+
+        Args:
+            timeout: in seconds; None is the endpoint's, 300 s.
 
         Raises:
-            ValueError, TimeoutError, torch.distributed.DistBackendError: it has failed, and touches
-                no memory any more.
+            ValueError, TimeoutError, torch.distributed.DistBackendError: the operation has failed,
+                and touches no memory any more.
         """
         self._transfer.wait(timeout)
         self._ended()
@@ -96,7 +106,7 @@ class SlimeReadWriteFuture(Future):
 
 
 class StatusFuture(Future):
-    """What returns a status, and raises nothing."""
+    """An operation whose `wait` returns a status, and does not raise if the operation fails."""
 
     _status: int | None = None
     _waiting: threading.Lock
@@ -106,11 +116,18 @@ class StatusFuture(Future):
         self._waiting = threading.Lock()
 
     def wait(self, timeout: float = _FOREVER) -> int:
-        """Block until it is over, without the GIL; returns 0, or 403 where it has failed.
+        """Block until the operation has ended, without the GIL; return 0, 402 or 403.
 
-        It also fails when the endpoint is shut down. Why is logged once.
+        402 means that the operation timed out, 403 that it failed, as after a `shutdown` of the
+        endpoint. The reason of 403 is logged once.
+
+        Args:
+            timeout: in seconds; by default about 32 years.
+
+        Raises:
+            ValueError: the time-out is negative or above 100 years.
         """
-        with self._waiting:  # several threads may wait, and the failure is logged once
+        with self._waiting:  # so that the failure is logged once
             if self._status is None:
                 self._status = status_of(self._transfer, timeout)
                 self._ended()
@@ -126,10 +143,13 @@ class SlimeRecvFuture(StatusFuture):
 
 
 class SlimeImmRecvFuture(StatusFuture):
-    """A number that is to come with a write of the peer's."""
+    """A receive of an immediate, the number sent with a write of the peer."""
 
     def imm_data(self) -> int:
-        """Return the number, of 32 bits with a sign; 0 until it has come. Does not block."""
+        """Return the number as a signed integer of 32 bits, or 0 before the number has come.
+
+        Does not block.
+        """
         if not self._transfer.done() or self.wait() != GOOD:
             return 0
         number: int = self._transfer.wait(0)
@@ -137,41 +157,44 @@ class SlimeImmRecvFuture(StatusFuture):
 
 
 class BatchFuture(Future):
-    """A batch of 0.0.1.post: nothing is returned."""
+    """A batch of 0.0.1.post, whose `wait` returns None."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until it is over, without the GIL.
+        """Block until the batch has ended, without the GIL.
+
+        Args:
+            timeout: in seconds; None is the endpoint's, 300 s.
 
         Raises:
-            ValueError, TimeoutError, torch.distributed.DistBackendError: it has failed. (The
-                original only logs that.)
+            ValueError, TimeoutError, torch.distributed.DistBackendError: the batch has failed. (The
+                original only logs the failure.)
         """
         self._transfer.wait(timeout)
         self._ended()
 
     def latency(self) -> timedelta:
-        """Return the time from the call until a thread had waited for it."""
+        """Return the time from the call to the return of the first wait."""
         return timedelta(microseconds=self.time_trace_elapsed_ns() / 1000)
 
 
 class Several:
-    """Several transfers or messages as one, with the methods of `Transfer` that are used here."""
+    """Several transfers or messages as one, with the methods of `Transfer` that futures use."""
 
     def __init__(self, transfers: list[Any]) -> None:
         self._transfers = transfers
 
     @property
     def nbytes(self) -> int:
-        """How many bytes have been moved, once done."""
+        """Number of bytes moved; valid once all are done."""
         return sum(transfer.nbytes for transfer in self._transfers)
 
     def block_current_stream(self) -> None:
-        """Let the current CUDA stream wait for all of them."""
+        """Let the current CUDA stream wait for all of the operations."""
         for transfer in self._transfers:
             transfer.block_current_stream()
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call back once all are over."""
+        """Call `callback(self)` once all of the operations have ended."""
         left = itertools.count(len(self._transfers) - 1, -1)
 
         def one_is_over(_: Any) -> None:
@@ -182,11 +205,15 @@ class Several:
             transfer.add_done_callback(one_is_over)
 
     def done(self) -> bool:
-        """Tell whether all are over."""
+        """Return whether all of the operations have ended."""
         return all(transfer.done() for transfer in self._transfers)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for all of them, also where one has failed, and raise the first failure."""
+        """Wait for all of the operations, even after a failure; then raise the first failure.
+
+        Args:
+            timeout: for each operation, in seconds; None is the endpoint's, 300 s.
+        """
         failure: Exception | None = None
         for transfer in self._transfers:
             try:

@@ -1,4 +1,4 @@
-"""What an endpoint tells its peer: a dict of JSON."""
+"""The information that an endpoint gives to its peer: a dict for JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _MOST_ADDRESS = 64 << 10  # bytes
 
 
 class Info(dict[str, Any]):
-    """A dict that may be called: `endpoint_info` is a property in 0.0.1.post and a method since.
+    """A callable dict: `endpoint_info` is a property in 0.0.1.post, and a method in later versions.
 
-    It is pickled, and made JSON of, as a plain dict.
+    pickle and json treat an instance as a plain dict.
     """
 
     def __call__(self) -> dict[str, Any]:
-        """Return it as a plain dict."""
+        """Return the content as a plain dict."""
         return dict(self)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -28,23 +28,23 @@ class Info(dict[str, Any]):
 
 
 class RegionsInfo(Info):
-    """The same of `mr_info`, of which today's method returns None where nothing is registered."""
+    """An `Info` for `mr_info`: today's method returns None without registered regions."""
 
     def __call__(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """Return it as a plain dict, or None if it is empty."""
+        """Return the content as a plain dict, or None if the dict is empty."""
         return dict(self) or None
 
 
 def encoded(data: bytes) -> str:
-    """Return bytes as a text for JSON."""
+    """Return bytes as a base64 text, for JSON."""
     return base64.b64encode(data).decode()
 
 
 def parts_of(info: object) -> tuple[bytes, object]:
-    """Return the address and the regions of a peer's `endpoint_info`.
+    """Return the address and the regions of a peer's `endpoint_info`; the info is not trusted.
 
     Raises:
-        ValueError: it is malformed, or of another library or version.
+        ValueError: the info is malformed, or of another library or version.
     """
     version = info.get("dlslime_backend") if isinstance(info, dict) else None
     if version != VERSION:

@@ -1,4 +1,4 @@
-"""The original's counters (DLSLIME_OBS=1): operations and memory of its endpoints."""
+"""The original's counters (DLSLIME_OBS=1): operations of endpoints, and registered memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlslime_backend.compat.dlslime.core.regions import Regions
 
 _OPERATIONS = ("read", "write", "write_with_imm", "send", "recv", "imm_recv")
-_SWEEP_AT = 4096  # operations of which the counters may still have to learn the end
+_SWEEP_AT = 4096  # operations pending in the counters, before ended operations are removed
 
 
 class _Counters:
@@ -91,14 +91,14 @@ _enabled = os.environ.get("DLSLIME_OBS") == "1"  # read once, as in the original
 
 
 def obs_enabled() -> bool:
-    """Tell whether operations are counted: DLSLIME_OBS=1."""
+    """Return whether operations are counted: DLSLIME_OBS=1 at import."""
     return _enabled
 
 
 def obs_snapshot() -> dict[str, Any]:
-    """Return the counters: of operations, and of registered memory.
+    """Return the counters of operations and of registered memory.
 
-    "nics" is empty: a pair's traffic by NIC is in `dlslime_backend.stats()`.
+    "nics" is always empty: traffic is not counted by NIC.
     """
     if not obs_enabled():
         return {"enabled": False}
@@ -111,19 +111,25 @@ def obs_reset_for_test() -> None:
 
 
 def note_regions(regions: Regions) -> None:
-    """Count the memory that is registered in this table, for as long as it exists."""
+    """Count the memory registered in a table, as long as the table exists."""
     _counters.note_regions(regions)
 
 
 def lengths_of(pieces: Any) -> list[int]:
-    """Return the bytes of each piece."""
+    """Return the length of each piece, in bytes."""
     if isinstance(pieces, list):
         return [length for _, _, length in pieces]
     return [int(length) for length in pieces[2]]
 
 
 def noted(name: str, transfer: Any, parts: Parts | None = None) -> Any:
-    """Count an operation if operations are counted; return it."""
+    """Count an operation, if operations are counted; return the operation.
+
+    Args:
+        name: the counter, such as "read".
+        transfer: the operation.
+        parts: pieces of a transfer; None for a message.
+    """
     if obs_enabled():
         lengths = [length for _, _, pieces in parts or [] for length in lengths_of(pieces)]
         _counters.note(name, transfer, len(lengths) or 1, sum(lengths))

@@ -1,4 +1,4 @@
-"""One end of a pair of processes: what the endpoints of all generations are made of."""
+"""One end of a pair of processes, the base of the endpoints of all generations."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dlslime_backend.compat.dlslime.core.regions import Regions, RemoteRegions
 from dlslime_backend.compat.dlslime.v0_0_2 import Key
 from dlslime_backend.transfer import Transfer
 
-_AT_DROPPED_S = 1.0  # how long an endpoint that nobody holds any more waits for its peers
+_AT_DROPPED_S = 1.0  # how long a dropped endpoint waits for its peers
 _LONGEST_S = 10.0
 _logger = logging.getLogger("dlslime")
 
-# What the generations call the arguments of `register_memory_region`.
+# Names of the arguments of `register_memory_region` in the different generations.
 _SYNONYMS = {
     "name": "mr_key",
     "mr_identifier": "mr_key",
@@ -37,10 +37,10 @@ _REGISTRATION = ("mr_key", "addr", "offset", "length")
 
 
 def registration(values: Sequence[Any], named: dict[str, Any]) -> tuple[Key, int, int]:
-    """Return key, address and bytes of the arguments of `register_memory_region`.
+    """Return key, address and size in bytes from arguments of `register_memory_region`.
 
-    They are (key, address, offset, length), without the offset in the oldest generation; by
-    position, or by any of their names.
+    The arguments are (key, address, offset, length), in the oldest generation without the offset;
+    by position, or by any of their names.
 
     Raises:
         TypeError: arguments are missing, unknown or given twice.
@@ -69,10 +69,10 @@ def registration(values: Sequence[Any], named: dict[str, Any]) -> tuple[Key, int
 
 
 def immediate(imm_data: int) -> int:
-    """Return a number of 32 bits, with a sign or without, as one without.
+    """Return a signed or unsigned number of 32 bits as an unsigned number.
 
     Raises:
-        ValueError: it has more bits.
+        ValueError: the number has more bits.
     """
     if not -(1 << 31) <= imm_data < 1 << 32:
         raise ValueError(f"dlslime: imm_data {imm_data} has more than 32 bits")
@@ -80,17 +80,22 @@ def immediate(imm_data: int) -> int:
 
 
 def bytes_at(address: int, nbytes: int) -> torch.Tensor:
-    """Return memory of this process, of processors or of a GPU, as a tensor that does not keep it.
+    """Return memory of this process, of CPUs or a GPU, as a uint8 tensor that does not own it.
 
     Raises:
-        ValueError: nothing, or not all of it, is mapped there.
+        ValueError: the memory, or a part of it, is not mapped.
     """
     found: torch.Tensor = extension().bytes_at_address(address, nbytes)
     return found
 
 
 class Core:
-    """A connection to one peer, memory of this process, and memory of the peer's."""
+    """A pair with one peer: the endpoint, local regions, and regions of the peer.
+
+    Args:
+        regions: shared by the endpoints of a memory pool; None makes regions of the endpoint's own,
+            released with the endpoint.
+    """
 
     def __init__(self, regions: Regions | None = None) -> None:
         self._endpoint = one_sided.Endpoint("DLSlime's API")
@@ -98,22 +103,22 @@ class Core:
         self._remote = RemoteRegions()
         observability.note_regions(self._regions)
         owned = self._regions if regions is None else None
-        # Programs drop an endpoint without `shutdown`, and then its memory: neither may be used
-        # any more.
+        # Programs drop an endpoint without `shutdown`, and its memory afterwards: the finalizer
+        # releases both, so neither may be used later.
         self._end = weakref.finalize(self, _end, self._endpoint, owned)
         self._end.atexit = False
         self._owned = owned
 
     @property
     def mr_info(self) -> RegionsInfo:
-        """This end's regions as JSON, an entry for each name; also to be called, as a method."""
+        """The local regions as a dict for JSON, by name; also callable as a method."""
         return RegionsInfo(self._regions.info())
 
     @property
     def endpoint_info(self) -> Info:
-        """What the peer's `connect` takes, as JSON; also to be called, as a method.
+        """The dict for the peer's `connect`, sent as JSON; also callable as a method.
 
-        It has the address of this end and its regions so far.
+        Contains the address of this end and the regions registered so far.
         """
         return Info(
             dlslime_backend=VERSION,
@@ -125,11 +130,11 @@ class Core:
         )
 
     def connect(self, info: dict[str, Any]) -> None:
-        """Take the peer's `endpoint_info`. Once more adds regions that are new.
+        """Take the peer's `endpoint_info`; another call with the same peer adds new regions.
 
         Raises:
-            ValueError: it is malformed, of another library or version, or of another peer than
-                before. Nothing has changed then.
+            ValueError: the info is malformed, of another library or version, or of another peer
+                than before. Nothing has changed then.
         """
         self._require_open("connect")
         try:
@@ -142,12 +147,12 @@ class Core:
         add()
 
     def shutdown(self) -> None:
-        """Leave the pair, and give the memory back. Does nothing the second time.
+        """Leave the pair, and release the memory. Does nothing the second time.
 
-        What is under way fails.
+        Operations in progress fail.
 
         Raises:
-            TimeoutError: the peer has not let go of a region; called again, this goes on.
+            TimeoutError: the peer has not given a region back within 10 s; another call continues.
         """
         self._end.detach()
         self._endpoint.close()
@@ -189,10 +194,10 @@ class Core:
     def _start_apart(
         self, rows: list[Sequence[Any]], refusal: ValueError, *, write: bool
     ) -> Several:
-        """Start what was refused as several transfers, if the reason was that pieces overlap.
+        """Start refused assignments as several transfers, if overlap may be the reason.
 
         Raises:
-            ValueError: the reason was another one. Nothing is moved then.
+            ValueError: the refusal, if the assignments don't overlap. Nothing is moved then.
         """
         lists = without_overlap(rows, write=write)
         if len(lists) < 2:
@@ -223,8 +228,8 @@ def _end(endpoint: one_sided.Endpoint, regions: Regions | None) -> None:
 
 
 def release_dropped(regions: Regions) -> None:
-    """Release the memory of an endpoint, or of a pool, that was dropped; log what fails."""
+    """Release the memory of a dropped endpoint or memory pool; log failures."""
     try:
         regions.release(_AT_DROPPED_S)
-    except FAILURES as error:  # nobody is there to be told
+    except FAILURES as error:  # a finalizer has no caller
         _logger.warning("memory of DLSlime's API that was dropped: %s", error)

@@ -1,4 +1,4 @@
-"""Memory that an endpoint has registered, and its peer's: by names and by handles."""
+"""Registered memory of an endpoint and of its peer, by names and by handles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dlslime_backend.compat.dlslime.v0_0_2 import Key, key_of, name_of, with_int
 
 R = TypeVar("R", memory.Region, memory.RemoteRegion)
 
-# What a peer's info may have.
+# Limits of a peer's info.
 _MOST_REGIONS = 1 << 16
 _MOST_EXPORTED = 64 << 10  # bytes of a region
 _MOST_NAME = 4096  # characters
@@ -22,7 +22,7 @@ _MOST_HANDLE = 1 << 32
 
 
 class Table(Generic[R]):
-    """Regions under handles 0, 1, ..., each with any number of names."""
+    """Regions with handles 0, 1, ..., each with any number of names."""
 
     _which = ""
 
@@ -35,20 +35,20 @@ class Table(Generic[R]):
         return self._names.get(name, -1)
 
     def named(self) -> Iterator[tuple[str, int, R]]:
-        """All names, with the handle and region of each."""
+        """Yield name, handle and region of every name."""
         for name, handle in self._names.items():
             region = self._regions[handle]
             if region is not None:
                 yield name, handle, region
 
     def find(self, key: Key) -> R:
-        """Return the region that an entry of an assignment means.
+        """Return the region of a key in an assignment.
 
-        An integer that was registered as a key is that key, and else a handle. They are the same
-        where keys are 0, 1, ... in order.
+        An integer means the region registered with the integer as key, or else the region with the
+        integer as handle. Both are the same if the keys are 0, 1, ... in order of registration.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no region has the key.
         """
         region = self._region(self._handle_of(key))
         if region is None:
@@ -74,21 +74,29 @@ class Table(Generic[R]):
 
 
 class Regions(Table[memory.Region]):
-    """Memory of this process; endpoints of one memory pool share it."""
+    """Memory of this process, shared by the endpoints of a memory pool."""
 
     _which = "local"
 
     def __init__(self) -> None:
         super().__init__()
-        self._at: dict[int, int] = {}  # addresses to handles
-        self._ending: list[memory.Region] = []  # no name means them any more
+        self._at: dict[int, int] = {}  # by address
+        self._ending: list[memory.Region] = []  # without a name, to be released
 
     def register(self, key: Key | None, address: int, nbytes: int) -> int:
-        """Register memory; return its handle.
+        """Register memory; return the handle.
 
-        The same address with no more bytes is the same region, under one name more. A known name
-        means the new memory from now on: what it meant before is released when no transfer needs
-        it any more.
+        A known address with no more bytes than before adds a name to its region. A known name means
+        the new memory from now on; its old region is released when no transfer uses the region any
+        more.
+
+        Args:
+            key: name or integer; None makes a name from the address.
+            address: in this process.
+            nbytes: size of the memory.
+
+        Raises:
+            ValueError: the memory is not mapped.
         """
         self._release_ended()
         handle = self._at.get(address, -1)
@@ -109,13 +117,13 @@ class Regions(Table[memory.Region]):
         return handle
 
     def unregister(self, key: Key) -> int:
-        """Take a region back, with all of its names; return 0, or -1 if there is none.
+        """Remove a region with all of its names; return 0, or -1 if there is no such region.
 
-        Nothing touches its memory when this returns.
+        The memory is no longer touched after the call.
 
         Raises:
-            ValueError: transfers of this process with it go on; it stays.
-            TimeoutError: a peer has not let go of it; it stays.
+            ValueError: transfers of this process use the region, which stays.
+            TimeoutError: the peer has not given the region back within 10 s; the region stays.
         """
         handle = self._handle_of(key)
         region = self._region(handle)
@@ -128,7 +136,7 @@ class Regions(Table[memory.Region]):
         return 0
 
     def info(self) -> dict[str, Any]:
-        """Return an entry for each name, as JSON."""
+        """Return a dict for JSON, with an entry for each name."""
         entries = {
             name: {
                 "handle": handle,
@@ -136,7 +144,7 @@ class Regions(Table[memory.Region]):
                 "name": name,
                 "addr": region.address,
                 "length": region.nbytes,
-                "rkey": 0,  # the right to it is in the region's own bytes
+                "rkey": 0,  # access rights are in "region"
                 "region": encoded(region.export()),
             }
             for name, handle, region in self.named()
@@ -144,19 +152,22 @@ class Regions(Table[memory.Region]):
         return with_integers(entries)
 
     def count(self) -> int:
-        """Return how many regions are registered, with those that are about to be released."""
+        """Return the number of registered regions, including regions about to be released."""
         return sum(region is not None for region in self._regions) + len(self._ending)
 
     def nbytes(self) -> int:
-        """Return how many bytes they have."""
+        """Return the bytes of all regions with a handle."""
         return sum(region.nbytes for region in self._regions if region is not None)
 
     def release(self, timeout: float) -> None:
-        """Release all of them, and forget all names.
+        """Release all regions, and remove all names.
+
+        Args:
+            timeout: seconds for each region.
 
         Raises:
-            TimeoutError: a peer has not let go of one within so many seconds; called again, this
-                goes on.
+            ValueError: a transfer of this process uses a region.
+            TimeoutError: the peer has not given a region back in time; another call continues.
         """
         for handle in range(len(self._regions)):
             self._retire(handle)
@@ -172,7 +183,7 @@ class Regions(Table[memory.Region]):
         if before != handle and before not in self._names.values():
             self._replace(before)
 
-    # The handle of a name that no other name has, else -1.
+    # The handle of a name if no other name has the handle, else -1.
     def _own_handle(self, name: str) -> int:
         handle = self._names.get(name, -1)
         return handle if list(self._names.values()).count(handle) == 1 else -1
@@ -194,7 +205,7 @@ class Regions(Table[memory.Region]):
         for region in self._ending:
             try:
                 region.deregister(timeout=0)
-            except (ValueError, TimeoutError):  # a transfer of ours or of a peer's needs it
+            except (ValueError, TimeoutError):  # used by a local transfer or by a peer
                 in_use.append(region)
         self._ending = in_use
 
@@ -205,18 +216,18 @@ class RemoteRegions(Table[memory.RemoteRegion]):
     _which = "remote"
 
     def add(self, key: Key, info: object) -> int:
-        """Take one region of the peer's `mr_info`; return its handle here.
+        """Take a region of the peer's `mr_info`; return the local handle.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: `info` is no region of dlslime_backend.
         """
         return self._add(name_of(key), _region_of(info, key))
 
     def add_all(self, found: object) -> Callable[[], None]:
-        """Decode the peer's `mr_info`; return what adds all of it, by ascending handle.
+        """Decode the peer's `mr_info`; return a function that adds the regions, by handle.
 
         Raises:
-            ValueError: it is malformed.
+            ValueError: `mr_info` is malformed.
         """
         entries = items(list(fields(found, "mr_info").items()), "mr_info", _MOST_REGIONS)
         decoded = []

@@ -17,7 +17,7 @@ class ChannelTurns : public ScriptedChannel {
     const auto region =
         endpoint.regions.add({memory.data(), memory.size()}, "memory", nullptr);
     lend(region);
-    const FramePiece piece{0, memory.size()};
+    const wire::FramePiece piece{0, memory.size()};
     const auto bytes = std::as_bytes(std::span(&piece, 1));
     auto fetch = message(MessageType::kGetRequest, 0);
     fetch.id = 9;

@@ -67,10 +67,10 @@ TEST_F(PeerChannelTest, FailureKeepsAReceiveWhoseMemoryIsStillWritten) {
 }
 
 struct NoRegistrar final : MemoryRegistrar {
-  std::shared_ptr<const void> prepare(MemoryView /*view*/) override {
+  RegistrationPtr prepare(MemoryView /*view*/) override {
     return nullptr;
   }
-  std::shared_ptr<const void> registerRegion(MemoryView /*view*/) override {
+  RegistrationPtr registerRegion(MemoryView /*view*/) override {
     return nullptr;
   }
 };
@@ -150,7 +150,7 @@ TEST_F(PushingChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
 
 // Its memory is safe once the connection has been destroyed.
 TEST_F(PushingChannelTest, DeviceThatTellsNothingIsGivenUp) {
-  connection->replacing = Connection::Replaceable::kBroken;
+  connection->when = ReplaceAbility::When::kBroken;
   const auto send = pushed();
   const auto start = Clock::now();
   channel->fail(kBroken);
@@ -168,7 +168,7 @@ TEST_F(PushingChannelTest, DeviceThatTellsNothingIsGivenUp) {
 // A connection that is being replaced tells once.
 TEST_F(PushingChannelTest, PushThatWasLostBeforeTheFailureIsLetGoWithIt) {
   const auto send = pushed();
-  connection->replacing = Connection::Replaceable::kBroken;
+  connection->when = ReplaceAbility::When::kBroken;
   ASSERT_TRUE(channel->sever(kBroken));
   channel->onPushed(connection->pushes.at(0).id, kBroken);
   endpoint.settle();

@@ -21,14 +21,14 @@ class PlacedMessages : public ScriptedChannel {
     return view;
   }
   // A kPut of these pieces, which is the last of its write.
-  MessageHeader put(const std::vector<FramePiece>& pieces) {
+  MessageHeader put(const std::vector<wire::FramePiece>& pieces) {
     auto header = message(MessageType::kPut, 0);
     header.sequence = sequence + 1;
     header.id = 5;
     header.offset = region->handle().id;
     header.length = pieces.size();
     header.slot = 1;
-    size_t size = pieces.size() * sizeof(FramePiece);
+    size_t size = pieces.size() * sizeof(wire::FramePiece);
     for (const auto& piece : pieces) {
       size += piece.size;
     }
@@ -120,7 +120,7 @@ TEST_F(PlacedMessages, PutThatIsNotWhollyUnderstoodHasNoPlaces) {
   header = put({{0, 20'000}});
   header.sequence += 1;
   EXPECT_TRUE(none(header, begin)) << "not its turn";
-  EXPECT_TRUE(none(put(std::vector<FramePiece>(257, {0, 100})), begin));
+  EXPECT_TRUE(none(put(std::vector<wire::FramePiece>(257, {0, 100})), begin));
 }
 
 TEST_F(PlacedMessages, OnlyChunksAndPutsHavePlaces) {

@@ -57,13 +57,13 @@ class Model {
   std::vector<Message> messages;
 };
 
-Arrival arrivalOf(const Model::Message& message, void* channel) {
+Arrival arrivalOf(const Model::Message& message, const Inbound* from) {
   Arrival arrival;
   arrival.source = message.source;
   arrival.tag = message.tag;
   arrival.id = message.id;
   arrival.announced = message.announced;
-  arrival.channel = channel;
+  arrival.from = from;
   return arrival;
 }
 
@@ -86,7 +86,7 @@ class MatcherRandom : public ::testing::TestWithParam<unsigned> {
     const auto actual = matcher.takeReceive(message.source, message.tag);
     ASSERT_EQ(actual, expected);
     if (!actual) {
-      matcher.addArrival(arrivalOf(message, &channels[message.source]));
+      matcher.addArrival(arrivalOf(message, from(message.source)));
       model.messages.push_back(message);
     }
   }
@@ -121,11 +121,11 @@ class MatcherRandom : public ::testing::TestWithParam<unsigned> {
     }
     const auto victim = model.messages.begin() +
         static_cast<long>(random() % model.messages.size());
-    void* const channel = &channels[victim->source];
     ASSERT_FALSE(matcher.removeArrival(
-        victim->source, victim->tag, &random, victim->id));
+        victim->source, victim->tag, from(kRanks), victim->id));
     ASSERT_EQ(
-        matcher.removeArrival(victim->source, victim->tag, channel, victim->id),
+        matcher.removeArrival(
+            victim->source, victim->tag, from(victim->source), victim->id),
         victim->announced);
     if (victim->announced) {
       model.messages.erase(victim);
@@ -142,7 +142,7 @@ class MatcherRandom : public ::testing::TestWithParam<unsigned> {
     ASSERT_EQ(count, std::erase_if(model.receives, [&](const auto& each) {
                 return each->peer() == source;
               }));
-    matcher.removeAnnounced(&channels[source]);
+    matcher.removeAnnounced(from(source));
     std::erase_if(model.messages, [&](const auto& each) {
       return each.announced && each.source == source;
     });
@@ -165,7 +165,11 @@ class MatcherRandom : public ::testing::TestWithParam<unsigned> {
   std::mt19937 random{GetParam()};
   Matcher matcher{kRanks};
   Model model;
-  int channels[kRanks] = {};
+  // Compared, and never used.
+  const Inbound* from(int source) const {
+    return reinterpret_cast<const Inbound*>(&inbounds[source]);
+  }
+  int inbounds[kRanks + 1] = {}; // the last has sent nothing
   uint64_t nextId = 0;
 };
 

@@ -48,8 +48,8 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
       endpoint.settle();
     }
     bad = connect(badWire);
-    badWire->pulling = random() % 2 == 0;
-    badWire->pushing = random() % 3 != 0;
+    badWire->canPull = random() % 2 == 0;
+    badWire->setPushing(random() % 3 != 0);
     badGroup = endpoint.join(0, 4, 1, "bad");
     badGroup->touch(1);
     badGroup->linkReady(1, bad, 5);

@@ -152,10 +152,10 @@ TEST_F(ProtocolLimits, FetchesWithoutPiecesAreFew) {
 }
 
 struct LongRegistrar final : MemoryRegistrar {
-  std::shared_ptr<const void> prepare(MemoryView /*view*/) override {
-    return std::make_shared<int>(1);
+  RegistrationPtr prepare(MemoryView /*view*/) override {
+    return std::make_shared<Registration>();
   }
-  std::shared_ptr<const void> registerRegion(MemoryView /*view*/) override {
+  RegistrationPtr registerRegion(MemoryView /*view*/) override {
     return nullptr;
   }
 };
@@ -163,7 +163,7 @@ struct LongRegistrar final : MemoryRegistrar {
 // While what it will get is prepared, which takes its time.
 TEST_F(ProtocolLimits, ProcessThatJoinsAgainAndAgainWaitsOnce) {
   LongRegistrar registrar;
-  connection->registers = &registrar;
+  connection->setRegistrar(&registrar);
   const auto other = endpoint.join(0, 2);
   other->touch(1);
   endpoint.receive(*other, GuardedOperation::receive(1, 1, 100000));

@@ -85,7 +85,7 @@ TEST_F(ProtocolMalformed, PieceBeyondTheEndFailsTheReceive) {
 }
 
 TEST_F(ProtocolMalformed, PiecesForWhatIsPulledOrUnknownAreDropped) {
-  wire->pulling = true;
+  wire->canPull = true;
   const auto receive = GuardedOperation::receive(1, 0, 5000);
   endpoint.receive(*group, receive);
   MessageHeader announce;

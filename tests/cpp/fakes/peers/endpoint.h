@@ -63,14 +63,7 @@ class Endpoint {
   void cancel(Group& group, const OperationPtr& operation, const Status& why) {
     if (!operation->done() && !group.cancelHere(operation, why) &&
         operation->holder != nullptr) {
-      if (operation->stage == Operation::Stage::kPulling) {
-        static_cast<Inbound*>(operation->holder)->cancel(operation, why);
-      } else if (operation->stage == Operation::Stage::kTransferring) {
-        static_cast<RmaInitiator*>(operation->holder)
-            ->cancel(std::static_pointer_cast<Transfer>(operation), why);
-      } else {
-        static_cast<Outbound*>(operation->holder)->cancel(operation, why);
-      }
+      operation->holder->cancel(operation, why);
     }
     settle();
   }
@@ -99,7 +92,7 @@ class Endpoint {
       for (const auto& operation : unprepared.operations) {
         operation->preparedBy = unprepared.registrar;
       }
-      groupRegistry.onGroupMessage(channel, join);
+      groupRegistry.onJoin(channel, join);
     }
   }
   // What an engine does after unlocking.

@@ -19,7 +19,7 @@ class ScriptedChannel : public ::testing::Test {
  protected:
   explicit ScriptedChannel(bool pushing = false) {
     auto made = std::make_unique<ScriptedConnection>();
-    made->pushing = pushing;
+    made->setPushing(pushing);
     connection = made.get();
     channel = endpoint.connect(std::move(made));
     group = endpoint.join(0, 2);
@@ -55,7 +55,7 @@ class ScriptedChannel : public ::testing::Test {
   }
   // A receive whose bytes the connection has begun to fetch.
   GuardedPtr pulled(int source) {
-    connection->pulling = true;
+    connection->canPull = true;
     auto receive = GuardedOperation::receive(source, 5, 100000);
     endpoint.receive(*group, receive);
     auto announce = message(MessageType::kRts, 5);

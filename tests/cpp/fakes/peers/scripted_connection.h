@@ -9,7 +9,11 @@
 namespace dlslime::testing {
 
 // A route without another end: keeps what is sent, and does what a test says.
-class ScriptedConnection final : public Connection {
+class ScriptedConnection final : public Connection,
+                                 public PullAbility,
+                                 public PushAbility,
+                                 public CopyAbility,
+                                 public ReplaceAbility {
  public:
   struct Pull {
     uint64_t id = 0;
@@ -29,14 +33,22 @@ class ScriptedConnection final : public Connection {
     uint64_t sequence = 0;
   };
 
-  std::string_view route() const override {
-    return "scripted";
+  ScriptedConnection() : Connection({"scripted", size_t{64} * 1024}) {
+    abilities_.pulling = this;
+    abilities_.copying = this;
+    abilities_.replacing = this;
   }
-  std::string_view copyName() const override {
-    return "none";
+  void setMaxPayload(size_t bytes) {
+    facts_.maxPayload = bytes;
   }
-  size_t maxPayload() const override {
-    return mostPayload;
+  void setRegistrar(MemoryRegistrar* registrar) {
+    abilities_.registrar = registrar;
+  }
+  void setPushing(bool able) {
+    abilities_.pushing = able ? this : nullptr;
+  }
+  ConnectionInfo info() const override {
+    return ConnectionInfo("none");
   }
   bool hasRoom(size_t /*payload*/) override {
     return !full && sincePoll < mostPerPoll;
@@ -50,9 +62,6 @@ class ScriptedConnection final : public Connection {
     sent.back().payloadSize = static_cast<uint32_t>(payload.size());
     return true;
   }
-  MemoryRegistrar* registrar() override {
-    return registers;
-  }
   RemoteBuffer expose(uint64_t id, MemoryView /*view*/) override {
     exposed.push_back(id);
     return {};
@@ -65,18 +74,18 @@ class ScriptedConnection final : public Connection {
       uint64_t peerId,
       RemoteBuffer /*source*/,
       MemoryView destination) override {
-    if (pulling) {
+    if (canPull) {
       pulls.push_back({pullId, peerId, destination, false});
     }
-    return pulling;
+    return canPull;
   }
   void abandon(uint64_t pullId) override {
     for (auto& pull : pulls) {
       pull.abandoned |= pull.id == pullId;
     }
   }
-  PushRange pushRange() const override {
-    return pushing ? PushRange{1, SIZE_MAX} : PushRange{};
+  Range range() const override {
+    return {1, SIZE_MAX};
   }
   std::optional<RemoteBuffer> offer(uint64_t id, MemoryView view) override {
     offered.push_back({id, view});
@@ -85,16 +94,16 @@ class ScriptedConnection final : public Connection {
   void withdraw(uint64_t id) override {
     std::erase_if(offered, [id](const auto& one) { return one.id == id; });
   }
-  Push push(
+  Result push(
       uint64_t id,
       RemoteBuffer target,
       MemoryView source,
       uint64_t sequence) override {
     if (full) {
-      return Push::kNoRoom;
+      return Result::kNoRoom;
     }
     pushes.push_back({id, target.slot, source, sequence});
-    return Push::kPosted;
+    return Result::kPosted;
   }
   bool poll(ConnectionEvents& events, Status& broken, int /*most*/) override {
     broken = breakWith;
@@ -116,18 +125,17 @@ class ScriptedConnection final : public Connection {
     ended = true;
   }
 
-  Replaceable replaceable() const override {
-    return replacing;
+  When replaceable() const override {
+    return when;
   }
+  void sever() override {}
   bool close(bool atOnce) override {
     return !onClose || onClose(atOnce);
   }
 
-  size_t mostPayload = 64 * 1024;
   size_t mostPerPoll = SIZE_MAX, sincePoll = 0; // messages that are sent
-  bool full = false, pulling = false, pushing = false, ended = false;
-  Replaceable replacing = Replaceable::kNever;
-  MemoryRegistrar* registers = nullptr;
+  bool full = false, canPull = false, ended = false;
+  When when = When::kNever;
   Status breakWith;
   std::vector<MessageHeader> sent;
   std::vector<uint64_t> exposed;

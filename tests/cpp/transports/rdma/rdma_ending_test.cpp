@@ -28,21 +28,21 @@ TEST_F(RdmaTest, PushesOfAChainThatWasRefusedEndWithTheConnection) {
   settle();
   const auto connection = channel(0).takeConnection();
   OwnedMemory memory(1 << 20); // large enough to be registered
-  connection->expose(1, memory.view());
+  connection->pulling()->expose(1, memory.view());
   const RemoteBuffer target{1, {2}, 0};
-  connection->beginBatch();
+  connection->batching()->beginBatch();
   for (const uint64_t id : {7, 8}) {
     EXPECT_EQ(
-        connection->push(id, target, memory.view(), id),
-        Connection::Push::kPosted);
+        connection->pushing()->push(id, target, memory.view(), id),
+        PushAbility::Result::kPosted);
   }
   fabric.failPosts(1, EIO);
-  connection->endBatch();
+  connection->batching()->endBatch();
   PushEvents events;
   Status broken;
   connection->poll(events, broken, 100);
   EXPECT_FALSE(broken.ok());
-  connection->sever();
+  connection->replacing()->sever();
   for (int i = 0; i < 100 && !connection->drained(); ++i) {
     connection->poll(events, broken, 100);
   }

@@ -208,7 +208,7 @@ TEST_F(RdmaSmallNic, TakesNoPlaceAtAPeerWithOneNic) {
   Offer answer;
   const auto connection =
       transport.accept(context, peer.offer(context), answer);
-  EXPECT_EQ(connection->describe(), "nic0b:1");
+  EXPECT_EQ(connection->info().devices, "nic0b:1");
   peer.withdraw(context);
 }
 

@@ -28,8 +28,8 @@ TEST(ShmTransport, CopiesGoByThePidOfTheKernelWhateverThePeerClaims) {
   Offer answer;
   const auto accepted = right.accept(context, left.offer(context), answer);
   const auto made = left.finish(context, std::move(answer));
-  EXPECT_EQ(accepted->peerPid(), context.peerPid);
-  EXPECT_EQ(made->peerPid(), context.peerPid);
+  EXPECT_EQ(accepted->info().peerPid, context.peerPid);
+  EXPECT_EQ(made->info().peerPid, context.peerPid);
 }
 
 // Where it is in no namespace of ours, or was never told of.
@@ -40,8 +40,8 @@ TEST(ShmTransport, ProcessThatTheKernelDoesNotNameIsStreamedTo) {
   context.peer.pid = static_cast<uint32_t>(getpid());
   Offer answer;
   const auto accepted = right.accept(context, left.offer(context), answer);
-  EXPECT_EQ(accepted->peerPid(), 0U);
-  EXPECT_EQ(accepted->copyName(), "staged");
+  EXPECT_EQ(accepted->info().peerPid, 0U);
+  EXPECT_EQ(accepted->info().copyName, "staged");
 }
 
 TEST(ShmTransport, OtherUsersAreNotReached) {

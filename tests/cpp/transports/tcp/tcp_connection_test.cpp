@@ -49,7 +49,7 @@ TEST_F(TcpConnectionTest, SocketThatComesLateIsUsed) {
   EXPECT_FALSE(one.send(0)) << "there is nothing to send it by";
   EXPECT_FALSE(one.connection->poll(one.events, one.broken, 1));
   EXPECT_TRUE(one.broken.ok());
-  EXPECT_EQ(one.connection->replaceable(), Connection::Replaceable::kNever);
+  EXPECT_EQ(one.connection->replaceable(), ReplaceAbility::When::kNever);
   come.set_value();
   ASSERT_TRUE(eventually([&] { return woken == 1; }));
   EXPECT_TRUE(one.connection->verify(none));
@@ -57,7 +57,7 @@ TEST_F(TcpConnectionTest, SocketThatComesLateIsUsed) {
   EXPECT_TRUE(one.connection->poll(one.events, one.broken, 64));
   EXPECT_TRUE(one.send(0));
   one.expectMessages(1);
-  EXPECT_EQ(one.connection->replaceable(), Connection::Replaceable::kWhole);
+  EXPECT_EQ(one.connection->replaceable(), ReplaceAbility::When::kWhole);
   EXPECT_TRUE(eventually([&] { return readRaw(raw.get()).size() == 164; }));
 }
 
