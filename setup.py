@@ -15,7 +15,9 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 SUPPORTED_MINORS = range(11, 16)  # torch 2.x
-ENGINE_FLAGS = ["-std=c++20", "-O3", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"]
+# DLSLIME_BUILD_OPTIMIZE: the level of optimising, for builds that are only tried out.
+OPTIMIZE = f"-O{os.environ.get('DLSLIME_BUILD_OPTIMIZE', '3')}"
+ENGINE_FLAGS = ["-std=c++20", OPTIMIZE, "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"]
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow"]
 
 try:
