@@ -1,6 +1,6 @@
 """Reports for people: traffic by peer, routes, and why a route was taken."""
 
-import threading
+import os
 from typing import Any
 
 import torch
@@ -67,8 +67,7 @@ def stats(group: _Group = None) -> dict[str, Any]:
         "read_bytes" and "written_bytes" of one-sided transfers begun by this process; pending
         operations; "replaced_connections": connections that were lost and replaced.
 
-        "process": numbers of connections, groups and threads of the whole process. Of the engine's
-        threads only the progress thread and the wire-up thread are counted.
+        "process": numbers of connections, groups and threads of the whole process.
 
     Raises:
         ValueError: there is no default group, or the group does not use dlslime.
@@ -82,7 +81,7 @@ def stats(group: _Group = None) -> dict[str, Any]:
         "process": {
             "connections": backend.connections,
             "groups": backend.groups,
-            "threads": threading.active_count() + 2,  # progress and wire-up
+            "threads": len(os.listdir("/proc/self/task")),
         },
     }
 
