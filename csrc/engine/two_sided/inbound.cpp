@@ -234,7 +234,7 @@ void Inbound::deliver(
     return;
   }
   if (arrival.announced) {
-    rendezvous_.start(group, std::move(receive), arrival);
+    rendezvous_.start(group, receive, arrival);
     return;
   }
   auto status = ReceiveCopies::whyFailed(

@@ -24,7 +24,7 @@ FinishStatus finishOf(const Status& failure) {
 
 void RendezvousReceives::start(
     ReceivingGroup& group,
-    OperationPtr receive,
+    const OperationPtr& receive,
     const Arrival& arrival) {
   Pull pull{receive, arrival.id, arrival.source, arrival.length};
   pull.waiting = severed_ || arrival.generation != generation_;

@@ -30,8 +30,10 @@ class RendezvousReceives final : public OperationHolder {
         credit_(credit) {}
 
   // Begins to fetch the message of an Rts into a receive with enough room.
-  void
-  start(ReceivingGroup& group, OperationPtr receive, const Arrival& arrival);
+  void start(
+      ReceivingGroup& group,
+      const OperationPtr& receive,
+      const Arrival& arrival);
   void onData(const wire::Data& data, ByteSpan payload);
   // onPulled() and onPartlyPulled() are events of the connection.
   void onPulled(uint64_t pullId, const Status& status);

@@ -90,7 +90,7 @@ class MemoryRegion final : public Registration {
       ProtectionDomainPtr domain,
       const MemoryView& view,
       const GpuNicMemory::ForNics& gpu);
-  ~MemoryRegion();
+  ~MemoryRegion() override;
   MemoryRegion(const MemoryRegion&) = delete;
   MemoryRegion& operator=(const MemoryRegion&) = delete;
 
