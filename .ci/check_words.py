@@ -29,6 +29,7 @@ WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
 NOT_PROSE = re.compile(r"^\s*(namespace|NOLINT|clang-format|IWYU)|^\s*-+")
 FENCE = re.compile(r"```.*?```|^    [^\n]*$|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
 GOES_ON = re.compile(r"(,|\band|\bor)$")
+INSTEAD = re.compile(r"\bin\s+place\s+of\b", re.IGNORECASE)
 HEADLESS = re.compile(r"\b(whoever|(?:^|[.;:] )who)\b", re.IGNORECASE)
 
 
@@ -81,10 +82,12 @@ def count(path: Path) -> tuple[int, int]:
 
 def faults(path: Path) -> Iterator[str]:
     """Yield a text about each sentence that spans declarations or has a "who" without a noun."""
-    if path.suffix == ".md":
-        return
     for line, text in prose(path):
         where = f"{path.relative_to(ROOT)}:{line}"
+        if INSTEAD.search(text):
+            yield f"{where}: 'in place of' where 'instead of' is meant"
+        if path.suffix == ".md":
+            continue
         if GOES_ON.search(text):
             yield f"{where}: the sentence goes on at the next declaration: {text[-40:]!r}"
         if HEADLESS.search(text):

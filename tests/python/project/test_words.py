@@ -63,3 +63,13 @@ def test_sentence_that_goes_on_at_the_next_declaration_is_found(
 def test_who_without_a_head_is_found(words: ModuleType, tmp_path: Path, text: str) -> None:
     (found,) = words.faults(written(tmp_path, "a.h", text))
     assert found.startswith("a.h:1: who is that")
+
+
+@pytest.mark.parametrize("name", ["a.h", "a.md"])
+def test_in_place_of_is_found(words: ModuleType, tmp_path: Path, name: str) -> None:
+    text = (
+        "// A copy in\n// place of a pull.\n" if name == "a.h" else "A copy in\nplace of a pull.\n"
+    )
+    (found,) = words.faults(written(tmp_path, name, text))
+    assert found.startswith(f"{name}:")
+    assert "'instead of' is meant" in found
