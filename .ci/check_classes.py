@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 MOST_VIRTUALS = 12
 MOST_LINES = 400
 ALLOWED = {
-    "csrc/engine/Engine": 1217,
+    "csrc/engine/Engine": 1170,
     "csrc/engine/connect/Handshakes": 1308,
     "csrc/engine/one_sided/RmaInitiator": 957,
     "csrc/engine/one_sided/RmaTarget": 617,
@@ -32,7 +32,7 @@ ALLOWED = {
     "csrc/transports/rdma/RdmaTransport": 477,
     "csrc/transports/tcp/FrameStream": 491,
     "torch_ext/c10d/DlslimeBackend": 785,
-    "torch_ext/store/MessageStore": 406,
+    "torch_ext/store/MessageStore": 405,
 }
 FOLDERS = ("csrc", "torch_ext")
 COMMENT_OR_TEXT = re.compile(

@@ -55,7 +55,8 @@ ARROWS = {
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/peer csrc/engine/state
         csrc/transports""",
     "csrc/engine": """
-        csrc/engine/progress csrc/engine/bootstrap csrc/engine/state csrc/engine/connect""",
+        csrc/engine/progress csrc/engine/bootstrap csrc/engine/peer csrc/engine/state
+        csrc/engine/connect""",
     "torch_ext/support": "csrc/engine",
     "torch_ext/store": "torch_ext/support",
     "torch_ext/c10d": "csrc/engine csrc/engine/bootstrap torch_ext/store torch_ext/support",

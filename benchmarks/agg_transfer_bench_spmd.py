@@ -8,10 +8,10 @@ r"""Bandwidth of transfer engines between pairs of ranks, summed: the pages' tab
         --transfer-engine dlslime nixl mooncake upstream --wheels DIR --plot out.png
 
 Ranks below half of the world initiate; the peer of a rank is half of the world away. Flags, units
-(10^6 bytes per second; --size is an exponent, a message has 2 << e elements of four bytes) and
-columns are the original's; columns behind them are ours. An iteration starts --num-concurrency
-batches and waits for them; latency is an iteration's time by that number. Bytes are checked after
-each size. The exit status is 1 if some were wrong, 2 for a bad command line, else 0.
+(10^6 bytes per second; --size is an exponent, a message has 2 << e elements of four bytes) and the
+first columns are the original's; dlslime adds columns behind. An iteration starts --num-concurrency
+batches and waits for all; latency is an iteration's time divided by --num-concurrency. Bytes are
+checked after each size. The exit status is 1 after wrong bytes, 2 for a bad command line, else 0.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HEADERS = [
 
 
 def parser() -> options.Parser:
-    """The original's flags and defaults, but for --size, which ends at 128 MiB; then ours."""
+    """Return the original's flags and defaults, except --size, which ends at 128 MiB; then ours."""
     made = options.Parser(__doc__)
     made.add_argument("--batch-size", type=options.positive, default=1)
     made.add_argument("--size", nargs="+", type=options.exponent, default=options.EXPONENTS)
@@ -63,7 +63,7 @@ def parser() -> options.Parser:
 
 
 def checked(asked: argparse.Namespace) -> list[str]:
-    """The engines asked for; refuses what does not go together."""
+    """Return the engines asked for; refuse contradictory flags."""
     names = options.names(asked.transfer_engine, list(engines.ENGINES), "transfer engine")
     if asked.with_imm_data and asked.opcode != "write":
         raise UsageError("--with-imm-data goes with --opcode write only")
@@ -75,7 +75,7 @@ def checked(asked: argparse.Namespace) -> list[str]:
 
 
 def settings_of(asked: argparse.Namespace, meeting: StoreMeeting) -> Settings:
-    """What this rank's engine is told."""
+    """Return the settings of the rank's engine."""
     channels = meeting.world // 2
     return Settings(
         meeting,
@@ -91,7 +91,7 @@ def settings_of(asked: argparse.Namespace, meeting: StoreMeeting) -> Settings:
 
 
 def cells(row: Row) -> list[str]:
-    """The original's strings, and ours."""
+    """Return the original's strings, and ours."""
     return [
         row.engine,
         str(row.channels),
@@ -106,10 +106,10 @@ def cells(row: Row) -> list[str]:
 
 
 def measured(name: str, asked: argparse.Namespace, meeting: StoreMeeting) -> list[Row]:
-    """The rows of one engine, at all ranks.
+    """Return the rows of an engine, at all ranks.
 
     Raises:
-        MissingError: it can't be used here.
+        MissingError: the engine can't be used here.
     """
     settings = settings_of(asked, meeting)
     device = options.device_of(asked.device, settings.local_rank)
@@ -135,7 +135,7 @@ def measured(name: str, asked: argparse.Namespace, meeting: StoreMeeting) -> lis
 
 
 def introduce(asked: argparse.Namespace, meeting: StoreMeeting) -> None:
-    """The original's lines before the table."""
+    """Print the original's lines before the table."""
     half, world = meeting.world // 2, meeting.world
     speaks = meeting.rank == 0 and not asked.rows
     output.say(f"ranks [0, {half}) initiate, ranks [{half}, {world}) are targets", speaks)
@@ -144,7 +144,7 @@ def introduce(asked: argparse.Namespace, meeting: StoreMeeting) -> None:
 
 
 def alone(name: str, asked: argparse.Namespace, meeting: StoreMeeting) -> Outcome:
-    """What comes of an engine in this process."""
+    """Return the outcome of an engine in the calling process."""
     try:
         return Outcome([row.as_dict() for row in measured(name, asked, meeting)])
     except MissingError as error:
@@ -154,7 +154,7 @@ def alone(name: str, asked: argparse.Namespace, meeting: StoreMeeting) -> Outcom
 def concluded(
     names: list[str], outcomes: dict[str, Outcome], asked: argparse.Namespace, speaks: bool
 ) -> int:
-    """Prints and writes all of it; returns the exit status."""
+    """Print and write all results; return the exit status."""
     rows = [row for outcome in outcomes.values() for row in outcome.rows]
     missing = {name: one.missing for name, one in outcomes.items() if one.missing}
     failed = {name: one.failed for name, one in outcomes.items() if one.failed}
@@ -176,12 +176,12 @@ def concluded(
 
 
 def as_row(row: dict[str, Any]) -> Row:
-    """A row that was JSON."""
+    """Return a row from its JSON."""
     return Row(**{name: value for name, value in row.items() if name != "verified"})
 
 
 def curves(rows: list[dict[str, Any]]) -> dict[str, plots.Curve]:
-    """What is drawn."""
+    """Return the curves to draw."""
     drawn: dict[str, plots.Curve] = {}
     for row in rows:
         curve = drawn.setdefault(row["engine"], [])
@@ -190,7 +190,7 @@ def curves(rows: list[dict[str, Any]]) -> dict[str, plots.Curve]:
 
 
 def run(asked: argparse.Namespace, names: list[str], meeting: StoreMeeting) -> int:
-    """All engines, one after the other; returns the exit status."""
+    """Run all engines, one after the other; return the exit status."""
     introduce(asked, meeting)
     if asked.rows:
         outcome = alone(names[0], asked, meeting)
@@ -203,7 +203,7 @@ def run(asked: argparse.Namespace, names: list[str], meeting: StoreMeeting) -> i
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Measure as the command line says."""
     made = parser()
     asked = made.parse_args()
     try:
@@ -219,4 +219,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # some of these libraries crash, or wait, when they are unloaded
+    os._exit(status)  # some of the libraries crash, or wait, at their unloading

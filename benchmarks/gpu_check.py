@@ -1,16 +1,16 @@
-"""All that a machine with GPUs is needed for, in one command: questions, tests and figures.
+"""All work that needs a machine with GPUs, in one command: questions, tests and figures.
 
     python benchmarks/gpu_check.py                       # into benchmarks/results/gpu.json and .log
     python benchmarks/gpu_check.py --out h200            # benchmarks/results/gpu-h200.json and .log
-    python benchmarks/gpu_check.py --built build/for_gpu # with what .ci/build_for_gpu has made
-    python benchmarks/gpu_check.py --fake                # without a GPU: shows that this works
+    python benchmarks/gpu_check.py --built build/for_gpu # with the result of .ci/build_for_gpu
+    python benchmarks/gpu_check.py --fake                # without a GPU: tests the check
 
 Needs torch with CUDA, and a C++ compiler and ninja unless --built is given; no network, no name of
-this host, and nothing is installed. It ends within the budget of 450 s, and saves what it knows
-after every step, also into $OUT where that is set. Two ranks share the first GPU; where there are
-several, some steps are done with a GPU for each rank, too. docs/cuda.md says what the fields of the
-results mean. The exit status: 0 if all has passed, 1 if something failed or was left out for lack
-of time, 2 if there is no GPU and the rest has passed; never whether times were good.
+the host, and nothing is installed. The check ends within the budget of 450 s, and saves its
+findings after every step, also into $OUT if set. Two ranks share the first GPU; with several GPUs,
+some steps run again with a GPU for each rank. docs/cuda.md gives the meaning of the results'
+fields. The exit status: 0 if all has passed, 1 if a step failed or was left out for lack of time, 2
+if there is no GPU and the rest has passed; never whether times were good.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ NO_GPU = "no GPU"
 
 
 class StoppedError(BaseException):
-    """This program was told to end."""
+    """The program was told to end."""
 
 
 def stop(number: int, _frame: FrameType | None) -> None:
-    """Handle a signal that ends programs: what was found is saved first."""
+    """Handle a signal that ends programs: the findings are saved first."""
     raise StoppedError(signal.Signals(number).name)
 
 
 def environment(options: argparse.Namespace) -> dict[str, str]:
-    """The variables of all steps."""
+    """Return the variables of all steps."""
     here = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "CUDA_MODULE_LOADING": "EAGER",  # late loading has steps of its own
         "GLOO_SOCKET_IFNAME": "lo",  # else Gloo looks up the host's name
-        "RES_OPTIONS": "timeout:1 attempts:1",  # so does c10d, and goes on without an answer
-        # ninja lies beside the interpreter where that is one of a virtual environment.
+        "RES_OPTIONS": "timeout:1 attempts:1",  # so does c10d, which goes on without an answer
+        # ninja lies beside the interpreter in a virtual environment.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     }
     if options.fake:
@@ -66,9 +66,9 @@ def environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def learn_of_gpus(runner: Runner, *, fake: bool) -> bool:
-    """Note which steps can be run here; tell whether there are several GPUs."""
+    """Note which steps can be run here; tell whether the machine has several GPUs."""
     machine = runner.results.found["machine"]
-    # Steps are tried where there is no answer: asking may take longer than it was given.
+    # Without an answer steps are tried: the answer may have taken longer than the limit.
     of_driver, of_torch = machine.get("driver_gpus", 1), machine.get("torch_gpus", 1)
     runner.learn("GPU", isinstance(of_driver, int) and of_driver > 0, NO_GPU)
     has_torch = fake or (isinstance(of_torch, int) and of_torch > 0)
@@ -78,7 +78,7 @@ def learn_of_gpus(runner: Runner, *, fake: bool) -> bool:
 
 
 def keep_gpu_awake() -> None:
-    """Hold the GPU's device open: else each program that begins may initialise it anew."""
+    """Hold the GPU's device open: else each new program may initialise the device again."""
     with contextlib.suppress(OSError):
         os.open("/dev/nvidia0", os.O_RDWR | os.O_CLOEXEC)
 
@@ -106,7 +106,7 @@ def run_all(runner: Runner, options: argparse.Namespace) -> None:
 
 
 def status_of(results: Results) -> int:
-    """The exit status."""
+    """Return the exit status."""
     outcomes = {record["outcome"] for record in results.found["steps"]}
     if outcomes <= {"ok"}:
         return 0
@@ -114,7 +114,7 @@ def status_of(results: Results) -> int:
 
 
 def parse() -> argparse.Namespace:
-    """What was asked for."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -133,7 +133,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Do all of it."""
+    """Do the whole check."""
     options = parse()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     usual = ROOT / "build" if options.fake else ROOT / "benchmarks" / "results"
@@ -144,7 +144,7 @@ def main() -> int:
     results = Results(folders, name, options.budget, " ".join(sys.argv))
     runner = Runner(results, options.budget, environment(options), ROOT)
     if options.fake:
-        runner.patience = 4.0  # the limits are for a machine that does nothing else
+        runner.patience = 4.0  # the limits are for a machine without other work
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
     try:

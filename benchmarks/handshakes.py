@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How long a pair takes to meet while others crowd the listener of one of them.
+"""Time for a pair to meet while other processes crowd the listener of the pair's first end.
 
     python benchmarks/handshakes.py [--rounds N] [--out NAME]     # benchmarks/results/NAME.json
 
-A process holds an endpoint. Its peer connects to it and sends eight bytes: alone; beside 1,000
-connections that say nothing; beside 256 handshakes of another process that holds the token and
-never confirms. Medians in milliseconds.
+A process holds an endpoint. Its peer connects and sends eight bytes: alone; beside 1,000 silent
+connections; beside 256 handshakes of another process that holds the token and never confirms.
+Medians in milliseconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SILENT, UNCONFIRMED = 1000, 256
 
 
 def target(pipe: Connection) -> None:
-    """Holds an endpoint for each round, and receives."""
+    """Hold an endpoint for each round, and receive."""
     while True:
         endpoint = dlslime_backend.Endpoint("target")
         pipe.send(endpoint.address)
@@ -63,7 +63,7 @@ def _memory(size: int) -> int:
 
 
 def crowd(kind: str, address: bytes, pipe: Connection) -> None:
-    """Crowds the listener of this address until it is told to end."""
+    """Crowd the listener of an address until told to end."""
     known = Address.of_endpoint(address)
     clients: list[socket.socket] = []
     if kind == "silent":
@@ -85,7 +85,7 @@ def crowd(kind: str, address: bytes, pipe: Connection) -> None:
 
 
 def measure(kind: str, rounds: int) -> float:
-    """The median of the times in milliseconds."""
+    """Return the median of the times in milliseconds."""
     context = multiprocessing.get_context("spawn")
     times = []
     for _ in range(rounds):

@@ -3,8 +3,8 @@ r"""Bandwidth between every two hosts, NICs or GPUs, one pair at a time: a table
     torchrun --nnodes 2 --nproc-per-node 8 --node-rank R --master-addr A --master-port 6006 \
         benchmarks/interconnect.py --between gpus --plot pairs.png --save-csv
 
-A rank stands for what is measured: with --between hosts start one on each host; with gpus one for
-each GPU, and with nics one for each NIC, of which it takes that of its local rank. A line has the
+A rank stands for an end to measure: with --between hosts start a rank on each host; with gpus a
+rank for each GPU, and with nics a rank for each NIC, chosen by the local rank. A line has the
 initiator, a column the target, and a cell 10^6 bytes per second; --opcode write moves the bytes
 from the line's to the column's. The exit status is 1 if bytes were wrong, 2 for bad input, else 0.
 """
@@ -29,7 +29,7 @@ NOTHING = float("nan")
 
 
 def parser() -> options.Parser:
-    """The flags of agg_transfer_bench_spmd.py that make sense here, and --between."""
+    """Return the flags of agg_transfer_bench_spmd.py that make sense here, and --between."""
     made = options.Parser(__doc__)
     made.add_argument("--between", choices=["ranks", "hosts", "nics", "gpus"], default="ranks")
     made.add_argument("--size", type=options.exponent, default=options.EXPONENTS[-1])
@@ -45,7 +45,7 @@ def parser() -> options.Parser:
 
 
 def checked(asked: argparse.Namespace) -> None:
-    """Refuses what does not go together."""
+    """Refuse contradictory flags."""
     named = options.names(asked.transfer_engine, engines.ONE_SIDED, "transfer engine")
     if len(named) > 1:
         raise UsageError("one transfer engine at a time")
@@ -59,7 +59,7 @@ def checked(asked: argparse.Namespace) -> None:
 
 
 class Place:
-    """What this rank stands for."""
+    """The host, NIC or GPU that the rank stands for."""
 
     def __init__(self, asked: argparse.Namespace, meeting: StoreMeeting) -> None:
         local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -77,7 +77,7 @@ class Place:
 def measured(
     asked: argparse.Namespace, place: Place, meeting: StoreMeeting, ends: tuple[int, int]
 ) -> Row | None:
-    """The pair's row, at both of its ends; None at other ranks, which have nothing to do.
+    """Return the pair's row, at both of its ends; None at other ranks, which have nothing to do.
 
     Raises:
         MissingError: the engine can't be used here.
@@ -114,10 +114,10 @@ def measured(
 def matrix(
     asked: argparse.Namespace, place: Place, meeting: StoreMeeting, labels: list[str]
 ) -> list[dict[str, Any]]:
-    """Every pair, one after the other; all rows at all ranks.
+    """Measure every pair, one after the other; return all rows at all ranks.
 
     Raises:
-        MissingError: the engine can't be used by one of them.
+        MissingError: a rank can't use the engine.
     """
     world = meeting.world
     pairs = [(i, j) for i in range(world) for j in range(world) if i != j]
@@ -140,7 +140,7 @@ def matrix(
 
 
 def report(asked: argparse.Namespace, labels: list[str], rows: list[dict[str, Any]]) -> None:
-    """Prints and writes, at rank 0."""
+    """Print and write, at rank 0."""
     rates = [[NOTHING] * len(labels) for _ in labels]
     for row in rows:
         rates[row["initiator"]][row["target"]] = row["bandwidth"]
@@ -162,7 +162,7 @@ def report(asked: argparse.Namespace, labels: list[str], rows: list[dict[str, An
 
 
 def run(asked: argparse.Namespace, meeting: StoreMeeting) -> int:
-    """All pairs; returns the exit status."""
+    """Measure all pairs; return the exit status."""
     place = Place(asked, meeting)
     labels: list[str] = meeting.share(place.label)
     try:
@@ -176,7 +176,7 @@ def run(asked: argparse.Namespace, meeting: StoreMeeting) -> int:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Measure as the command line says."""
     made = parser()
     asked = made.parse_args()
     try:
@@ -191,4 +191,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # some of these libraries crash, or wait, when they are unloaded
+    os._exit(status)  # some of the libraries crash, or wait, at their unloading

@@ -1,10 +1,10 @@
-"""Point-to-point between two ranks of one host: dlslime against Gloo, in the same run.
+"""Point-to-point between two ranks of one host: dlslime against Gloo, in a common run.
 
     python benchmarks/p2p.py                 everything, about five minutes
     python benchmarks/p2p.py --quick         everything, fewer sizes and rounds
     python benchmarks/p2p.py --only latency  one part (repeat --only for more)
 
-The exit status is 0 whatever the times are, 1 if wrong data arrived or a rank died.
+The exit status is 0 for any times, 1 if wrong data arrived or a rank died.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIZES += [1 << 20, 4 << 20, 16 << 20, 64 << 20, 128 << 20]
 QUICK_SIZES = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
 STILL_SIZES = [8 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20]
 
-# How many times Gloo's speed the one-way time has to reach, by size.
+# Factors by which the one-way speed has to exceed Gloo's, by size.
 LATENCY_FACTORS = {size: 6.0 for size in SIZES if size <= 8 << 10}
 LATENCY_FACTORS |= {64 << 10: 5.0, 1 << 20: 4.0, 16 << 20: 1.8, 128 << 20: 1.8}
 LIMIT_FACTOR = 1.15  # of the C program in which both ends copy a half
@@ -37,15 +37,15 @@ WINDOW_FACTORS = {4 << 10: 4.0, 16 << 10: 4.0, 64 << 10: 4.0}  # others: never s
 RATE_FACTOR = 6.0
 BLOCKS_FACTOR = 3.0
 CPU_FACTOR = 0.5
-IDLE_SHARE = 0.003  # of a core: what an idle Gloo rank uses
+IDLE_SHARE = 0.003  # of a core: the share of an idle Gloo rank
 FIRST_MESSAGE_MS = 5.0
 ONE_CORE_FACTOR = 3.0
-QUIET_SHARE = 0.1  # of the processors, used by other programs: more, and the figure is doubtful
+QUIET_SHARE = 0.1  # of the processors, used by other programs: above, the figure is doubtful
 
 
 @dataclass
 class Plan:
-    """What the command line asked for."""
+    """The choices of the command line."""
 
     backends: dict[str, str]
     quick: bool
@@ -54,11 +54,11 @@ class Plan:
 
     @property
     def rounds(self) -> int:
-        """Rounds of each measurement."""
+        """Return the number of rounds of each measurement."""
         return 3 if self.quick else 11
 
     def job(self, work: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
-        """Runs ``work`` on two ranks with a group for each backend."""
+        """Run ``work`` on two ranks with a group for each backend."""
         return run_job(work, args, backends=self.backends, pin=self.pin, **options)
 
 
@@ -97,19 +97,19 @@ def _against_limit(
 
 
 def latency(plan: Plan) -> Iterator[Figure]:
-    """One-way time of dist.send/dist.recv; what was received is sent back."""
+    """Measure the one-way time of dist.send/dist.recv; the bytes received are sent back."""
     yield from _latency(plan, "latency", QUICK_SIZES if plan.quick else SIZES, fresh=True)
 
 
 def latency_still(plan: Plan) -> Iterator[Figure]:
-    """The same with sources that are never written again."""
+    """Measure the one-way time with sources that are never written again."""
     yield from _latency(
         plan, "latency, still", STILL_SIZES[1:4] if plan.quick else STILL_SIZES, fresh=False
     )
 
 
 def inflight(plan: Plan) -> Iterator[Figure]:
-    """64 messages in one batch_isend_irecv."""
+    """Measure 64 messages in one batch_isend_irecv."""
     sizes = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20]
     for size in sizes[1::2] if plan.quick else sizes:
         trips = 20 if size <= 64 << 10 else 4
@@ -119,14 +119,14 @@ def inflight(plan: Plan) -> Iterator[Figure]:
 
 
 def rate(plan: Plan) -> Iterator[Figure]:
-    """10,000 messages of 64 bytes."""
+    """Measure 10,000 messages of 64 bytes."""
     samples = plan.job(parts.message_rate, 64, 10_000, 64, plan.rounds)[0]
     name = "10,000 x 64 B, windows of 64"
     yield _speed_up("rate", name, samples, 1e6 / 10_000, "us each", RATE_FACTOR)
 
 
 def blocks(plan: Plan) -> Iterator[Figure]:
-    """2,048 blocks in one batch, as when a key-value cache moves."""
+    """Measure 2,048 blocks in one batch, as for moving a key-value cache."""
     for size in (16 << 10, 64 << 10):
         samples = plan.job(parts.batches, size, 2048, plan.rounds, 3)[0]
         name = f"2,048 x {size_name(size)}, one batch"
@@ -134,7 +134,7 @@ def blocks(plan: Plan) -> Iterator[Figure]:
 
 
 def cpu(plan: Plan) -> Iterator[Figure]:
-    """Processor time of both ranks for a gigabyte."""
+    """Measure the processor time of both ranks for a gigabyte."""
     total = (256 if plan.quick else 1024) << 20
     for size in (1 << 20, 16 << 20):
         pairs = plan.job(parts.cpu_per_gb, size, total, max(3, plan.rounds // 2))[0]
@@ -154,7 +154,7 @@ def cpu(plan: Plan) -> Iterator[Figure]:
 
 
 def idle(plan: Plan) -> Iterator[Figure]:
-    """Processor use of ranks that do nothing; each backend alone in its job."""
+    """Measure the processor use of ranks that do nothing; each backend alone in its job."""
     shares = {
         slot: _idle_job(backend, 1.0 if plan.quick else 3.0)
         for slot, backend in plan.backends.items()
@@ -174,13 +174,13 @@ def idle(plan: Plan) -> Iterator[Figure]:
 
 
 def _idle_job(backend: str, seconds: float) -> tuple[float, float]:
-    """The busier rank's shares, of a job with this backend only."""
+    """Return the busier rank's shares, of a job with one backend only."""
     ranks = run_job(parts.idle, (seconds,), backends={"only": backend})
     return max(r[0] for r in ranks), max(r[1] for r in ranks)
 
 
 def init(plan: Plan) -> Iterator[Figure]:
-    """Time to make a group in warm processes, and for the first message in it."""
+    """Measure the time to make a group in warm processes, and for the group's first message."""
     worlds = [2, 4] if plan.quick else [2, 4, 8]
     args = (plan.backends, worlds, plan.rounds * 2)
     pairs = run_job(parts.set_up, args, backends={}, world=max(worlds))[0]
@@ -196,7 +196,7 @@ def init(plan: Plan) -> Iterator[Figure]:
 
 
 def one_core(plan: Plan) -> Iterator[Figure]:
-    """Both ranks on one core, against themselves on two."""
+    """Measure both ranks on one core, against both ranks on two cores."""
     cores = two_cores()
     for size in (
         [8, 64 << 10, 16 << 20] if plan.quick else [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
@@ -228,7 +228,7 @@ PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
 
 
 def run_parts(plan: Plan, names: list[str]) -> tuple[list[Figure], list[str]]:
-    """Runs the parts, printing each figure as it comes; a part that fails doesn't stop the rest."""
+    """Run the parts, printing each figure once known; a failing part doesn't stop the rest."""
     figures: list[Figure] = []
     errors: list[str] = []
     neighbours = Neighbours()
@@ -246,7 +246,7 @@ def run_parts(plan: Plan, names: list[str]) -> tuple[list[Figure], list[str]]:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
     parser.add_argument("--pin", action="store_true", help="each rank on a core of its own")
@@ -258,7 +258,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs what was asked for and reports it."""
+    """Run the parts asked for and report the figures."""
     asked = arguments()
     about = report.environment()
     for key, value in about.items():

@@ -1,11 +1,11 @@
-r"""Two NICs against each alone, on links that are shaped by `tc`: the sum is what there is to get.
+r"""Two NICs against each alone, on links shaped by `tc`: the sum is the most possible.
 
     tests/lab/lab.py --nics 2 --out /tmp/lab -- sh -c '.venv/bin/torchrun --nnodes 2 \
         --nproc-per-node 1 --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 29500 \
         benchmarks/rails.py --json $LAB_OUT/rails.json'
 
-It shapes vec0 and vec1 and uses rxe0 and rxe1, so it runs in the lab only. The exit status is 0
-whatever the rates are, 1 if wrong data arrived.
+The program shapes vec0 and vec1 and uses rxe0 and rxe1, so only the lab can run the program. The
+exit status is 0 for any rates, 1 if wrong data arrived.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHARE = 0.85  # of the sum
 
 
 def shape(rates: tuple[str, str] | None) -> None:
-    """Limits both links of this node, or neither."""
+    """Limit both links of the node, or neither."""
     for device, rate in zip(("vec0", "vec1"), rates or ("", ""), strict=True):
         command = ["tc", "qdisc", "replace" if rate else "del", "dev", device, "root"]
         if rate:
@@ -39,13 +39,13 @@ def shape(rates: tuple[str, str] | None) -> None:
 
 
 def measure(nics: str, rounds: int) -> list[float]:
-    """Sends from rank 1 to rank 0; returns bytes per second, of each round, at rank 0."""
+    """Send from rank 1 to rank 0; return the bytes per second of each round, at rank 0."""
     os.environ["DLSLIME_NICS"] = nics
     dist.init_process_group("dlslime")
     rank = dist.get_rank()
     tensor = torch.full((SIZE,), rank, dtype=torch.uint8)
     rates = []
-    for number in range(-1, rounds):  # the first one is for pages and registrations
+    for number in range(-1, rounds):  # the first round is for pages and registrations
         if rank == 0:
             work = dist.irecv(tensor, 1)
             dist.send(torch.zeros(1), 1)
@@ -65,7 +65,7 @@ def measure(nics: str, rounds: int) -> list[float]:
 
 
 def figure_of(link: str, rates: dict[str, list[float]]) -> Figure:
-    """What both NICs reach of the sum of what each does alone, in MB/s."""
+    """Return the share that both NICs reach of the sum of single NICs, in MB/s."""
     medians = {name: median(values) / 1e6 for name, values in rates.items()}
     alone = medians["first"] + medians["second"]
     both = medians["both"]

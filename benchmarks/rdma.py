@@ -1,4 +1,4 @@
-r"""Point-to-point between two hosts: dlslime and Gloo against plain libibverbs, in the same run.
+r"""Point-to-point between two hosts: dlslime and Gloo against plain libibverbs, in one run.
 
     torchrun --nnodes 2 --nproc-per-node 1 --node-rank R --master-addr A --master-port 29500 \
         benchmarks/rdma.py --json out.json
@@ -9,9 +9,9 @@ or on one machine, in the lab:
         --nproc-per-node 1 --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 29500 \
         benchmarks/rdma.py --json $LAB_OUT/rdma.json'
 
-Rounds alternate between the programs. Where benchmarks/cpp/latency.cpp was built, and the folder of
---json is one that both hosts can write (as in the lab), the engine alone is measured, too. The exit
-status is 0 whatever the times are, 1 if wrong data arrived.
+Rounds alternate between the programs. If benchmarks/cpp/latency.cpp was built, and both hosts can
+write to the folder of --json (as in the lab), the engine alone is measured, too. The exit status is
+0 for any times, 1 if wrong data arrived.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from measuring.report import Figure, at_least, at_most, size_name, summary
 SOURCE = Path(__file__).parent / "limit" / "rdma_limit.c"
 SMALL = 8
 WINDOW = 16
-# The part of the limit's bandwidth that has to be reached, by size.
+# The share of the limit's bandwidth that has to be reached, by size.
 SHARES = {64 << 10: 0.75, 1 << 20: 0.9, 16 << 20: 0.85}
 COUNTS = {64 << 10: 128, 1 << 20: 32, 16 << 20: 1}
 TRIPS = 400
 SMALL_FACTOR = 1.3
-PYTHON_US = 25.0  # what dist.send and dist.recv may take beyond the engine
-MIDDLE = [1 << 10, 16 << 10, 64 << 10]  # where Gloo is to be beaten, beside SMALL
+PYTHON_US = 25.0  # allowed time of dist.send and dist.recv beyond the engine
+MIDDLE = [1 << 10, 16 << 10, 64 << 10]  # sizes at which Gloo is to be beaten, beside SMALL
 BATCH = 64  # small messages each way
-# Of the NIC: packets sent again because nothing came back in time, or out of order.
+# Of the NIC: packets sent again because no answer came in time, or out of order.
 RETRIES = ["completer_retry_err", "out_of_seq_request", "rcvd_rnr_err"]
 
 
-Runs = dict[str, Callable[[], list[float]]]  # what each program does in a round
+Runs = dict[str, Callable[[], list[float]]]  # work of each program in a round
 
 
 def retries() -> int:
-    """How often this node's NICs have sent again."""
+    """Return how often the node's NICs have sent again."""
     counters = Path("/sys/class/infiniband").glob("*/ports/*/hw_counters/*")
     return sum(int(path.read_text(encoding="ascii")) for path in counters if path.name in RETRIES)
 
@@ -67,7 +67,7 @@ class Limit:
         subprocess.run(command, check=True)
 
     def run(self, mode: str, size: int, count: int, pieces: int = 64) -> list[float]:
-        """Returns the median and the least, in microseconds, at the client's end."""
+        """Return the median and the least, in microseconds, at the client's end."""
         server = [] if self._rank == 0 else [os.environ["MASTER_ADDR"]]
         command = [str(self._program), mode, f"{size}x{pieces}", str(count), *server]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -85,7 +85,7 @@ class EngineAlone:
         self._runs = 0
 
     def run(self, size: int, count: int) -> list[float]:
-        """Returns the median, in microseconds, at rank 1."""
+        """Return the median, in microseconds, at rank 1."""
         self._runs += 1
         folder = self._shared / f"latency{self._runs}"
         folder.mkdir(exist_ok=True)
@@ -95,7 +95,7 @@ class EngineAlone:
 
 
 class Bench:
-    """One rank of two."""
+    """A rank of two."""
 
     def __init__(self, rounds: int, folder: Path, shared: Path) -> None:
         dist.init_process_group("dlslime")
@@ -108,17 +108,17 @@ class Bench:
         self.engine = EngineAlone(self.rank, shared) if built else None
         self._store = dist.PrefixStore("bench", dist.distributed_c10d._get_default_store())
         self._step = 0
-        self.retries: Counter[str] = Counter()  # at this end, by program
+        self.retries: Counter[str] = Counter()  # at the calling end, by program
 
     def share(self, values: list[float]) -> list[float]:
-        """Meets the other rank at the store, and returns what either of the two has to say."""
+        """Meet the other rank at the store, and return the values of either rank."""
         self._step += 1
         self._store.set(f"{self._step}/{self.rank}", " ".join(map(str, values)))
         theirs = self._store.get(f"{self._step}/{self.peer}").decode()
         return values or [float(word) for word in theirs.split()]
 
     def ping_pong(self, group: dist.ProcessGroup, size: int, trips: int) -> list[float]:
-        """One-way times in microseconds; what comes is checked once, at the end."""
+        """Return one-way times in microseconds; received bytes are checked once, at the end."""
         mine, other = (
             torch.full((size,), 1 + r, dtype=torch.uint8) for r in (self.rank, self.peer)
         )
@@ -137,7 +137,7 @@ class Bench:
         return times if self.rank == 1 else []
 
     def stream(self, group: dist.ProcessGroup, size: int, count: int) -> list[float]:
-        """Microseconds a message, WINDOW of them in flight, from rank 1 to rank 0."""
+        """Return the microseconds a message, WINDOW of them in flight, from rank 1 to rank 0."""
         data = torch.full((size,), 7, dtype=torch.uint8)
         buffers = [torch.zeros(size, dtype=torch.uint8) for _ in range(min(count, WINDOW))]
         sign = torch.zeros(1)
@@ -161,7 +161,7 @@ class Bench:
         return []
 
     def batches(self, group: dist.ProcessGroup, size: int, count: int) -> list[float]:
-        """Microseconds for each batch of BATCH messages in each direction."""
+        """Return the microseconds for each batch of BATCH messages in each direction."""
         mine, other = (
             torch.full((size,), 1 + r, dtype=torch.uint8) for r in (self.rank, self.peer)
         )
@@ -178,7 +178,7 @@ class Bench:
         return times if self.rank == 1 else []
 
     def rounds_of(self, runs: Runs) -> dict[str, list[float]]:
-        """Alternates between the programs; returns each one's medians of rounds."""
+        """Alternate between the programs; return each program's medians of rounds."""
         samples: dict[str, list[float]] = {name: [] for name in runs}
         for number in range(self.rounds + 1):
             for name, run in runs.items():
@@ -249,7 +249,7 @@ def _against_gloo(
 
 
 def _retries(bench: Bench) -> list[Figure]:
-    """At both ends. The C program has sent the large messages twice, by pushes and by pulls."""
+    """Return both ends' retries; the C program sends large messages twice, by push and by pull."""
     limit = sum(bench.retries[name] for name in ("limit", "push", "pull"))
     mine = [float(bench.retries["ours"]), float(limit)]
     of_both = [bench.share(mine if bench.rank == end else []) for end in (0, 1)]

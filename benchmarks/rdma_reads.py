@@ -4,16 +4,16 @@ r"""One-sided reads between two hosts: dlslime, plain libibverbs, the original D
     torchrun --nnodes 2 --nproc-per-node 1 --node-rank R --master-addr A --master-port 29500 \
         benchmarks/rdma_reads.py --wheel DIR --json out.json
 
-or on one machine, in the lab, whose nodes have a /tmp of their own (DIR must be elsewhere):
+or on one machine, in the lab, with nodes that have a /tmp of their own (DIR must be elsewhere):
 
     tests/lab/lab.py --out /tmp/lab -- sh -c '.venv/bin/torchrun --nnodes 2 --nproc-per-node 1 \
         --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 29500 \
         benchmarks/rdma_reads.py --wheel DIR --json $LAB_OUT/reads.json'
 
-Rank 1 reads from rank 0, whose process sleeps meanwhile. Rounds take turns; in those of the others
-the wheel's processes are stopped (see measuring/wheel.py). Where processors are few it is so slow
-that it reads for only a second or two in a round. What has been read is checked after each round.
-The exit status is 0 whatever the times are, 1 if wrong data arrived.
+Rank 1 reads from rank 0, whose process sleeps meanwhile. Rounds take turns; in rounds of other
+programs the wheel's processes are stopped (see measuring/wheel.py). With few processors the wheel
+is so slow that the wheel reads for only a second or two in a round. The bytes read are checked
+after each round. The exit status is 0 for any times, 1 if wrong data arrived.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from rdma import Limit, retries
 
 MEMORY = 16 << 20
 PIECE = 64 << 10
-# As many as the C program's: every other one, so that none can be read with its neighbour.
+# As many pieces as the C program's: every other piece, so that no two can be read at once.
 BATCH = [(2 * number * PIECE, PIECE) for number in range(64)]
 BATCHES = 5  # in a round
 BATCH_SHARE = 0.9  # of the C program's bandwidth
@@ -51,12 +51,12 @@ WHEEL_SECONDS = 1.5  # in a round
 WHEEL = "dlslime 0.1.23"
 FAILED = "failed"
 
-Runs = dict[str, Callable[[], list[float]]]  # what each program does in a round
+Runs = dict[str, Callable[[], list[float]]]  # work of each program in a round
 Samples = dict[str, dict[str, float]]
 
 
 class Bench:
-    """One rank of two."""
+    """A rank of two."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         dist.init_process_group("dlslime")
@@ -65,7 +65,7 @@ class Bench:
         self._limit = Limit(self.rank, folder)
         self._store = dist.PrefixStore("reads", dist.distributed_c10d._get_default_store())
         self._step = 0
-        self._retries: Counter[str] = Counter()  # at this end, by program
+        self._retries: Counter[str] = Counter()  # at the calling end, by program
         self._there = torch.frombuffer(bytearray(contents(MEMORY)), dtype=torch.uint8)
         self._memory = torch.zeros_like(self._there) if self.rank == 1 else self._there
         self._region = dlslime.register(self._memory, "memory")
@@ -77,7 +77,7 @@ class Bench:
             self.wheel = Wheel(options.wheel, MEMORY, self.rank == 1, self.exchange)
 
     def exchange(self, mine: str) -> str:
-        """Meets the other rank at the store, and returns what it says."""
+        """Meet the other rank at the store, and return its text."""
         self._step += 1
         self._store.set(f"{self._step}/{self.rank}", mine)
         theirs = str(self._store.get(f"{self._step}/{1 - self.rank}").decode())
@@ -86,22 +86,22 @@ class Bench:
         return theirs
 
     def fail(self) -> None:
-        """Lets the other rank fail, too, where it meets this one next."""
+        """Let the other rank fail, too, at its next exchange."""
         self._store.set(f"{self._step + 1}/{self.rank}", FAILED)
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Leave nothing behind."""
         if self.wheel:
             self.wheel.close()
         dist.destroy_process_group()
 
     def share(self, values: list[float]) -> list[float]:
-        """Returns what either rank has measured."""
+        """Return the measurements of either rank."""
         theirs = self.exchange(" ".join(map(str, values)))
         return values or [float(word) for word in theirs.split()]
 
     def read(self, pieces: Pieces, count: int) -> list[float]:
-        """Microseconds of each of dlslime's reads of all pieces, at rank 1."""
+        """Return the microseconds of each of dlslime's reads of all pieces, at rank 1."""
         if self.rank == 0:
             return []
         expected = torch.zeros_like(self._there)
@@ -121,7 +121,7 @@ class Bench:
         return self._limit.run(mode, size, count)[:1]  # the median; the second is the least
 
     def _rounds_of(self, runs: Runs) -> dict[str, list[float]]:
-        """Takes turns; returns each program's medians of rounds."""
+        """Take turns; return each program's medians of rounds."""
         samples: dict[str, list[float]] = {name: [] for name in runs}
         order = list(runs)
         for number in range(self._rounds + 1):
@@ -136,12 +136,12 @@ class Bench:
         return {name: values for name, values in samples.items() if values}
 
     def retries(self) -> dict[str, int]:
-        """How often the NICs of both ends have sent again, by program."""
+        """Return how often the NICs of both ends have sent again, by program."""
         theirs = json.loads(self.exchange(json.dumps(self._retries)))
         return {name: self._retries[name] + theirs[name] for name in theirs}
 
     def measure(self, modes: list[str], pieces: Pieces, count: int) -> Samples:
-        """What `report.summary` says of each program's rounds; `modes` are the C program's."""
+        """Return `report.summary` of each program's rounds; `modes` are the C program's."""
         size = pieces[0][1]
         runs: Runs = {f"C: {mode}": partial(self._c_program, mode, size, count) for mode in modes}
         runs["ours"] = lambda: self.read(pieces, count)
@@ -152,7 +152,7 @@ class Bench:
 
 
 def _figures(part: str, name: str, samples: Samples, share: float | None) -> list[Figure]:
-    """Ours against each of the others; `share` of the C program's speed is asked for."""
+    """Return ours against each other program; `share` is the target share of the C program's."""
     ours = samples["ours"]["median"]
     figures = []
     for other, entry in samples.items():

@@ -1,14 +1,14 @@
-r"""Transfers over each RDMA NIC alone, and over all of them: what the aggregate reaches of the sum.
+r"""Transfers over each RDMA NIC alone, and over all: the aggregate's share of the sum.
 
     python benchmarks/scheduler_bench.py --mode target --target_endpoint 10.0.0.1:8000
     python benchmarks/scheduler_bench.py --mode initiator --target_endpoint 10.0.0.1:8000 \
         --device_name mlx5_0,mlx5_1 --block_size 204800 --batch_size 160 --duration 10
 
-The flags are those of the original's C++ program. The nth NIC of one host is used with the nth of
-the other; without --device_name these are all active ones of each host. Each line is a run of
-transfer_bench.py, in processes of its own: --rounds of them take turns, and the median counts. On
-hosts without an RDMA NIC there is one line, of whatever route they have. The exit status is 1 if
-bytes were wrong, 2 for bad input, else 0.
+The flags are those of the original's C++ program. The nth NIC of a host is used with the nth of the
+other host; the default of --device_name is all active NICs of each host. Each line is a run of
+transfer_bench.py, in separate processes: --rounds of the runs take turns, and the median counts.
+Hosts without an RDMA NIC get a single line, of any route. The exit status is 1 if bytes were wrong,
+2 for bad input, else 0.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ HEADERS = [
     *output.COMMON,
 ]
 BLOCK = 204_800
-ENGINE = "dlslime"  # no other one takes several NICs for one pair and lets them be named
+ENGINE = "dlslime"  # the only engine that takes several named NICs for a pair
 
 Pair = tuple[str, str]  # NICs of the target and of the initiator, with commas between
 
 
 def parser() -> options.Parser:
-    """The original's flags, and ours."""
+    """Return the original's flags, and ours."""
     made = options.Parser(__doc__)
     made.add_argument("--mode", choices=["target", "initiator"], required=True)
     ends = {"type": options.address, "metavar": "HOST:PORT"}
@@ -71,13 +71,13 @@ def parser() -> options.Parser:
 
 
 def active_nics() -> list[str]:
-    """Those of this host with a port that is up."""
+    """Return the host's RDMA NICs with a port that is up."""
     ports = {nic: sorted((NICS / nic / "ports").glob("*/state")) for nic in nics()}
     return [nic for nic, of in ports.items() if any("ACTIVE" in one.read_text() for one in of)]
 
 
 def checked(asked: argparse.Namespace) -> None:
-    """Refuses what does not go together."""
+    """Refuse contradictory flags."""
     if options.names(asked.transfer_engine, engines.ONE_SIDED, "transfer engine") != [ENGINE]:
         raise UsageError(f"aggregated transfers are {ENGINE}'s alone")
     asked.rank = None
@@ -85,7 +85,7 @@ def checked(asked: argparse.Namespace) -> None:
 
 
 def pairings(mine: list[str], meeting: SocketMeeting) -> list[Pair]:
-    """What is measured: each pair of NICs, and all of them; nothing named where there are none."""
+    """Return the pairs of NICs, and the pair of all NICs; empty names for hosts without NICs."""
     here, there = meeting.share(mine)
     alone: list[Pair] = list(zip(here, there, strict=False))
     if len(alone) < 2:
@@ -94,7 +94,7 @@ def pairings(mine: list[str], meeting: SocketMeeting) -> list[Pair]:
 
 
 def free_port(host: str) -> int:
-    """A port of this host that is free."""
+    """Return a free port of the host."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
@@ -102,10 +102,10 @@ def free_port(host: str) -> int:
 
 
 def one_run(asked: argparse.Namespace, pair: Pair, meeting: SocketMeeting) -> dict[str, Any]:
-    """This end's process of transfer_bench.py; its row, at the initiator.
+    """Run transfer_bench.py at the calling end; return its row, at the initiator.
 
     Raises:
-        JobError: it has failed.
+        JobError: the run has failed.
     """
     target = asked.mode == "target"
     host = asked.target_endpoint[0]
@@ -128,7 +128,7 @@ def one_run(asked: argparse.Namespace, pair: Pair, meeting: SocketMeeting) -> di
 
 
 def cells(name: str, row: Row, share: str) -> list[str]:
-    """A line of the table."""
+    """Return a line of the table."""
     return [
         name,
         f"{row.size:,}",
@@ -142,14 +142,14 @@ def cells(name: str, row: Row, share: str) -> list[str]:
 
 
 def label(pair: Pair, route: str) -> str:
-    """The NICs of a line; where the hosts' names differ, of both."""
+    """Return the NICs of a line; of both hosts, if the hosts' names differ."""
     if not pair[0]:
         return f"none: {route}"
     return pair[0] if pair[0] == pair[1] else f"{pair[0]} - {pair[1]}"
 
 
 def middle(rows: list[dict[str, Any]]) -> Row:
-    """The run with the median bandwidth; one of wrong bytes where there is any."""
+    """Return the run with the median bandwidth, among runs with wrong bytes if any."""
     wrong = [row for row in rows if row["error"]]
     rate = median(row["bandwidth"] for row in rows)
     chosen = min(wrong or rows, key=lambda row: abs(row["bandwidth"] - rate))
@@ -157,7 +157,7 @@ def middle(rows: list[dict[str, Any]]) -> Row:
 
 
 def measured(asked: argparse.Namespace, meeting: SocketMeeting) -> list[tuple[Pair, Row]]:
-    """All lines, at the initiator; at the target none."""
+    """Return all lines, at the initiator; none at the target."""
     mine = [name for name in asked.device_name.split(",") if name] or active_nics()
     found: dict[Pair, list[dict[str, Any]]] = {pair: [] for pair in pairings(mine, meeting)}
     rounds = meeting.share(asked.rounds)[1]  # the initiator's, which is rank 1
@@ -176,7 +176,7 @@ def measured(asked: argparse.Namespace, meeting: SocketMeeting) -> list[tuple[Pa
 
 
 def report(asked: argparse.Namespace, lines: list[tuple[Pair, Row]]) -> None:
-    """Prints and writes, at the initiator."""
+    """Print and write, at the initiator."""
     screen = output.Screen(HEADERS, False)
     alone = sum(row.bandwidth for pair, row in lines if "," not in pair[0])
     for pair, row in lines:
@@ -193,7 +193,7 @@ def report(asked: argparse.Namespace, lines: list[tuple[Pair, Row]]) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """One end of it; returns the exit status."""
+    """Run an end; return the exit status."""
     checked(asked)
     meet = listen if asked.mode == "target" else connect
     meeting = meet(asked.target_endpoint, asked.patience)
@@ -207,7 +207,7 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Measure as the command line says."""
     made = parser()
     asked = made.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -6,12 +6,12 @@ r"""Sends and receives of torch.distributed, any c10d backends side by side in o
     python benchmarks/sendrecv_bench.py --mode recv --master-port 6008 --sizes 1024 1048576
 
 Ranks below half of the world send, each to the rank half of the world away. --size is in elements
-of four bytes, --sizes in bytes, as in the original's two programs. In an iteration as many isend or
-irecv as --num-concurrency says are begun and waited for; its time is the receiver's. Backends take
-turns: --rounds of them, in turning order, each after an iteration that does not count. Latency is
-an iteration's time by --num-concurrency (the original divides the time of all iterations by it).
-By default all backends that this torch has, and this machine, are measured. The exit status is 1
-if bytes were wrong, 2 for bad input, else 0.
+of four bytes, --sizes in bytes, as in the original's two programs. An iteration begins as many
+isend or irecv as --num-concurrency says and waits for all; its time is the receiver's. Backends
+take turns: --rounds of them, in turning order, each after an iteration that does not count. Latency
+is an iteration's time divided by --num-concurrency (the original divides the time of all
+iterations). By default all backends of the installed torch and of the machine are measured. The
+exit status is 1 if bytes were wrong, 2 for bad input, else 0.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HEADERS = [
 
 
 def parser() -> options.Parser:
-    """The flags of the original's two programs, and ours."""
+    """Return the flags of the original's two programs, and ours."""
     made = options.Parser(__doc__)
     elements = [2 << n for n in options.EXPONENTS]
     made.add_argument("--size", nargs="+", type=options.positive, default=elements)
@@ -66,10 +66,10 @@ def parser() -> options.Parser:
 
 
 def missing(backend: str, device: torch.device) -> str:
-    """Why a backend can't be used here, or nothing."""
+    """Return the reason against using a backend here, or ""."""
     if backend == "dlslime":
         with contextlib.suppress(ImportError):
-            import dlslime_backend  # noqa: F401 - registers itself, also where it is not installed
+            import dlslime_backend  # noqa: F401 - registers itself, also if not installed
         if "dlslime" not in dist.Backend.backend_list:
             return "dlslime_backend is not installed"
     elif not dist.is_backend_available(backend):
@@ -82,7 +82,7 @@ def missing(backend: str, device: torch.device) -> str:
 
 
 def checked(asked: argparse.Namespace) -> list[int]:
-    """The sizes in bytes; refuses what does not go together."""
+    """Return the sizes in bytes; refuse contradictory flags."""
     asked.backends = options.names(asked.backends or BACKENDS, BACKENDS, "backend")
     if asked.use_gpu:
         asked.device = "cuda"
@@ -96,7 +96,7 @@ def checked(asked: argparse.Namespace) -> list[int]:
 
 
 class Bench:
-    """One rank and its groups, one for each backend."""
+    """A rank and its groups, one for each backend."""
 
     def __init__(
         self, asked: argparse.Namespace, meeting: StoreMeeting, memory: Memory, names: list[str]
@@ -112,7 +112,7 @@ class Bench:
         meeting.open_groups({name: name for name in names})
 
     def _round(self, name: str, size: int, plan: Plan) -> Samples:
-        """Some iterations of a backend, and a look at what has come."""
+        """Run some iterations of a backend, and check the bytes."""
         self._number += 1
         memory, group = self._memory, self._meeting.groups[name]
         pieces = memory.lay_out(size, self._asked.num_concurrency)
@@ -143,7 +143,7 @@ class Bench:
         return samples
 
     def rows(self, size: int, screen: output.Screen) -> list[Row]:
-        """One size of all backends."""
+        """Measure a size with all backends."""
         asked, found = self._asked, {name: Samples() for name in self._names}
         self._errors = {}
         for name in self._names:
@@ -172,14 +172,14 @@ class Bench:
             "seconds": samples.elapsed,
             "cpu": samples.cpu,
             "error": self._errors.get(name, ""),
-            "initiates": not self._sends,  # the end whose times count
+            "initiates": not self._sends,  # the end with the times that count
         }
         row = Row(name, self._meeting.world // 2, size, 1, self._asked.num_concurrency)
         return summed(row, self._meeting.share(told))
 
 
 def cells(row: Row) -> list[str]:
-    """A line of the table; the total is of an iteration, as in the original."""
+    """Return a line of the table; the total is of an iteration, as in the original."""
     return [
         row.engine,
         str(row.channels),
@@ -193,7 +193,7 @@ def cells(row: Row) -> list[str]:
 
 
 def report(asked: argparse.Namespace, rows: list[Row], without: dict[str, str]) -> None:
-    """Prints and writes, at rank 0."""
+    """Print and write, at rank 0."""
     screen = output.Screen(HEADERS, False)
     drawn: dict[str, plots.Curve] = {}
     for row in sorted(rows, key=lambda row: asked.backends.index(row.engine)):
@@ -207,7 +207,7 @@ def report(asked: argparse.Namespace, rows: list[Row], without: dict[str, str]) 
 
 
 def run(asked: argparse.Namespace, sizes: list[int], meeting: StoreMeeting) -> int:
-    """All backends; returns the exit status."""
+    """Measure all backends; return the exit status."""
     device = options.device_of(asked.device, int(os.environ.get("LOCAL_RANK", "0")))
     mine = {name: missing(name, device) for name in asked.backends}
     everyone = meeting.share(mine)
@@ -232,7 +232,7 @@ def run(asked: argparse.Namespace, sizes: list[int], meeting: StoreMeeting) -> i
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Measure as the command line says."""
     made = parser()
     asked = made.parse_args()
     try:

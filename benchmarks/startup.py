@@ -2,10 +2,10 @@
 
     python benchmarks/startup.py                       everything, about ten minutes
     python benchmarks/startup.py --rounds 3 --ranks 8  fewer samples, of one size (repeat --ranks)
-    python benchmarks/startup.py --resolver silent     only where no resolver answers
+    python benchmarks/startup.py --resolver silent     only without an answering resolver
 
-Each sample has new processes, which have imported torch and the backend before they meet. The exit
-status is 0 whatever the times are, 1 if wrong data arrived, or a rank died or did not end in time.
+Each sample has new processes, which import torch and the backend before they meet. The exit status
+is 0 for any times, 1 if wrong data arrived, or a rank died or did not end in time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from measuring.report import Figure, at_most, summary
 from startup_ranks import STEPS, Sample
 
 RANKS = [2, 8, 16, 32]
-RESOLVERS = ["own", "prompt", "silent"]  # the machine's; one that answers at once; one that never
+RESOLVERS = ["own", "prompt", "silent"]  # the machine's; one that answers; one that never does
 NAMES = {
     "init": "init",
     "message": "first message",
@@ -42,7 +42,7 @@ NAMES = {
 
 @dataclass
 class Plan:
-    """What the command line asked for, and where files go that nobody needs afterwards."""
+    """The choices of the command line, and a folder for temporary files."""
 
     backends: dict[str, str]
     rounds: int
@@ -51,7 +51,7 @@ class Plan:
     folder: Path
 
     def sample(self, world: int, resolver: str, slot: str) -> dict[str, float]:
-        """Milliseconds of each step in one job of new processes, and the look-ups of all ranks."""
+        """Return the milliseconds of each step in a job of new processes, and its look-ups."""
         answer = self.folder / "answer.json"
         answer.unlink(missing_ok=True)
         sample = Sample(world, self.backends[slot], self.seconds, str(answer))
@@ -64,7 +64,7 @@ class Plan:
         return _of_all(found["ranks"])
 
     def _environment(self, world: int, resolver: str) -> dict[str, str]:
-        """As torchrun sets it for ranks."""
+        """Return the environment that torchrun sets for ranks."""
         env = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
         env |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "RESOLVER": resolver}
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -73,7 +73,7 @@ class Plan:
         return env
 
     def _run(self, sample: Sample, env: dict[str, str]) -> str:
-        """What the launcher and its ranks have printed."""
+        """Return the output of the launcher and its ranks."""
         program = Path(__file__).with_name("startup_ranks.py")
         command = [sys.executable, str(program), json.dumps(asdict(sample))]
         log = self.folder / "log"
@@ -84,7 +84,7 @@ class Plan:
         try:
             process.wait(self.seconds + 60)
         except subprocess.TimeoutExpired:
-            pass  # which no answer tells
+            pass  # the missing answer shows the time-out
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)  # the ranks, too
@@ -93,7 +93,7 @@ class Plan:
 
 
 def _of_all(ranks: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """From the first rank's start of a step to the last one's end."""
+    """Return the times from the first rank's start of a step to the last rank's end."""
     taken = {
         step: (max(r[step][1] for r in ranks) - min(r[step][0] for r in ranks)) * 1e3
         for step in STEPS
@@ -108,7 +108,7 @@ def _is_count(step: str) -> bool:
 
 
 def compare(plan: Plan, world: int, resolver: str) -> Iterator[Figure]:
-    """The figures of one number of ranks with one resolver."""
+    """Measure a number of ranks with a resolver."""
     samples: dict[str, list[dict[str, float]]] = {slot: [] for slot in plan.backends}
     for number in range(plan.rounds):
         for slot in plan.backends if number % 2 == 0 else reversed(plan.backends):
@@ -125,7 +125,7 @@ def compare(plan: Plan, world: int, resolver: str) -> Iterator[Figure]:
 
 
 def run_all(plan: Plan, worlds: list[int], resolvers: list[str]) -> tuple[list[Figure], list[str]]:
-    """Every figure, printed as it comes; what fails doesn't stop the rest."""
+    """Measure every figure, printed once known; a failure doesn't stop the rest."""
     figures: list[Figure] = []
     errors: list[str] = []
     neighbours = Neighbours()
@@ -148,7 +148,7 @@ def _cell(step: str, value: float | None) -> str:
 
 
 def table(figures: Sequence[Figure], ours: str, base: str) -> str:
-    """A line for each backend with each number of ranks and resolver, and one for the ratio."""
+    """Return a line for each backend, number of ranks and resolver, and lines of ratios."""
     lines = [" " * 29 + "".join(f" {name:>19s}" for name in NAMES.values())]
     for at in range(0, len(figures), len(NAMES)):
         group = figures[at : at + len(NAMES)]
@@ -159,7 +159,7 @@ def table(figures: Sequence[Figure], ours: str, base: str) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=int, action="append", help="this many (repeatable)")
@@ -172,7 +172,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs what was asked for and reports it."""
+    """Run the samples asked for and report the figures."""
     asked = arguments()
     about = report.environment()
     for key, value in about.items():

@@ -1,4 +1,4 @@
-"""What the ranks of `startup.py` do, and the process from which those of one sample are forked."""
+"""The ranks' work in `startup.py`, and the process from which a sample's ranks are forked."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ import dlslime_backend._backend  # noqa: F401 - or init would import it
 from dlslime_backend._load import extension
 from measuring.harness import OPERATION_TIMEOUT, JobError, PayloadError, gather
 
-clock = time.monotonic  # one clock for all processes of a host
+clock = time.monotonic  # a common clock for all processes of a host
 
 STEPS = ["init", "message", "all_reduce"]
 NUMBERS = 64  # of 8 bytes, in the message and in the all_reduce
-HEAD_START = 0.05  # until then all ranks have woken up, and sleep until the same time
+HEAD_START = 0.05  # until then all ranks have woken up, and sleep until a common time
 
 
 @dataclass
 class Sample:
-    """One job.
+    """A job.
 
     Attributes:
-        seconds: how long it may take.
-        answer: the file for what the ranks found: ``{"ranks": [...]}`` or ``{"error": "..."}``.
+        seconds: limit of the job's time.
+        answer: the file for the ranks' results: ``{"ranks": [...]}`` or ``{"error": "..."}``.
     """
 
     world: int
@@ -44,7 +44,7 @@ class Sample:
 
 
 def _lookups() -> int:
-    """Look-ups of this process so far, by limit/resolver.c; 0 where it is not preloaded."""
+    """Return the process's look-ups so far, by limit/resolver.c; 0 if not preloaded."""
     try:
         return ctypes.c_int.in_dll(ctypes.CDLL(None), "resolver_lookups").value
     except ValueError:
@@ -58,7 +58,7 @@ def _expect(got: torch.Tensor, expected: torch.Tensor, what: str) -> None:
 
 
 def _measure(rank: int, sample: Sample, meet: Callable[[], None]) -> dict[str, Any]:
-    """Start and end of each step at this rank, and its look-ups after init and at the end."""
+    """Return start and end of each step at the rank, and its look-ups after init and at the end."""
     world, backend = sample.world, sample.backend
     base = torch.arange(NUMBERS)
     mine, got, total = base + rank, torch.zeros_like(base), base + rank
@@ -91,28 +91,28 @@ def _measure(rank: int, sample: Sample, meet: Callable[[], None]) -> dict[str, A
 
 def _rank(rank: int, sample: Sample, meet: Callable[[], None], results: Any) -> None:
     torch.set_num_threads(1)
-    gc.collect()  # which writes to most objects: the first write to a page after a fork copies it
+    gc.collect()  # writes to most objects: the first write to a page after a fork copies the page
     try:
         results.put((rank, "ok", _measure(rank, sample, meet)))
     except PayloadError as error:
         results.put((rank, "payload", str(error)))
-    except Exception as error:  # noqa: BLE001 - whatever it was, the launcher has to hear of it
+    except Exception as error:  # noqa: BLE001 - the launcher has to hear of any error
         results.put((rank, "error", f"{type(error).__name__}: {error}"))
 
 
 def _serve() -> dist.TCPStore:
-    """The store's server, in the parent of the ranks as torchrun has it.
+    """Start the store's server, in the parent of the ranks as in torchrun.
 
-    It looks up one client after the other, which would hide all else where that takes seconds.
+    The server looks up one client after the other; slow look-ups would hide all other times.
     """
     if os.environ["RESOLVER"] == "silent":
-        os.environ["RESOLVER"] = "prompt"  # in this process only: the ranks have been forked
+        os.environ["RESOLVER"] = "prompt"  # in the launcher only: the ranks have been forked
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def launch(sample: Sample) -> None:
-    """Forks the ranks while this process has a single thread, and writes their answer."""
-    extension()  # loaded as Gloo is, which came with torch
+    """Fork the ranks while the process has a single thread, and write the ranks' answer."""
+    extension()  # loaded before as is Gloo, a part of torch
     context = mp.get_context("fork")
     port, begin = context.RawValue("i"), context.RawValue("d")
     serving = context.Event()

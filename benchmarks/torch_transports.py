@@ -1,13 +1,14 @@
-r"""torch's one-sided transports (torch 2.15 and later) side by side, ours among them.
+r"""torch's one-sided transports (torch 2.15 and later) side by side, dlslime's among them.
 
     torchrun --standalone --nproc-per-node 2 benchmarks/torch_transports.py --backend dlslime,nixl
 
 torch's own program, benchmarks/distributed/transport/benchmark.py of its sources, measures one
-transport in a run, and takes ours by `--backend dlslime`. This one measures what it does, with its
-flags: the even rank of each pair of neighbours writes to and reads from the odd one, by one
-transfer at a time. By default all transports are measured that torch knows (2.15.0: NIXL's and
-ours); one that can't be made or connected is left out. With an older torch this says so and ends
-with status 0. The exit status is 1 if bytes were wrong, 2 for bad input, else 0.
+transport in a run, and takes dlslime's by `--backend dlslime`. The program here measures as torch's
+does, with torch's flags: the even rank of each pair of neighbours writes to and reads from the odd
+rank, by one transfer at a time. By default all transports known to torch are measured (2.15.0:
+NIXL's and dlslime's); a transport that can't be made or connected is left out. With an older torch
+the program says so and ends with status 0. The exit status is 1 if bytes were wrong, 2 for bad
+input, else 0.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ HEADERS = [
 
 
 def sizes_of(text: str) -> list[int]:
-    """Sizes in bytes with commas between, as torch's program takes them."""
+    """Return sizes in bytes with commas between, as in torch's program."""
     return [options.positive(word) for word in text.split(",")]
 
 
 def parser() -> options.Parser:
-    """The flags of torch's program, and ours."""
+    """Return the flags of torch's program, and ours."""
     made = options.Parser(__doc__)
     made.add_argument("--backend", nargs="+", help="transports; default: all that torch knows")
     made.add_argument("--sizes", type=sizes_of, default=SIZES, help="bytes: a,b,c")
@@ -62,7 +63,7 @@ def parser() -> options.Parser:
 
 
 def interface() -> Any:
-    """Torch's module, or None where torch is older."""
+    """Return torch's module, or None with an older torch."""
     try:
         from torch.distributed import _transport
     except ImportError:
@@ -71,7 +72,7 @@ def interface() -> Any:
 
 
 def checked(asked: argparse.Namespace, known: list[str]) -> list[dict[str, Any]]:
-    """The options of each rank of a pair; refuses what does not go together."""
+    """Return the options of each rank of a pair; refuse contradictory flags."""
     asked.backend = options.names(asked.backend or known, known, "transport")
     try:
         found = json.loads(asked.options)
@@ -85,7 +86,7 @@ def checked(asked: argparse.Namespace, known: list[str]) -> list[dict[str, Any]]
 
 
 class Engine:
-    """A transport, behind what `pairs.Pair` asks of an engine."""
+    """A transport with the interface that `pairs.Pair` needs of an engine."""
 
     serves = False
 
@@ -97,7 +98,7 @@ class Engine:
         self._memory: Any = None
 
     def prepare(self, pieces: list[Piece], write: bool) -> Start:
-        """Registers the message of this size at both ends; returns what moves it."""
+        """Register the message of a size at both ends; return a function that moves the message."""
         ((at, size),) = pieces
         self._let_go()
         self._memory = self._transport.register_memory(self._tensor[at : at + size])
@@ -118,11 +119,11 @@ class Engine:
 
     def _let_go(self) -> None:
         if self._memory is not None:
-            self._exchange(b"")  # the other end does not use it any more
+            self._exchange(b"")  # the other end has stopped using the memory
             self._transport.unregister_memory(self._memory)
 
     def close(self) -> None:
-        """Ends the pair."""
+        """End the pair."""
         self._let_go()
         self._transport.close()
 
@@ -130,22 +131,22 @@ class Engine:
 def connected(
     name: str, asked: argparse.Namespace, device: torch.device, meeting: StoreMeeting, mine: Any
 ) -> Any:
-    """A transport to this rank's neighbour.
+    """Return a transport to the rank's neighbour.
 
     Raises:
-        MissingError: it can't be made, or connected, at one of the ranks; all raise the same.
+        MissingError: a rank can't make or connect the transport; all ranks raise the error.
     """
     made, problem, url = None, "", None
     try:
         made = interface().new_transport(name, device, **mine)
         url = made.bind()
-    except Exception as error:  # noqa: BLE001 - of a transport that is only compared with
+    except Exception as error:  # noqa: BLE001 - of a transport used only for comparison
         problem = engines.text_of(error)
     urls = meeting.share(url)
     try:
         if all(urls) and made.connect(urls[meeting.rank ^ 1]) != 0:
             problem = "it does not connect"
-    except Exception as error:  # noqa: BLE001 - of a transport that is only compared with
+    except Exception as error:  # noqa: BLE001 - of a transport used only for comparison
         problem = engines.text_of(error)
     problems = list(filter(None, meeting.share(problem)))
     if problems:
@@ -164,10 +165,10 @@ def measured(
     mine: Any,
     screen: output.Screen,
 ) -> list[Row]:
-    """The rows of one transport, at all ranks.
+    """Return the rows of a transport, at all ranks.
 
     Raises:
-        MissingError: it can't be used here.
+        MissingError: the transport can't be used here.
     """
     transport = connected(name, asked, memory.tensor.device, meeting, mine)
 
@@ -192,7 +193,7 @@ def measured(
 
 
 def cells(row: Row) -> list[str]:
-    """A line of the table."""
+    """Return a line of the table."""
     return [
         row.engine,
         row.more["opcode"],
@@ -205,7 +206,7 @@ def cells(row: Row) -> list[str]:
 
 
 def report(asked: argparse.Namespace, rows: list[Row], without: dict[str, str]) -> None:
-    """Prints and writes, at rank 0."""
+    """Print and write, at rank 0."""
     screen = output.Screen(HEADERS, False)
     drawn: dict[str, plots.Curve] = {}
     for row in rows:
@@ -220,7 +221,7 @@ def report(asked: argparse.Namespace, rows: list[Row], without: dict[str, str]) 
 
 
 def run(asked: argparse.Namespace, both: list[dict[str, Any]], meeting: StoreMeeting) -> int:
-    """All transports; returns the exit status."""
+    """Measure all transports; return the exit status."""
     device = options.device_of(asked.device, int(os.environ.get("LOCAL_RANK", "0")))
     memory = Memory(max(asked.sizes), asked.memory << 20, device)
     rows: list[Row] = []
@@ -241,7 +242,7 @@ def run(asked: argparse.Namespace, both: list[dict[str, Any]], meeting: StoreMee
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Measure as the command line says."""
     made = parser()
     asked = made.parse_args()
     if interface() is None:
@@ -263,4 +264,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # some of these libraries crash, or wait, when they are unloaded
+    os._exit(status)  # some of the libraries crash, or wait, at their unloading

@@ -7,12 +7,13 @@ r"""Transfers between two processes without torchrun: the target, and the initia
     python benchmarks/transfer_bench.py --mode initiator --target_endpoint 10.0.0.1:8000 \
         --block_size 2048000 --batch_size 160 --concurrent_num 20 --duration 10
 
-With --rank there is a line for each --size (an exponent: 2 << e elements of four bytes), of 100
-iterations. With --mode, as in the original's C++ program, one block size is moved for --duration
-seconds. Rank 0, or the target of --mode, listens at the target's endpoint, and the other one comes
-there; the initiator's endpoint is not used. What is measured is the initiator's to say: the flags
-of the other end that differ do not count. Bandwidth is in 10^6 bytes per second, throughput, as in
-the original's program, in MiB/s. The exit status is 1 if bytes were wrong, 2 for bad input, else 0.
+With --rank the report has a line for each --size (an exponent: 2 << e elements of four bytes), of
+100 iterations. With --mode, as in the original's C++ program, one block size is moved for
+--duration seconds. Rank 0, or the target of --mode, listens at the target's endpoint, and the other
+end connects there; the initiator's endpoint is not used. The initiator's flags decide the
+measurement; differing flags of the target do not count. Bandwidth is in 10^6 bytes per second,
+throughput, as in the original's program, in MiB/s. The exit status is 1 if bytes were wrong, 2 for
+bad input, else 0.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ HEADERS = [
     "Bandwidth(MB/s)",
     *output.COMMON,
 ]
-# The C++ program's, which --mode takes.
+# The C++ program's defaults, for --mode.
 BLOCK, BATCH, CONCURRENT, DURATION = 2_048_000, 160, 20, 10.0
 AGREED = ("engine", "sizes", "batch", "concurrency", "write", "immediate", "every", "plan", "room")
 
 
 def add_blocks(made: argparse.ArgumentParser) -> None:
-    """Adds the C++ programs' flags, with underlines as there, or hyphens."""
+    """Add the C++ programs' flags, with underlines as in C++, or hyphens."""
     made.add_argument("--block-size", "--block_size", type=options.positive)
     made.add_argument("--batch-size", "--batch_size", type=options.positive)
     made.add_argument("--buffer-size", "--buffer_size", type=options.positive)
@@ -58,7 +59,7 @@ def add_blocks(made: argparse.ArgumentParser) -> None:
 
 
 def parser() -> options.Parser:
-    """The flags of the original's Python program and of its C++ program, and ours."""
+    """Return the flags of the original's Python program and of its C++ program, and ours."""
     made = options.Parser(__doc__)
     role = made.add_mutually_exclusive_group(required=True)
     role.add_argument("--rank", type=int, choices=[0, 1], help="0 transfers and reports")
@@ -85,7 +86,7 @@ def parser() -> options.Parser:
 
 
 def checked(asked: argparse.Namespace) -> None:
-    """Fills in what depends on other flags; refuses what does not go together."""
+    """Fill in flags that depend on others; refuse contradictory flags."""
     named = options.names(asked.transfer_engine, engines.ONE_SIDED, "transfer engine")
     if len(named) > 1:
         raise UsageError("one transfer engine at a time")
@@ -113,10 +114,10 @@ def checked(asked: argparse.Namespace) -> None:
 
 
 def agreed(asked: argparse.Namespace, meeting: SocketMeeting, active: bool) -> dict[str, Any]:
-    """What is measured, at both ends: what the active end was asked for.
+    """Return the measurement's parameters, equal at both ends: the active end's flags.
 
     Raises:
-        UsageError: the ends play the same part, or the engines differ.
+        UsageError: both ends play one part, or the engines differ.
     """
     sizes = [asked.block_size] if asked.block_size else [message_bytes(e) for e in asked.size]
     plan = [asked.num_iteration, asked.num_warmup_iteration, asked.duration or 0.0]
@@ -135,7 +136,7 @@ def agreed(asked: argparse.Namespace, meeting: SocketMeeting, active: bool) -> d
 
 
 def cells(row: Row) -> list[str]:
-    """The original's strings, and ours."""
+    """Return the original's strings, and ours."""
     return [
         f"{row.size:,}",
         f"{row.size * row.batch * row.concurrency:,}",
@@ -148,8 +149,8 @@ def cells(row: Row) -> list[str]:
 
 
 def settings_of(asked: argparse.Namespace, meeting: SocketMeeting, active: bool) -> Settings:
-    """What this end's engine is told."""
-    at_target = meeting.rank == 0  # in both ways to start it, where the target's endpoint is
+    """Return the settings of the end's engine."""
+    at_target = meeting.rank == 0  # the target's endpoint is at rank 0 in both ways to start
     return Settings(
         meeting,
         meeting.rank,
@@ -168,7 +169,7 @@ def settings_of(asked: argparse.Namespace, meeting: SocketMeeting, active: bool)
 
 
 def measured(asked: argparse.Namespace, meeting: SocketMeeting, active: bool) -> list[Row]:
-    """The rows, at both ends.
+    """Return the rows, at both ends.
 
     Raises:
         MissingError: the engine can't be used here.
@@ -202,7 +203,7 @@ def measured(asked: argparse.Namespace, meeting: SocketMeeting, active: bool) ->
 
 
 def closing(row: Row) -> str:
-    """The C++ program's lines."""
+    """Return the C++ program's lines."""
     trips, seconds = row.samples * row.concurrency, row.more["seconds"]
     mebibytes = row.nbytes / (1 << 20)
     lines = {
@@ -218,7 +219,7 @@ def closing(row: Row) -> str:
 
 
 def report(asked: argparse.Namespace, rows: list[Row]) -> None:
-    """Prints and writes, at the end that transfers."""
+    """Print and write, at the end that transfers."""
     screen = output.Screen(HEADERS, False)
     for row in rows:
         screen.row(cells(row))
@@ -233,7 +234,7 @@ def report(asked: argparse.Namespace, rows: list[Row]) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """One end of it; returns the exit status."""
+    """Run an end; return the exit status."""
     checked(asked)
     active = asked.rank == 0 or asked.mode == "initiator"
     waits = asked.rank == 0 or asked.mode == "target"
@@ -251,7 +252,7 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Measures what the command line asks for."""
+    """Measure as the command line says."""
     made = parser()
     asked = made.parse_args()
     try:
@@ -267,4 +268,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # some of these libraries crash, or wait, when they are unloaded
+    os._exit(status)  # some of the libraries crash, or wait, at their unloading

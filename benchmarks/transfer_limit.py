@@ -1,4 +1,4 @@
-r"""The C++ program transfer_bench between two hosts, against the same reads on plain libibverbs.
+r"""The C++ program transfer_bench between two hosts, against equal reads on plain libibverbs.
 
     cmake -S tests/cpp -B build/cpp-plain -DSANITIZE=none
     cmake --build build/cpp-plain --target dlslime_transfer_bench
@@ -12,9 +12,9 @@ or on one machine, in the lab:
         benchmarks/transfer_limit.py --json $LAB_OUT/transfer-limit.json'
 
 Rank 1 reads batches of 160 blocks from rank 0: one batch at a time, and for information 4. Both
-programs check what they have read, rounds alternate, and a figure is the median of them. The aim
-is at most 1.05 times what `limit/rdma_limit.c` takes. The exit status is 1 if one of the programs
-has failed, never for times.
+programs check the bytes read, rounds alternate, and a figure is the median of rounds. The aim is at
+most 1.05 times the time of `limit/rdma_limit.c`. The exit status is 1 if a program has failed,
+never for times.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PORT = 29720
 
 
 def ours(meeting: StoreMeeting, size: int, concurrency: int) -> float:
-    """Microseconds of a batch by transfer_bench, as rank 1 has measured it; 0.0 at rank 0."""
+    """Return the microseconds of a batch by transfer_bench, measured by rank 1; 0.0 at rank 0."""
     mode = ["target", "initiator"][meeting.rank]
     command = [str(PROGRAM), "--mode", mode, "--block_size", str(size), "--batch_size", str(BATCH)]
     command += ["--target_endpoint", f"{os.environ['MASTER_ADDR']}:{PORT}"]
@@ -60,7 +60,7 @@ def ours(meeting: StoreMeeting, size: int, concurrency: int) -> float:
 
 
 def figures_of(meeting: StoreMeeting, limit: Limit, size: int, rounds: int) -> list[Figure]:
-    """Those of one size: one batch at a time, and several."""
+    """Return the figures of a size: one batch at a time, and several."""
     runs = {
         "limit": lambda: next(iter(limit.run("batch", size, TRIPS[size], BATCH)), 0.0),
         "ours": lambda: ours(meeting, size, 1),
@@ -84,7 +84,7 @@ def figures_of(meeting: StoreMeeting, limit: Limit, size: int, rounds: int) -> l
 
 
 def main() -> int:
-    """Measures, prints and writes."""
+    """Measure, print and write."""
     options = report.lab_options(__doc__, rounds=5)
     if not PROGRAM.exists():
         print(f"{PROGRAM} is missing: the first lines of {__file__} say how to build it")

@@ -3,11 +3,11 @@ r"""One-sided reads between two processes of one host: dlslime, NIXL and Mooncak
     pip install --no-deps --target /tmp/wheels nixl nixl-cu12 mooncake-transfer-engine-non-cuda
     python benchmarks/transfers.py --wheels /tmp/wheels --json out.json
 
-The libraries' wheels are kept apart from the environment, since they bring libraries of their
-own. One that can't be loaded is left out, and said so. Each has two processes of its own, and
-rounds take turns: the processes of the others are stopped meanwhile (SIGSTOP), or those that poll
-would take the processors from whoever is measured. What has been read is checked after each round.
-The exit status says whether it was right.
+The libraries' wheels are kept apart from the environment, since wheels bring libraries of their
+own. A library that can't be loaded is left out, with a message. Each library has two processes of
+its own, and rounds take turns: the processes of other libraries are stopped meanwhile (SIGSTOP), or
+polling processes would take the processors from the library under measurement. The bytes read are
+checked after each round. The exit status says whether all bytes were right.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ ROUNDS = 9
 
 
 def contents(offset: int, size: int) -> torch.Tensor:
-    """What the other process has at a place: differs from page to page, and within one."""
+    """Return the other process's bytes at a place: they differ from page to page, and within."""
     at = torch.arange(offset, offset + size)
     return ((at + at // PAGE * 7 + at // 251) % 251).to(torch.uint8)
 
 
 def _load(name: str, memory: torch.Tensor, pipe: Connection) -> tuple[Any, str]:
-    """The library, or why it can't be used, at both of its processes alike."""
+    """Return the library, or the reason against using the library, at both processes alike."""
     exchanged = False
 
     def exchange(value: Any) -> Any:
@@ -59,7 +59,7 @@ def _load(name: str, memory: torch.Tensor, pipe: Connection) -> tuple[Any, str]:
     library, problem = None, ""
     try:
         library = LIBRARIES[name](memory, exchange)
-    except Exception as error:  # noqa: BLE001 - of a library that we only compare with
+    except Exception as error:  # noqa: BLE001 - of a library used only for comparison
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
         if not exchanged:
             exchange(None)
@@ -68,17 +68,17 @@ def _load(name: str, memory: torch.Tensor, pipe: Connection) -> tuple[Any, str]:
 
 
 def _target(name: str, peer: Connection, wheels: str) -> None:
-    """The process whose memory is read."""
+    """Run the process with the memory to read."""
     sys.path.append(wheels)
     memory = torch.cat([contents(at, CHUNK) for at in range(0, MEMORY, CHUNK)])
     kept = _load(name, memory, peer)
     peer.recv()
     del kept
-    os._exit(0)  # some of these libraries crash when they are unloaded
+    os._exit(0)  # some of the libraries crash at their unloading
 
 
 class _Reader:
-    """The process that reads, as it answers the one that measures."""
+    """The process that reads, and answers the measuring process."""
 
     def __init__(self, library: Any, memory: torch.Tensor) -> None:
         self._library = library
@@ -91,7 +91,7 @@ class _Reader:
         self._go = self._library.prepare(pieces)
 
     def read(self, count: int) -> float:
-        """Median of so many reads, in microseconds."""
+        """Return the median of `count` reads, in microseconds."""
         for offset, size in self._pieces:
             self._memory[offset : offset + size] = 0
         taken = []
@@ -110,11 +110,11 @@ class _Reader:
                     raise AssertionError(f"wrong bytes were read at {at}")
 
     def submit(self, count: int) -> float:
-        """Milliseconds to post so many pieces."""
+        """Return the milliseconds for posting `count` pieces."""
         return float(self._library.submit(count)) * 1e3
 
     def idle(self) -> float:
-        """Per cent of a processor that this process uses when nothing goes on."""
+        """Return the per cent of a processor used by the idle process."""
         before = resource.getrusage(resource.RUSAGE_SELF)
         start = time.perf_counter()
         time.sleep(3)
@@ -137,7 +137,7 @@ def _read(name: str, peer: Connection, control: Connection, wheels: str) -> None
 
 
 class Pair:
-    """One library in two processes."""
+    """A library in two processes."""
 
     def __init__(self, name: str, wheels: str) -> None:
         context = get_context("spawn")
@@ -155,7 +155,7 @@ class Pair:
         self.stop()
 
     def stop(self) -> None:
-        """Nothing of it runs until the next question."""
+        """Stop the library's processes until the next question."""
         self._signal(signal.SIGSTOP)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -164,7 +164,7 @@ class Pair:
                 os.kill(process.pid, number)
 
     def ask(self, *asked: Any) -> Any:
-        """What the reader answers, with the others stopped."""
+        """Return the reader's answer, with all other libraries stopped."""
         self._signal(signal.SIGCONT)
         self._control.send(asked)
         answer = self._control.recv()
@@ -172,7 +172,7 @@ class Pair:
         return answer
 
     def end(self) -> None:
-        """Both processes go."""
+        """End both processes."""
         self._signal(signal.SIGCONT)
         self._control.send(None)
         for process in self._processes:
@@ -188,7 +188,7 @@ class Bench:
         self._rounds = rounds
 
     def times(self, pieces: list[Piece], count: int) -> dict[str, list[float]]:
-        """Microseconds a read: medians of rounds, by library."""
+        """Return the microseconds a read: medians of rounds, by library."""
         for pair in self._pairs.values():
             pair.ask("prepare", pieces)
         samples: dict[str, list[float]] = {name: [] for name in self._pairs}
@@ -202,7 +202,7 @@ class Bench:
         return samples
 
     def against(self, part: str, name: str, factor: float, **what: Any) -> list[Figure]:
-        """Figures of one kind of read, against each other library."""
+        """Return the figures of a kind of read, against each other library."""
         samples = {library: summary(taken) for library, taken in self.times(**what).items()}
         ours = samples["ours"]["median"]
         figures = []
@@ -215,7 +215,7 @@ class Bench:
         return figures
 
     def submitting(self) -> Figure:
-        """What posting a huge batch takes."""
+        """Measure the posting of a huge batch."""
         pair, limit = self._pairs["ours"], 10.0
         posted = summary([pair.ask("submit", SUBMITTED) for _ in range(self._rounds)])
         target = at_most(posted["median"] / limit, 1.0) | {"target": "<= 10 ms"}
@@ -223,7 +223,7 @@ class Bench:
         return Figure("submit", name, "ms", posted["median"], limit, **target, details=posted)
 
     def idling(self) -> Figure:
-        """What the process that has read uses when nothing goes on."""
+        """Measure the idle process after reads."""
         shares = {name: pair.ask("idle") for name, pair in self._pairs.items()}
         target = at_most(shares["ours"] / 0.5, 1.0) | {"target": "<= 0.5%"}
         return Figure("idle", "ours", "% cpu", shares["ours"], None, **target, details=shares)

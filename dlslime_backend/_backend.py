@@ -19,7 +19,9 @@ _LONGEST_TIMEOUT = timedelta(days=36525)
 
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     if not dist.is_gloo_available():
-        raise RuntimeError("dlslime: this needs Gloo, and torch was built without it")
+        raise RuntimeError(
+            "dlslime: this torch was built without Gloo, which the route gloo and collectives need"
+        )
     group: Any = dist.ProcessGroupGloo
     options = group._Options()
     options._devices = [_gloo_device()]

@@ -315,7 +315,9 @@ def peer(rank: int, group: dist.ProcessGroup | None = None) -> Peer:
 
     backend = backend_of(group)
     if not 0 <= operator.index(rank) < backend.size():
-        raise ValueError(f"dlslime: the group has no rank {rank}, but {backend.size()} of them")
+        raise ValueError(
+            f"dlslime: the group has no rank {rank}: it has ranks 0 to {backend.size() - 1}"
+        )
     return Peer(extension().PeerLink(backend, operator.index(rank)))
 
 

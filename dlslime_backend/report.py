@@ -108,13 +108,13 @@ def explain(peer: int, group: _Group = None) -> dict[str, Any]:
     entry = backend_of(group).explain_peer(peer)
     rejected = entry["rejected"]
     text = (
-        f"rank {peer} (pid {entry['pid']} on {entry['host']}) is reached by {entry['route']}; "
+        f"rank {peer} (pid {entry['pid']} on {entry['host']}) is reached over {entry['route']}; "
         f"large messages go by {entry['copy']}"
     )
     if entry["devices"]:
         text += f" over {entry['devices']}"
     if rejected:
-        text += "; not by " + ", nor by ".join(
+        text += "; not over " + ", nor over ".join(
             f"{item['route']} ({item['reason']})" for item in rejected
         )
     return {

@@ -61,7 +61,7 @@ def check_batch(rank: int, world: int) -> None:
 
 
 def check_any_source(rank: int, world: int) -> None:
-    """Rank 0 takes messages in the order they come and is told who sent each."""
+    """Rank 0 takes messages in the order of arrival and is told the sender of each."""
     if rank > 0:
         dist.send(torch.full((4,), float(rank)), dst=0)
         return

@@ -1,12 +1,12 @@
-// A ping-pong by the engine alone, without Python: what it adds to the route.
-// Each end is a process, told its rank and a folder that both can write:
+// A ping-pong by the engine alone, without Python, to measure the engine's cost
+// above the route's. Each end is a process, with a rank and a shared folder:
 //
 //   cmake -S tests/cpp -B build/cpp-plain -DSANITIZE=none
 //   cmake --build build/cpp-plain --target dlslime_latency
 //   build/cpp-plain/dlslime_latency RANK FOLDER BYTES ROUND_TRIPS
 //
 // Rank 1 prints the median and the least one-way time in microseconds, as
-// benchmarks/limit does. benchmarks/rdma.py runs it where it was built.
+// benchmarks/limit does. benchmarks/rdma.py runs the program, if built.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -54,7 +54,7 @@ class End {
 
  private:
   void finish(const Operation& operation) {
-    // As torch's backend does: the clock is read only by waits that last.
+    // As in torch's backend: only waits that last read the clock.
     const bool done = engine_->wait(operation, milliseconds(60000));
     if (!done || !operation.status().ok()) {
       const auto text = operation.status().message();

@@ -1,11 +1,11 @@
-// What it costs to post work requests and to learn that they are over, without
-// the device: its post_send and poll_cq only remember what was signalled.
+// Cost of posting work requests and of learning their ends, without a device:
+// post_send and poll_cq only record signalled requests.
 //
 //   cmake -S tests/cpp -B build/cpp-plain -DSANITIZE=none
 //   cmake --build build/cpp-plain --target dlslime_posting
 //   build/cpp-plain/dlslime_posting
 //
-// The aim is 3 million requests per second from one core.
+// The aim is 3 million requests per second on a core.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -73,7 +73,7 @@ void pollRail(Rail& rail, const Done& done) {
   }
 }
 
-// Small writes, chained as those of one poll are, one in 32 signalled.
+// Posts small writes, chained as within a poll, one in 32 signalled.
 void writes(Rail& rail) {
   ibv_sge segment{};
   segment.length = 64;
@@ -93,7 +93,7 @@ void writes(Rail& rail) {
   }
 }
 
-// The pieces of one large message, as they are fetched.
+// Posts the reads of a large message's pieces.
 void reads(const std::vector<std::unique_ptr<Rail>>& rails) {
   auto& rail = *rails.front();
   rdma::Bulk bulk;
@@ -104,7 +104,7 @@ void reads(const std::vector<std::unique_ptr<Rail>>& rails) {
   memory.use(rails);
   static std::byte nothing[4096];
   const auto regions = memory.acquire({nothing, sizeof(nothing)});
-  // No byte is touched: the device is not there.
+  // No byte is touched, since there is no device.
   bulk.startPull(1, source, {nothing, size_t{kRequests} << 20}, regions);
   NoEvents events;
   std::string why;

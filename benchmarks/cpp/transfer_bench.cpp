@@ -1,18 +1,19 @@
 // Reads of blocks between two processes by the engine alone, without torch and
-// Python: the original's transfer_bench, with its flags, by an endpoint of
-// ours. The target listens at its endpoint until the initiator has come:
+// Python: the original's transfer_bench, with its flags, over an endpoint of
+// dlslime. The target listens at the given endpoint for the initiator:
 //
 //   cmake -S tests/cpp -B build/cpp-plain -DSANITIZE=none
 //   cmake --build build/cpp-plain --target dlslime_transfer_bench
-//   build/cpp-plain/dlslime_transfer_bench --mode target
-//   --target_endpoint 10.0.0.1:6006 build/cpp-plain/dlslime_transfer_bench
-//   --mode initiator --target_endpoint 10.0.0.1:6006
-//       --block_size 2048000 --batch_size 160 --concurrent_num 20 --duration 10
+//   BENCH=build/cpp-plain/dlslime_transfer_bench
+//   $BENCH --mode target --target_endpoint 10.0.0.1:6006
+//   $BENCH --mode initiator --target_endpoint 10.0.0.1:6006
 //
-// A trip is a batch. Each block goes to another place than the one it is at, so
-// that no two are merged, and is looked at in the end. The exit status: 0, 1 if
-// bytes were wrong or a transfer failed, 2 for a command line that is not
-// understood.
+// Defaults: --block_size 2048000 --batch_size 160 --concurrent_num 20
+// --duration 10 (seconds).
+//
+// A trip is a batch. Blocks are read in reverse order, so that no two are
+// merged, and the bytes are checked in the end. Exit status: 0, or 1 if bytes
+// were wrong or a transfer failed, or 2 for a bad command line.
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -48,10 +49,10 @@ constexpr milliseconds kLimit{60000};
 struct Asked {
   std::map<std::string, std::string> values{
       {"mode", ""},
-      {"device_name", ""}, // a hint that is not needed, as the next two
+      {"device_name", ""}, // a hint, unused, as the next two
       {"ib_port", "1"},
       {"link_type", "RoCE"},
-      {"initiator_endpoint", ""}, // the target calls nobody
+      {"initiator_endpoint", ""}, // unused: the target only listens
       {"target_endpoint", "127.0.0.1:6006"},
       {"buffer_size", "0"},
       {"block_size", "2048000"},
@@ -95,7 +96,7 @@ struct Asked {
   }
 };
 
-// The socket by which the two tell each other what their endpoints need.
+// The socket over which both ends exchange the data for their endpoints.
 class Line {
  public:
   Line(const std::string& endpoint, bool listens) {
@@ -130,7 +131,7 @@ class Line {
     }
   }
   Bytes hear() const {
-    uint32_t size = 0; // as ByteWriter puts it
+    uint32_t size = 0; // as ByteWriter writes
     take(&size, sizeof(size));
     if (size > (1 << 20)) {
       fail("what answers there is no transfer_bench");
@@ -181,7 +182,7 @@ std::byte contentAt(size_t offset) {
   return static_cast<std::byte>((offset + offset / 4096 * 7) % 251);
 }
 
-// This process's memory, and its end of the pair.
+// The process's memory and end of the pair.
 class End {
  public:
   End(const Line& line, std::vector<std::byte>& memory)
@@ -199,7 +200,7 @@ class End {
     return engine_->explain(group, endpoint_.peer(), deadlineAfter(kLimit))
         .route;
   }
-  // Every block to where the mirrored one is.
+  // Reads every block into the mirrored block.
   TransferPtr read(size_t block, size_t blocks) {
     PieceBuilder pieces(*mine_, *theirs_, false, blocks);
     for (size_t i = 0; i < blocks; ++i) {
@@ -302,7 +303,7 @@ int run(const Asked& asked) {
   const Line line(asked.values.at("target_endpoint"), !initiates);
   End end(line, memory);
   if (!initiates) {
-    line.hear(); // until the initiator has done
+    line.hear(); // until the initiator is done
     return 0;
   }
   initiate(asked, line, end);

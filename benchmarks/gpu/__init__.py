@@ -1,1 +1,1 @@
-"""What gpu_check consists of; see README.md."""
+"""The parts of gpu_check; see README.md."""

@@ -1,4 +1,4 @@
-"""The yardstick without torch: builds shm_limit.c and runs it. Builds resolver.c, too."""
+"""The yardstick without torch: builds shm_limit.c and runs the program. Builds resolver.c, too."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HERE = Path(__file__).parent
 
 
 def build(folder: Path) -> Path | None:
-    """Compiles the program into ``folder``; None, with the compiler's words shown, if it can't."""
+    """Compile the program into ``folder``; return None after showing an error."""
     return _compiled("no limit", HERE / "shm_limit.c", folder / "shm_limit")
 
 
 def build_resolver(folder: Path) -> Path | None:
-    """Compiles the library that counts look-ups; None, and words, as above."""
+    """Compile the library that counts look-ups; return None after showing an error."""
     return _compiled("no look-ups", HERE / "resolver.c", folder / "resolver.so", "-shared", "-fPIC")
 
 
@@ -34,7 +34,7 @@ def _compiled(otherwise: str, source: Path, output: Path, *options: str) -> Path
 def one_way(
     program: Path, mode: str, size: int, count: int, fresh: bool, cores: Sequence[int]
 ) -> float | None:
-    """Median one-way time in seconds; None where this machine does not permit the mode."""
+    """Return the median one-way time in seconds; None if the machine does not permit the mode."""
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)  # inherited by the program
     command = [str(program), mode, str(size), str(count), "fresh" if fresh else "still"]

@@ -1,1 +1,1 @@
-"""What the benchmarks have in common: jobs, payloads, reports, and the libraries beside ours."""
+"""Common parts of the benchmarks: jobs, payloads, reports, and the libraries beside ours."""

@@ -1,4 +1,4 @@
-"""Draws the README's plot of a run of p2p.py: how long a message takes one way, beside Gloo.
+"""Draws the README's plot of a run of p2p.py: the one-way time of a message, beside Gloo.
 
 python benchmarks/measuring/beside_gloo.py benchmarks/results/full.json docs/images/p2p.svg
 """
@@ -33,7 +33,7 @@ def series(path: Path) -> tuple[list[str], list[float], list[float]]:
 
 
 def draw(path: Path, out: Path) -> None:
-    """Write the plot as SVG, the same bytes for the same results."""
+    """Write the plot as SVG, with equal bytes for equal results."""
     mpl.rcParams.update({"svg.hashsalt": "dlslime", "svg.fonttype": "none", "font.size": 9})
     names, ours, gloo = series(path)
     figure, axes = plt.subplots(figsize=(WIDTH, HEIGHT), layout="constrained")

@@ -1,7 +1,7 @@
-"""What every benchmark shares: ranks, interleaved rounds, verified payloads.
+"""Common parts of every benchmark: ranks, interleaved rounds, verified payloads.
 
-Two backends are compared inside the same processes: a job makes one process group for each, and
-rounds alternate between the groups, so that both get the same cores and the same noise.
+Two backends are compared inside common processes: a job makes a process group for each backend, and
+rounds alternate between the groups, so that both backends get equal cores and equal noise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPERATION_TIMEOUT = timedelta(seconds=60)
 
 
 class PayloadError(RuntimeError):
-    """Bytes arrived that nobody sent."""
+    """Bytes arrived that no rank sent."""
 
 
 class JobError(RuntimeError):
@@ -37,10 +37,10 @@ class JobError(RuntimeError):
 
 @dataclass
 class Rank:
-    """One rank of a job: its store, and one process group for each backend under test.
+    """A rank of a job: its store, and a process group for each backend under test.
 
     Attributes:
-        cores: what the whole job may use; this rank may be pinned to one of them.
+        cores: processors of the whole job; the rank may be pinned to one of the processors.
         groups: by slot ("base", "ours"); empty in a job that makes its own groups.
     """
 
@@ -56,21 +56,21 @@ class Rank:
         return f"harness/{self._steps}"
 
     def barrier(self) -> None:
-        """Meets the other ranks at the store: no backend takes part, nothing spins."""
+        """Meet the other ranks at the store: no backend takes part, nothing spins."""
         key = self._key()
         if self.store.add(f"{key}/count", 1) == self.world:
             self.store.set(f"{key}/open", "1")
         self.store.wait([f"{key}/open"], OPERATION_TIMEOUT)
 
     def share(self, value: Any) -> list[Any]:
-        """Returns every rank's value, by rank."""
+        """Return every rank's value, by rank."""
         key = self._key()
         written: Any = pickle.dumps(value)  # torch declares text only, and takes bytes, too
         self.store.set(f"{key}/{self.rank}", written)
         return [pickle.loads(self.store.get(f"{key}/{i}")) for i in range(self.world)]
 
     def open_groups(self, backends: dict[str, str]) -> None:
-        """Makes the default group of the first backend, one more group for each other."""
+        """Make the default group of the first backend, and another group for each other backend."""
         for number, (slot, backend) in enumerate(backends.items()):
             if number == 0:
                 store = dist.PrefixStore("group", self.store)
@@ -102,7 +102,7 @@ def _rank_main(
     if pin:
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
     with contextlib.suppress(ImportError):
-        import dlslime_backend  # noqa: F401 - registers itself, also where it is not installed
+        import dlslime_backend  # noqa: F401 - registers itself, also if not installed
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=OPERATION_TIMEOUT)
@@ -115,7 +115,7 @@ def _rank_main(
         results.put((rank, "ok", value))
     except PayloadError as error:
         results.put((rank, "payload", str(error)))
-    except Exception as error:  # noqa: BLE001 - whatever it was, the launcher has to hear of it
+    except Exception as error:  # noqa: BLE001 - the launcher has to hear of any error
         results.put((rank, "error", f"{type(error).__name__}: {error}"))
 
 
@@ -129,15 +129,15 @@ def run_job(
     pin: bool = False,
     deadline: float = 600,
 ) -> list[Any]:
-    """Runs ``work(rank, *args)`` in ``world`` new processes and returns what each returned.
+    """Run ``work(rank, *args)`` in ``world`` new processes and return the results of all.
 
     Args:
         work: a module-level function.
-        args: handed to it after the Rank.
-        backends: by slot; the first one's group is the default group.
+        args: handed over after the Rank.
+        backends: by slot; the first backend's group is the default group.
         world: number of processes.
-        cores: the processors all of them share; None means the first two of this process's.
-        pin: give each rank a core of its own among them, instead of letting the kernel choose.
+        cores: the processors shared by all ranks; None means the first two of the caller's.
+        pin: give each rank a core of its own, instead of letting the kernel choose.
         deadline: seconds until the job is given up.
 
     Raises:
@@ -165,7 +165,7 @@ def run_job(
 
 
 def gather(ranks: list[Any], results: Any, deadline: float) -> list[Any]:
-    """Returns what each rank's process put into ``results``, by rank, and leaves none running.
+    """Return each rank's entry in ``results``, by rank, and leave no process running.
 
     Raises:
         PayloadError: a rank received wrong data.
@@ -207,10 +207,10 @@ def _collect(ranks: list[Any], results: Any, deadline: float) -> list[Any]:
 
 
 class Neighbours:
-    """How busy everybody else keeps this machine, from one reading to the next.
+    """How busy other programs keep the machine, from one reading to the next.
 
-    A median of a few microseconds says little where other programs take the processors away for
-    milliseconds: the figures carry this share, so that a reader can tell.
+    A median of a few microseconds says little if other programs take the processors away for
+    milliseconds: the figures carry the share of other programs, so that a reader can judge.
     """
 
     def __init__(self) -> None:
@@ -222,13 +222,13 @@ class Neighbours:
         ticks = [int(t) for t in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
         idle = ticks[3] + ticks[4]
         busy = (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK")
-        own = sum(os.times()[:4])  # this process and its children that have ended
+        own = sum(os.times()[:4])  # the process and its ended children
         return time.monotonic(), busy - own
 
     def share(self) -> float:
-        """Processors used by others since the last reading, as a share of all of them.
+        """Return the share of all processors used by others since the last reading.
 
-        Readings less than half a second apart belong to one measurement and are the same.
+        Readings less than half a second apart belong to one measurement and are equal.
         """
         now = self._now()
         elapsed = now[0] - self._last[0]
@@ -240,7 +240,7 @@ class Neighbours:
 
 
 def two_cores() -> list[int]:
-    """The first two processors this process may use; one where there is only one."""
+    """Return the first two processors that the process may use, or the only processor."""
     return sorted(os.sched_getaffinity(0))[:2]
 
 
@@ -250,7 +250,7 @@ def two_cores() -> list[int]:
 def interleave(
     me: Rank, slots: Sequence[str], rounds: int, once: Callable[[str, int], list[float]]
 ) -> dict[str, list[float]]:
-    """Calls ``once(slot, round)`` for every slot in every round, in turning order.
+    """Call ``once(slot, round)`` for every slot in every round, in turning order.
 
     Returns:
         The samples of each slot, all rounds together.
@@ -264,20 +264,20 @@ def interleave(
 
 
 class Payload:
-    """Bytes that differ from round to round, and whose shift or loss is noticed.
+    """Bytes that differ from round to round, and show any shift or loss.
 
-    The pattern's period is a prime: no power of two moves it onto itself.
+    The pattern's period is a prime: no shift by a power of two leaves the pattern unchanged.
     """
 
     def __init__(self, size: int) -> None:
         self.base = torch.arange(251, dtype=torch.uint8).repeat(size // 251 + 1)[:size]
 
     def fill(self, buffer: torch.Tensor, number: int) -> None:
-        """Writes round ``number``'s bytes into ``buffer`` (uint8, same size)."""
+        """Write round ``number``'s bytes into ``buffer`` (uint8, of equal size)."""
         torch.add(self.base, number % 256, out=buffer)
 
     def check(self, buffer: torch.Tensor, number: int, what: str) -> None:
-        """Raises PayloadError unless ``buffer`` holds round ``number``'s bytes; spoils it."""
+        """Raise PayloadError unless ``buffer`` holds round ``number``'s bytes; spoil the buffer."""
         buffer.sub_(number % 256)
         if not torch.equal(buffer, self.base):
             wrong = (buffer != self.base).nonzero()

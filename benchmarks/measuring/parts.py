@@ -1,6 +1,6 @@
-"""What the ranks do: one function for each part, run by every rank of a job.
+"""The ranks' work: a function for each part, run by every rank of a job.
 
-Each returns its samples in seconds on rank 0 (None elsewhere where only rank 0 measures).
+Each function returns its samples in seconds on rank 0 (None elsewhere if only rank 0 measures).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ clock = time.perf_counter
 def _bounce(
     me: Rank, group: dist.ProcessGroup, out: torch.Tensor, back: torch.Tensor, count: int
 ) -> list[float]:
-    """``count`` round trips; rank 0 gets half of each one's time."""
+    """Make ``count`` round trips; rank 0 gets half of each trip's time."""
     samples = []
     if me.rank == 0:
         for _ in range(count):
@@ -42,17 +42,17 @@ def _bounce(
 
 
 def _trips(size: int, quick: bool) -> int:
-    """Round trips in a round: 32 MiB each way, but 3 to 200."""
+    """Return the round trips in a round: 32 MiB each way, but 3 to 200."""
     return max(3, min(50 if quick else 200, (32 << 20) // size))
 
 
 def latency(
     me: Rank, size: int, rounds: int, fresh: bool, quick: bool, program: Path | None = None
 ) -> dict[str, list[float]]:
-    """Ping-pong of ``size`` bytes, and the limit program, if there is one, between the rounds.
+    """Measure ping-pong of ``size`` bytes, and the limit program, if any, between the rounds.
 
-    ``fresh``: rank 1 sends back the very tensor it received, and rank 0 receives into the one it
-    sent. Otherwise sources are never written again.
+    ``fresh``: rank 1 sends back the very tensor received, and rank 0 receives into the tensor sent.
+    Otherwise sources are never written again.
     """
     payload = Payload(size)
     out = torch.zeros(size, dtype=torch.uint8)
@@ -69,7 +69,7 @@ def latency(
         me.barrier()
         _bounce(me, group, out, back, max(1, trips // 10))
         samples = _bounce(me, group, out, back, trips)
-        if me.rank == 0:  # once more: what comes back must have made the way
+        if me.rank == 0:  # once more: the bytes must have gone both ways
             dist.send(out, 1, group)
             back.zero_()
             dist.recv(back, 1, group)
@@ -93,9 +93,9 @@ def _batch(blocks: Sequence[torch.Tensor], send: bool, group: dist.ProcessGroup,
 
 
 def batches(me: Rank, size: int, count: int, rounds: int, trips: int) -> dict[str, list[float]]:
-    """``count`` messages in one batch_isend_irecv to rank 1, then all of them back in another.
+    """Send ``count`` messages in a batch_isend_irecv to rank 1, and all of them back in another.
 
-    Rank 0's samples are seconds for one batch one way.
+    Rank 0's samples are seconds for a batch one way.
     """
     payload = Payload(size * count)
     pool = torch.zeros(size * count, dtype=torch.uint8)
@@ -107,7 +107,7 @@ def batches(me: Rank, size: int, count: int, rounds: int, trips: int) -> dict[st
         if me.rank == 0:
             payload.fill(pool, number)
         me.barrier()
-        for trip in range(-1, trips + 1):  # the first one warms up, the last one verifies
+        for trip in range(-1, trips + 1):  # the first trip warms up, the last verifies
             start = clock()
             _batch(blocks, me.rank == 0, group, 1 - me.rank)
             if me.rank == 0 and trip == trips:
@@ -124,9 +124,9 @@ def batches(me: Rank, size: int, count: int, rounds: int, trips: int) -> dict[st
 def message_rate(
     me: Rank, size: int, count: int, window: int, rounds: int
 ) -> dict[str, list[float]]:
-    """``count`` messages one way by isend/irecv, never more than ``window`` in flight.
+    """Send ``count`` messages one way by isend/irecv, never more than ``window`` in flight.
 
-    Rank 0's samples are seconds for all of them, up to the receiver's answer.
+    Rank 0's samples are seconds for all messages, up to the receiver's answer.
     """
     payload = Payload(size * count)
     pool = torch.zeros(size * count, dtype=torch.uint8)
@@ -157,7 +157,7 @@ def message_rate(
 
 
 def _finish(me: Rank, group: dist.ProcessGroup, answer: torch.Tensor) -> None:
-    """Rank 0 returns when rank 1 has everything."""
+    """Let rank 0 return when rank 1 has received everything."""
     if me.rank == 0:
         dist.recv(answer, 1, group)
     else:
@@ -170,12 +170,12 @@ def _finish(me: Rank, group: dist.ProcessGroup, answer: torch.Tensor) -> None:
 def cpu_per_gb(
     me: Rank, size: int, total: int, rounds: int
 ) -> dict[str, list[tuple[float, float]]]:
-    """Streams ``total`` bytes in messages of ``size``, eight in flight.
+    """Stream ``total`` bytes in messages of ``size``, eight in flight.
 
     Returns:
         For each slot pairs (processor seconds of both ranks, seconds) for 10^9 bytes. The
         processor time is that of all threads, and goes on for 50 ms after the last message, so
-        that a thread that still spins is counted.
+        that threads still spinning are counted.
     """
     window, count = 8, total // size
     payload = Payload(size * window)
@@ -206,7 +206,7 @@ def cpu_per_gb(
 
 
 def idle(me: Rank, seconds: float) -> tuple[float, float]:
-    """This rank's processor use, as a share of one core, after init and after traffic."""
+    """Return the rank's processor use, as a share of a core, after init and after traffic."""
     (group,) = me.groups.values()
     gc.collect()
     shares = []
@@ -229,11 +229,11 @@ def idle(me: Rank, seconds: float) -> tuple[float, float]:
 def set_up(
     me: Rank, backends: dict[str, str], worlds: Sequence[int], rounds: int
 ) -> dict[tuple[str, int], list[tuple[float, float]]]:
-    """Makes and destroys default groups in processes that have done it before.
+    """Make and destroy default groups in processes that have done so before.
 
     Returns:
         For each (slot, world size) pairs (seconds from the first rank's start of
-        init_process_group to the last one's return, seconds for the first message of 8 bytes from
+        init_process_group to the last rank's return, seconds for the first message of 8 bytes from
         rank 0 to rank 1). The first round isn't counted.
     """
     samples: dict[tuple[str, int], list[tuple[float, float]]] = {}
@@ -250,7 +250,7 @@ def _set_up_once(me: Rank, name: str, backend: str, world: int) -> tuple[float, 
     taking_part = me.rank < world
     store = dist.PrefixStore(name, me.store)
     me.barrier()
-    start = end = sent = got = time.monotonic()  # one clock for all processes of a host
+    start = end = sent = got = time.monotonic()  # a common clock for all processes of a host
     if taking_part:
         dist.init_process_group(
             backend, store=store, rank=me.rank, world_size=world, timeout=OPERATION_TIMEOUT
@@ -273,7 +273,7 @@ def _set_up_once(me: Rank, name: str, backend: str, world: int) -> tuple[float, 
 
 
 def explain(me: Rank) -> dict[str, Any]:
-    """Which way our messages to the peer take, by dlslime's own account."""
+    """Return the way of messages to the peer, by dlslime's own account."""
     import dlslime_backend
 
     found = dlslime_backend.explain(1 - me.rank, me.groups["ours"])

@@ -1,4 +1,4 @@
-"""Figures with their targets, the table of them, and the JSON file."""
+"""Figures with their targets, the table of figures, and the JSON file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HERE = Path(__file__).resolve().parents[1]
 
 @dataclass
 class Figure:
-    """One line of the report.
+    """A line of the report.
 
     Attributes:
-        value: ours; ``baseline`` is the other backend's, in the same unit.
-        ratio: what the target speaks of.
-        target: in words; ``ok`` is None where there is none.
-        others: the share of the machine that other programs used meanwhile.
+        value: ours; ``baseline`` is the other backend's, in equal units.
+        ratio: the quantity limited by the target.
+        target: in words; ``ok`` is None without a target.
+        others: the share of the machine used by other programs meanwhile.
     """
 
     part: str
@@ -44,12 +44,12 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """The word printed: ok, short, or nothing where no target is set."""
+        """Return the word printed: ok, short, or nothing without a target."""
         return {True: "ok", False: "short", None: ""}[self.ok]
 
 
 def lab_parser(about: str | None, rounds: int) -> argparse.ArgumentParser:
-    """What the benchmarks of two hosts are asked on the command line, some of them more."""
+    """Return a parser of the common options of benchmarks of two hosts."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,24 +59,24 @@ def lab_parser(about: str | None, rounds: int) -> argparse.ArgumentParser:
 
 
 def lab_options(about: str | None, rounds: int) -> argparse.Namespace:
-    """The answers, where nothing more is asked."""
+    """Return the options of a benchmark without further options."""
     return lab_parser(about, rounds).parse_args()
 
 
 def at_least(ratio: float, factor: float | None) -> dict[str, Any]:
-    """Target of a speed-up: ``ratio`` at least ``factor``; no target where that is None."""
+    """Return the target of a speed-up: ``ratio`` at least ``factor``; no target for None."""
     if factor is None:
         return {"ratio": ratio}
     return {"ratio": ratio, "target": f">= {factor:g}x", "ok": ratio >= factor}
 
 
 def at_most(ratio: float, factor: float) -> dict[str, Any]:
-    """Target of a cost: ``ratio`` at most ``factor``."""
+    """Return the target of a cost: ``ratio`` at most ``factor``."""
     return {"ratio": ratio, "target": f"<= {factor:g}x", "ok": ratio <= factor}
 
 
 def summary(samples: Sequence[float], scale: float = 1.0) -> dict[str, float]:
-    """Median, 10th and 90th percentile and count of the samples, multiplied by ``scale``."""
+    """Return median, 10th and 90th percentile and count of the samples, multiplied by ``scale``."""
     ordered = sorted(float(f"{value * scale:.5g}") for value in samples)
     last = len(ordered) - 1
     return {
@@ -88,7 +88,7 @@ def summary(samples: Sequence[float], scale: float = 1.0) -> dict[str, float]:
 
 
 def size_name(size: int) -> str:
-    """8 -> "8 B", 65536 -> "64 KiB"."""
+    """Return the name of a size: 8 -> "8 B", 65536 -> "64 KiB"."""
     for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit and size % unit == 0:
             return f"{size // unit} {name}"
@@ -104,12 +104,12 @@ def _command_output(*command: str) -> str:
 
 
 def without_folder(word: str) -> str:
-    """The last name of an absolute path: the rest is of one machine. Other words stay."""
+    """Return the last name of an absolute path: the rest is of one machine. Other words stay."""
     return Path(word).name if word.startswith("/") else word
 
 
 def environment() -> dict[str, Any]:
-    """What a reader needs to judge the numbers."""
+    """Return the properties of the machine that a reader needs to judge the numbers."""
     model = [
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -139,7 +139,7 @@ def _number(value: float | None) -> str:
 
 
 def line(figure: Figure) -> str:
-    """One figure, as it is printed while the run goes on."""
+    """Return the line of a figure that is printed while the run goes on."""
     return (
         f"{figure.part:15s} {figure.name:34s} {_number(figure.value):>8s} {figure.unit:11s} "
         f"against {_number(figure.baseline):>8s}: {_number(figure.ratio):>6s} "
@@ -148,7 +148,7 @@ def line(figure: Figure) -> str:
 
 
 def table(figures: Sequence[Figure], ours: str, base: str) -> str:
-    """The figures as aligned text."""
+    """Return the figures as aligned text."""
     rows = [("part", "figure", "unit", base, ours, "ratio", "target", "", "others")]
     rows += [
         (
@@ -176,7 +176,7 @@ def table(figures: Sequence[Figure], ours: str, base: str) -> str:
 
 
 def save(path: Path, about: dict[str, Any], figures: Sequence[Figure], errors: list[str]) -> None:
-    """Writes everything as JSON; makes the folder."""
+    """Write everything as JSON; make the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     report = {
         "environment": about,

@@ -1,4 +1,4 @@
-"""The libraries that transfers.py compares, each behind the same three calls."""
+"""The libraries compared by transfers.py, each behind three common calls."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 
 PAGE = 16 << 10
 
-Exchange = Callable[[Any], Any]  # gives the other process something, and returns what it gave
-Go = Callable[[], None]  # one read, from its post to its end
-Piece = tuple[int, int]  # offset, the same at both ends, and bytes
+Exchange = Callable[[Any], Any]  # gives the other process an object, and returns an object
+Go = Callable[[], None]  # a read, from its post to its end
+Piece = tuple[int, int]  # offset, equal at both ends, and bytes
 
 
 class Ours:
-    """dlslime, of pieces prepared beforehand, as the others."""
+    """dlslime, with pieces prepared beforehand, as in the other libraries."""
 
     def __init__(self, memory: torch.Tensor, exchange: Exchange) -> None:
         import dlslime_backend as dlslime
@@ -29,7 +29,7 @@ class Ours:
         self._remote = dlslime.import_region(exported)
 
     def prepare(self, pieces: list[Piece]) -> Go:
-        """Returns what reads these pieces."""
+        """Return a function that reads the pieces."""
         if len(pieces) == 1:
             batch: Any = [(pieces[0][0], *pieces[0])]
         else:
@@ -39,7 +39,7 @@ class Ours:
         return lambda: start().wait()
 
     def submit(self, count: int) -> float:
-        """Returns the seconds it takes to post so many scattered pieces of 2 KiB."""
+        """Return the seconds for posting `count` scattered pieces of 2 KiB."""
         small = 2048
         here = torch.randperm(count) * small
         there = torch.randperm(count) * small
@@ -52,7 +52,7 @@ class Ours:
 
 
 class Nixl:
-    """NIXL with its UCX backend, of handles made beforehand, as it is meant to be used."""
+    """NIXL with its UCX backend, with handles made beforehand, as NIXL intends."""
 
     def __init__(self, memory: torch.Tensor, exchange: Exchange) -> None:
         from nixl._api import nixl_agent, nixl_agent_config
@@ -65,7 +65,7 @@ class Nixl:
         self._peer = self._agent.add_remote_agent(metadata)
 
     def prepare(self, pieces: list[Piece]) -> Go:
-        """Returns what reads these pieces."""
+        """Return a function that reads the pieces."""
         agent = self._agent
         local = [(self._base + offset, size, 0) for offset, size in pieces]
         remote = [(self._there + offset, size, 0) for offset, size in pieces]
@@ -84,7 +84,7 @@ class Nixl:
 
 
 class Mooncake:
-    """Mooncake's transfer engine over TCP, as its wheel has it."""
+    """Mooncake's transfer engine over TCP, from Mooncake's wheel."""
 
     def __init__(self, memory: torch.Tensor, exchange: Exchange) -> None:
         from mooncake.engine import TransferEngine
@@ -97,7 +97,7 @@ class Mooncake:
         self._peer = f"127.0.0.1:{port}"
 
     def prepare(self, pieces: list[Piece]) -> Go:
-        """Returns what reads these pieces."""
+        """Return a function that reads the pieces."""
         local = [self._base + offset for offset, _ in pieces]
         remote = [self._there + offset for offset, _ in pieces]
         sizes = [size for _, size in pieces]

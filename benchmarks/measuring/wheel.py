@@ -1,7 +1,8 @@
-"""The original DLSlime, of PyPI's `dlslime` wheel, in a process of its own beside a benchmark's.
+"""The original DLSlime, of PyPI's `dlslime` wheel, in its own process beside a benchmark's.
 
-Two of its threads poll without a pause from the moment of connecting on, at both ends: in a process
-of their own they can be stopped while others are measured. `Wheel` starts this file with
+Two of the library's threads poll without a pause from the moment of connecting on, at both ends: in
+a separate process the threads can be stopped while other libraries are measured. `Wheel` starts
+this file with
 
     python benchmarks/measuring/wheel.py FOLDER BYTES source|sink
 
@@ -11,7 +12,7 @@ Lines of JSON come by the standard input and are answered by the standard output
     {"info": {...}}, the other end's                          {"connected": true}
     {"pieces": [[offset, bytes]], "count": 3, "seconds": 2}   {"times": [microseconds]}
 
-The pieces are at the same offsets at both ends. Wrong data ends the process with status 1.
+The pieces are at equal offsets at both ends. Wrong data ends the process with status 1.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from collections.abc import Callable
 from typing import Any
 
 Pieces = list[tuple[int, int]]  # offset and bytes
-Exchange = Callable[[str], str]  # gives the other rank something, and returns what it gave
+Exchange = Callable[[str], str]  # gives the other rank a text, and returns that rank's text
 
-PATTERN = bytes(range(251))  # a prime: what comes from a wrong place is different
+PATTERN = bytes(range(251))  # a prime: bytes from a wrong place differ
 NAME = "memory"
 PATIENCE = 60.0  # seconds for an answer
 
 
 def contents(size: int) -> bytes:
-    """What there is to read: each byte is its offset modulo 251."""
+    """Return the source's bytes: each byte is its offset modulo 251."""
     return (PATTERN * (size // len(PATTERN) + 1))[:size]
 
 
 class Wheel:
-    """One end of it, as the benchmark sees it. Stopped, but in `run`."""
+    """An end of the library, as the benchmark sees it; stopped, except in `run`."""
 
     def __init__(self, folder: str, size: int, reads: bool, exchange: Exchange) -> None:
         role = "sink" if reads else "source"
@@ -57,7 +58,7 @@ class Wheel:
         self._process.send_signal(signal.SIGSTOP)
 
     def _answer(self) -> dict[str, Any]:
-        """Returns {} if it has ended, or does not answer in time."""
+        """Return {} if the process has ended, or does not answer in time."""
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
             self._process.kill()
@@ -71,12 +72,12 @@ class Wheel:
         return self._answer()
 
     def run(self, pieces: Pieces, count: int, seconds: float) -> list[float]:
-        """Microseconds of each read, at the end that reads; both ends call it.
+        """Return the microseconds of each read, at the end that reads; both ends call.
 
-        Nothing once it did not answer, see `missing`.
+        The list is empty once the library did not answer, see `missing`.
 
         Raises:
-            RuntimeError: it has read wrong data, or failed.
+            RuntimeError: the library has read wrong data, or failed.
         """
         if self.missing:
             return []
@@ -95,7 +96,7 @@ class Wheel:
         return answer.get("times", [])
 
     def close(self) -> None:
-        """Ends its process."""
+        """End the library's process."""
         self._process.kill()
 
 
@@ -113,17 +114,17 @@ class End:
         self._there = 0
 
     def info(self) -> dict[str, Any]:
-        """What the other end's `connect` takes."""
+        """Return the argument for the other end's `connect`."""
         info: dict[str, Any] = self._endpoint.endpoint_info()
         return info
 
     def connect(self, info: dict[str, Any]) -> None:
-        """Connects to the other end, and gets at its memory."""
+        """Connect to the other end, and get access to its memory."""
         self._endpoint.connect(info)
         self._there = self._endpoint.register_remote_memory_region(NAME, info["mr_info"][NAME])
 
     def times(self, pieces: Pieces, count: int, seconds: float) -> list[float]:
-        """Microseconds of each read of all pieces; after so many seconds no other one begins."""
+        """Return the microseconds of each read of all pieces; no read begins after `seconds`."""
         for offset, size in pieces:
             self._memory[offset : offset + size] = bytes(size)
         parts = [(self._here, self._there, offset, offset, size) for offset, size in pieces]
@@ -141,7 +142,7 @@ class End:
 
 
 def main() -> None:
-    """Answers until the input ends."""
+    """Answer until the input ends."""
     folder, size, role = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the library prints
@@ -159,7 +160,7 @@ def main() -> None:
             answer(connected=True)
         else:
             answer(times=end.times(**what))
-    os._exit(0)  # its threads would go on
+    os._exit(0)  # the library's threads would go on
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every adapter of a transfer engine is told, and has."""
+"""Common settings and functions of every adapter of a transfer engine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Start = Callable[[], Wait]
 
 @dataclass
 class Settings:
-    """What an engine is told beside its memory.
+    """Settings of an engine beside its memory.
 
     Attributes:
-        rank: of this end in `meeting`; `peer` is the other end's.
-        initiates: whether this end reads and writes.
-        nic: an RDMA device by name; empty leaves the choice to the engine, or takes the one of
-            this number, `local_rank`, where the engine makes no choice.
-        immediate: writes tell the other end with a number that they are over.
-        host: the address that others know this host by.
+        rank: of the calling end in `meeting`; `peer` is the other end's.
+        initiates: whether the calling end reads and writes.
+        nic: an RDMA device by name; empty leaves the choice to the engine, or takes the device of
+            number `local_rank` for an engine that makes no choice.
+        immediate: writes notify the other end with a number once over.
+        host: the address by which others know the host.
     """
 
     meeting: Meeting
@@ -43,19 +43,19 @@ class Settings:
 
 
 class MissingError(Exception):
-    """An engine can't be used here; the text says why."""
+    """An engine can't be used here; the text gives the reason."""
 
 
 def nics() -> list[str]:
-    """The RDMA devices of this host."""
+    """Return the RDMA devices of the host."""
     return sorted(entry.name for entry in NICS.iterdir()) if NICS.is_dir() else []
 
 
 def nic_of(settings: Settings) -> str:
-    """The RDMA device of an engine that makes no choice of its own.
+    """Return the RDMA device of an engine that makes no choice of its own.
 
     Raises:
-        MissingError: there is none.
+        MissingError: the host has no RDMA device.
     """
     found = nics()
     if not found:
@@ -64,7 +64,7 @@ def nic_of(settings: Settings) -> str:
 
 
 def all_of(waits: list[Wait]) -> Wait:
-    """Waits for each."""
+    """Return a function that calls all waits."""
 
     def wait() -> None:
         for one in waits:

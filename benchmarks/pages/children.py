@@ -1,8 +1,8 @@
-"""One process per rank and engine: what one library does to its process, no other one meets.
+"""A process for each rank and engine, so that no library disturbs another library's process.
 
-With several engines each rank starts a process of its own program for one after the other, so that
-threads of a library that poll are gone when the next one is measured, and one that crashes takes no
-other figures with it.
+With several engines each rank starts a process of its own program for each engine in turn, so that
+polling threads of a library are gone when the next library is measured, and a crash loses no
+figures of other libraries.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 
 from pages.meeting import StoreMeeting
 
-WRONG = 10  # exit statuses of such a process
+WRONG = 10  # exit statuses of a child process
 MISSING = 3
 
 
 @dataclass
 class Outcome:
-    """What came of one engine.
+    """The outcome of an engine.
 
     Attributes:
-        missing: why it can't be used here; empty if it can.
-        failed: how its process ended, if not well.
+        missing: the reason against using the engine here; empty if usable.
+        failed: the bad end of the engine's process, if any.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def tell(path: Path, rows: list[dict[str, Any]], missing: str) -> int:
-    """Leaves to the process that started this one what it has found; returns the exit status."""
+    """Leave the results to the parent process; return the exit status."""
     path.write_text(json.dumps({"rows": rows, "missing": missing}))
     if missing:
         return MISSING
@@ -46,7 +46,7 @@ def tell(path: Path, rows: list[dict[str, Any]], missing: str) -> int:
 
 
 def run(name: str, meeting: StoreMeeting) -> Outcome:
-    """Runs this program with one engine only, at all ranks."""
+    """Run the calling program with a single engine, at all ranks."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
         status = _watched(_started(name, path), meeting, f"failed/{name}")
@@ -60,12 +60,13 @@ def run(name: str, meeting: StoreMeeting) -> Outcome:
 def _started(name: str, path: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, sys.argv[0], *sys.argv[1:]]
     command += ["--transfer-engine", name, "--rows", str(path)]
-    # The store's server, which torchrun's agent or this job's rank 0 has, stays the same.
+    # The child uses the store's server of torchrun's agent, or of the job's rank 0, as the parent
+    # does.
     return subprocess.Popen(command, env={**os.environ, "TORCHELASTIC_USE_AGENT_STORE": "True"})
 
 
 def _watched(process: subprocess.Popen[bytes], meeting: StoreMeeting, key: str) -> int:
-    """Waits for its end; ends it if that of another rank has failed, and tells of its failure."""
+    """Wait for the child's end; kill the child if another rank's has failed; report failures."""
     killed = False
     while process.poll() is None:
         time.sleep(0.1)

@@ -1,8 +1,8 @@
-"""An adapter for each transfer engine: it prepares a batch of pieces, which is then started often.
+"""An adapter for each transfer engine: prepares a batch of pieces, which is then started often.
 
-Every constructor exchanges something with the other end exactly once, so that ends where one could
-not be made stay in step (`load`). Pieces are at the same offsets at both ends. What an engine
-`serves` needs the other end's help: both ends prepare and start the same.
+Every constructor exchanges an object with the other end exactly once, so that the ends stay in step
+if an engine could not be made (`load`). Pieces are at equal offsets at both ends. An engine that
+`serves` needs the other end's help: both ends prepare and start a common batch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pages.base import MissingError, Settings, Start, Wait, all_of
 
 
 class OtherEndError(MissingError):
-    """The other end could not make its engine, and knows why."""
+    """The other end could not make its engine, and knows the reason."""
 
 
 def _groups(pieces: list[Piece]) -> list[list[Piece]]:
-    """The same pieces in as few lists as can be in which none occurs twice."""
+    """Return the pieces in as few lists as possible, with no piece twice in a list."""
     groups: list[dict[Piece, None]] = []
     times: dict[Piece, int] = {}
     for piece in pieces:
@@ -38,10 +38,10 @@ def _groups(pieces: list[Piece]) -> list[list[Piece]]:
 
 
 class Dlslime(transfer_libraries.Ours):
-    """dlslime by its own API, of transfers that are prepared beforehand."""
+    """dlslime by its own API, with transfers prepared beforehand."""
 
     def __init__(self, memory: torch.Tensor, exchange: Exchange, settings: Settings) -> None:
-        if settings.qp_num > 1:  # these are read when the process's first endpoint is made
+        if settings.qp_num > 1:  # read when the process's first endpoint is made
             os.environ["DLSLIME_QPS_PER_NIC"] = str(settings.qp_num)
         if settings.nic:
             os.environ["DLSLIME_NICS"] = f"={settings.nic}"
@@ -50,7 +50,7 @@ class Dlslime(transfer_libraries.Ours):
         self.serves = settings.immediate
 
     def prepare(self, pieces: list[Piece], write: bool) -> Start:  # type: ignore[override]
-        """Returns what starts this batch."""
+        """Return a function that starts the batch."""
         if self._settings.immediate:
             return self._immediate(pieces)
         make = self._endpoint.prepare_write if write else self._endpoint.prepare_read
@@ -75,11 +75,11 @@ class Dlslime(transfer_libraries.Ours):
         return start
 
     def route(self) -> str:
-        """How the bytes go."""
+        """Return the route of the bytes."""
         return self._endpoint.route()
 
     def close(self) -> None:
-        """Leaves the other end, and gives the memory back."""
+        """Leave the other end, and give the memory back."""
         self._endpoint.close()
         self._region.deregister()
 
@@ -97,16 +97,16 @@ ONE_SIDED = [name for name in ENGINES if name not in ("nccl", "gloo")]
 
 
 def add_wheels(folder: str) -> None:
-    """Lets Python find the libraries of a folder after those that are installed."""
+    """Let Python find the libraries of a folder after installed libraries."""
     if folder and folder not in sys.path:
         sys.path.append(folder)
 
 
 def load(name: str, memory: torch.Tensor, settings: Settings) -> Any:
-    """The engine, connected, at all ranks of the meeting alike.
+    """Return the engine, connected, at all ranks of the meeting alike.
 
     Raises:
-        MissingError: it can't be used at one of the ends; all ends raise the same.
+        MissingError: the engine can't be used at one of the ends; all ends raise the error.
     """
     meeting, exchanged = settings.meeting, False
 
@@ -122,7 +122,7 @@ def load(name: str, memory: torch.Tensor, settings: Settings) -> Any:
     add_wheels(settings.wheels)
     try:
         engine = ENGINES[name](memory, exchange, settings)
-    except Exception as error:  # noqa: BLE001 - of a library that is only compared with
+    except Exception as error:  # noqa: BLE001 - of a library used only for comparison
         problem = text_of(error)
         if not exchanged:
             meeting.share(None)
@@ -136,7 +136,7 @@ def load(name: str, memory: torch.Tensor, settings: Settings) -> Any:
 
 
 def text_of(error: Exception) -> str:
-    """Why something can't be used, in one line."""
+    """Return the reason against using an engine, in one line."""
     text = next(iter(str(error).splitlines()), "")
     if isinstance(error, OtherEndError):
         return ""

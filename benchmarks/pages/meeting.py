@@ -1,4 +1,4 @@
-"""Where processes meet: at torch's store, or, two of them, at a TCP socket."""
+"""Meeting places of processes: torch's store, or, for two processes, a TCP socket."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from torch.distributed.rendezvous import rendezvous
 from measuring.harness import JobError, Rank
 from pages.options import UsageError
 
-PATIENCE = timedelta(days=1)  # a large size may take hours, and torchrun ends what has failed
+PATIENCE = timedelta(days=1)  # a large size may take hours, and torchrun ends a failed job
 FRAME = 8  # bytes of the length before a message
 LARGEST = 64 << 20  # bytes of a message
 
 
 class Meeting(Protocol):
-    """What a program needs of the other ranks between its transfers."""
+    """The services of other ranks that a program needs between its transfers."""
 
     rank: int
     world: int
 
     def share(self, value: Any) -> list[Any]:
-        """Returns every rank's value, by rank."""
+        """Return every rank's value, by rank."""
 
     def barrier(self) -> None:
-        """Waits for all ranks."""
+        """Wait for all ranks."""
 
 
 class StoreMeeting(Rank):
@@ -43,7 +43,7 @@ class StoreMeeting(Rank):
         self._all = store
 
     def barrier(self) -> None:
-        """Waits for all ranks, as long as it takes."""
+        """Wait for all ranks, for any time."""
         self.share(None)
 
     def __enter__(self) -> StoreMeeting:
@@ -59,22 +59,22 @@ class StoreMeeting(Rank):
             self._leave()
 
     def _leave(self) -> None:
-        """Lets rank 0, whose process may have the store, go last."""
+        """Let rank 0, whose process may have the store, go last."""
         if self.rank != 0:
             self.store.set(f"left/{self.rank}", "1")
             return
         self.store.wait([f"left/{rank}" for rank in range(1, self.world)], PATIENCE)
 
     def only(self, ranks: list[int], name: str) -> StoreMeeting:
-        """A meeting of some of the ranks, numbered by their places in the list."""
+        """Return a meeting of some of the ranks, numbered by their places in the list."""
         return StoreMeeting(ranks.index(self.rank), len(ranks), self._all, name)
 
 
 def of_torchrun(name: str, even: bool = True) -> StoreMeeting:
-    """The ranks that torchrun has started.
+    """Return the meeting of the ranks started by torchrun.
 
     Raises:
-        UsageError: it has started none, or an odd number of them where pairs are needed.
+        UsageError: torchrun has started no ranks, or an odd number although pairs are needed.
     """
     missing = [key for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR") if key not in os.environ]
     if missing:
@@ -87,7 +87,7 @@ def of_torchrun(name: str, even: bool = True) -> StoreMeeting:
 
 
 def own_address() -> str:
-    """The address by which other hosts of the job reach this one, as far as routes tell."""
+    """Return the address by which other hosts of the job reach the host, judging by routes."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 9))  # sends nothing
@@ -98,7 +98,7 @@ def own_address() -> str:
 
 
 class SocketMeeting:
-    """Two processes at a socket; what they say is JSON, in which bytes are hexadecimal."""
+    """Two processes at a socket; messages are JSON, with bytes in hexadecimal."""
 
     world = 2
 
@@ -108,13 +108,13 @@ class SocketMeeting:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def share(self, value: Any) -> list[Any]:
-        """Returns both values, by rank.
+        """Return both values, by rank.
 
         Raises:
             JobError: the other process has ended.
         """
         try:
-            if self.rank == 0:  # one speaks, the other listens: what both send might fit nowhere
+            if self.rank == 0:  # not both at once, which might fill both sockets
                 self._send(value)
                 return [value, self._receive()]
             theirs = self._receive()
@@ -124,7 +124,7 @@ class SocketMeeting:
         return [theirs, value]
 
     def barrier(self) -> None:
-        """Waits for the other process."""
+        """Wait for the other process."""
         self.share(None)
 
     def _send(self, value: Any) -> None:
@@ -147,7 +147,7 @@ class SocketMeeting:
         return bytes(received)
 
     def close(self) -> None:
-        """Hangs up."""
+        """Hang up."""
         self._connection.close()
 
 
@@ -162,10 +162,10 @@ def _decoded(value: dict[str, Any]) -> Any:
 
 
 def _resolved(place: tuple[str, int]) -> tuple[int, Any]:
-    """The family and the address of a host and a port.
+    """Return the family and the address of a host and a port.
 
     Raises:
-        UsageError: there is no such host.
+        UsageError: the host does not exist.
     """
     try:
         family, _, _, _, found = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0]
@@ -175,7 +175,7 @@ def _resolved(place: tuple[str, int]) -> tuple[int, Any]:
 
 
 def listen(place: tuple[str, int], patience: float) -> SocketMeeting:
-    """Waits at an address of this host for the other process, and is rank 0.
+    """Wait at an address of this host for the other process, and be rank 0.
 
     Raises:
         UsageError: the address is not of this host, its port is taken, or no process has come.
@@ -197,10 +197,10 @@ def listen(place: tuple[str, int], patience: float) -> SocketMeeting:
 
 
 def connect(place: tuple[str, int], patience: float) -> SocketMeeting:
-    """Goes to where the other process waits, or will wait soon, and is rank 1.
+    """Connect to the address where the other process waits, or will wait soon, and be rank 1.
 
     Raises:
-        UsageError: no process waits there.
+        UsageError: no process waits at the address.
     """
     family, where = _resolved(place)
     end = time.monotonic() + patience

@@ -1,4 +1,4 @@
-"""Command lines: the original's flags, and what all programs here take beside them."""
+"""Command lines: the original's flags, and further flags of all programs of the pages."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ EXPONENTS = list(range(8, 25))  # 2 KiB to 128 MiB
 
 
 class UsageError(Exception):
-    """What was asked for can't be done; the text says why in one line."""
+    """A request can't be met; the text gives the reason in one line."""
 
 
 class HostError(UsageError):
-    """The same, for a reason that other ranks may not have."""
+    """A request can't be met, for a reason that other ranks may not have."""
 
 
 def is_first() -> bool:
-    """Whether this process speaks for all ranks of torchrun; the only one of no torchrun does."""
+    """Tell whether the process speaks for all ranks of torchrun; without torchrun, always true."""
     return os.environ.get("RANK", "0") == "0"
 
 
 class Parser(argparse.ArgumentParser):
-    """One that refuses in one line, which rank 0 prints."""
+    """A parser that refuses in one line, printed by rank 0."""
 
     def __init__(self, about: str | None, **more: Any) -> None:
         super().__init__(
@@ -39,33 +39,33 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with status 2."""
+        """End the process with status 2."""
         self.exit(BAD_INPUT, f"{self.prog}: {message}\n" if is_first() else "")
 
     def refuse(self, error: UsageError) -> NoReturn:
-        """Ends the process with status 2; each rank speaks of its own host."""
+        """End the process with status 2; each rank speaks of its own host."""
         if isinstance(error, HostError) and "RANK" in os.environ:
             self.exit(BAD_INPUT, f"{self.prog}, rank {os.environ['RANK']}: {error}\n")
         self.error(str(error))
 
 
 def positive(text: str) -> int:
-    """A count of at least one."""
+    """Return a count of at least one."""
     return _integer(text, 1, 1 << 40)
 
 
 def not_negative(text: str) -> int:
-    """A count, or none."""
+    """Return a count of zero or more."""
     return _integer(text, 0, 1 << 40)
 
 
 def exponent(text: str) -> int:
-    """The pages' size e: a message has 2 << e elements of four bytes."""
+    """Return the pages' size e: a message has 2 << e elements of four bytes."""
     return _integer(text, 0, 32)
 
 
 def seconds(text: str) -> float:
-    """A time that is more than nothing."""
+    """Return a time above zero."""
     try:
         value = float(text)
     except ValueError:
@@ -86,12 +86,12 @@ def _integer(text: str, least: int, most: int) -> int:
 
 
 def message_bytes(size: int) -> int:
-    """Bytes of a message of the pages' size, an exponent."""
+    """Return the bytes of a message of the pages' size, an exponent."""
     return (2 << size) * FLOAT
 
 
 def address(text: str) -> tuple[str, int]:
-    """A host and a port."""
+    """Return a host and a port."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
@@ -99,10 +99,10 @@ def address(text: str) -> tuple[str, int]:
 
 
 def names(words: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Names given one by one or with commas between, each once.
+    """Return names given one by one or with commas between, each once.
 
     Raises:
-        UsageError: one of them is not known.
+        UsageError: a name is not known.
     """
     asked = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
     for name in asked:
@@ -114,7 +114,7 @@ def names(words: Sequence[str], known: Sequence[str], what: str) -> list[str]:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that say where results go: the original's two, and ours."""
+    """Add the flags of output files: the original's two, and ours."""
     parser.add_argument("--save-csv", action="store_true", help="write the table as CSV")
     parser.add_argument("--csv-filename", type=Path, default=Path("./output.csv"))
     parser.add_argument("--json", type=Path, help="write every figure, unrounded, as JSON")
@@ -122,7 +122,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Adds ours of all programs that move memory."""
+    """Add dlslime's flags of all programs that move memory."""
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: cuda if there is"
     )
@@ -138,7 +138,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def add_engines(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
-    """Adds the choice of transfer engines, and what they need to know."""
+    """Add the choice of transfer engines, and the engines' settings."""
     parser.add_argument(
         "--transfer-engine",
         nargs="+",
@@ -155,7 +155,7 @@ def add_engines(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
 
 
 def queue_pairs(asked: int | None) -> int:
-    """The number asked for, else the original's variable, else 1."""
+    """Return the number asked for, else the original's variable, else 1."""
     text = os.environ.get("SLIME_QP_NUM", "1")
     if asked is None and not (text.isdecimal() and int(text) > 0):
         raise UsageError(f"SLIME_QP_NUM={text} is not a number of queue pairs")
@@ -163,10 +163,10 @@ def queue_pairs(asked: int | None) -> int:
 
 
 def device_of(name: str, number: int) -> torch.device:
-    """The device asked for, the GPU of this number among this process's.
+    """Return the device asked for; a GPU is chosen by `number` among the process's GPUs.
 
     Raises:
-        HostError: there is no GPU.
+        HostError: the process has no GPU.
     """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -178,7 +178,7 @@ def device_of(name: str, number: int) -> torch.device:
 
 
 def check_outputs(options: argparse.Namespace) -> None:
-    """Refuses what can't be written, before anything is measured.
+    """Refuse output files that can't be written, before any measurement.
 
     Raises:
         UsageError: the folder of a file is none, and can't be made.

@@ -15,19 +15,19 @@ from typing import Any
 from measuring import report
 from pages.pairs import Row
 
-EVERY = 10.0  # seconds between two lines of progress, where there is no terminal
+EVERY = 10.0  # seconds between two lines of progress, without a terminal
 
 Cells = Sequence[str]
 
 
 def _right(rows: Sequence[Cells], column: int) -> bool:
-    """Whether a column holds numbers."""
+    """Tell whether a column holds numbers."""
     cells = [row[column].replace(",", "").replace(".", "").lstrip("-") for row in rows]
     return all(cell.isdecimal() for cell in cells if cell) and any(cells)
 
 
 def markdown(headers: Cells, rows: Sequence[Cells]) -> str:
-    """A table as GitHub shows it, and the original prints it."""
+    """Return a table in GitHub's format, as printed by the original."""
     widths = [max(len(row[n]) for row in [headers, *rows]) for n in range(len(headers))]
     right = [_right(rows, n) for n in range(len(headers))]
 
@@ -46,7 +46,7 @@ def markdown(headers: Cells, rows: Sequence[Cells]) -> str:
 
 
 def write_csv(path: Path, headers: Cells, rows: Sequence[Cells]) -> None:
-    """The table's own strings, as the original writes them."""
+    """Write the table's own strings, as the original does."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(headers)
@@ -60,7 +60,7 @@ def write_json(
     missing: dict[str, str],
     **more: Any,
 ) -> None:
-    """Every figure, unrounded, with what a reader needs to judge it."""
+    """Write every figure, unrounded, with the machine and the options for judging figures."""
     asked = {name: _plain(value) for name, value in vars(options).items()}
     about = {"environment": report.environment(), "options": asked, "missing": missing}
     path.write_text(json.dumps({**about, "rows": list(rows), **more}, indent=1) + "\n")
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Lines:
-    """The screen where there is no terminal, or no rich: a line for each row."""
+    """The screen without a terminal, or without rich: a line for each row."""
 
     def __init__(self, headers: Cells) -> None:
         self._headers = headers
@@ -93,10 +93,10 @@ class _Lines:
             print(f"... {what}: {share:.0%}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Nothing is left to be done."""
+        """End the screen; nothing is left to do."""
 
 
-# Left out of the table that grows, in this order, until it fits on the terminal.
+# Left out of the growing table, in order, until the table fits on the terminal.
 SPARED = (
     "Total Transport (bytes)",
     "#Channels",
@@ -110,11 +110,11 @@ SPARED = (
     "Transfer Engine",
     "p50(ms)",
 )
-CELL = 8  # characters that a cell may need, whatever its header
+CELL = 8  # characters that a cell may need under any header
 
 
 def _fitting(headers: Cells, width: int) -> list[int]:
-    """The columns for a terminal of so many characters."""
+    """Return the columns for a terminal of `width` characters."""
     kept = list(range(len(headers)))
 
     def needed() -> int:
@@ -154,7 +154,7 @@ class _Rich:
 
     def progress(self, what: str, share: float) -> None:
         now = time.monotonic()
-        if now - self._last >= 0.1:  # else a bar would cost what is measured
+        if now - self._last >= 0.1:  # more updates would cost time in measurements
             self._last = now
             self._bar.update(self._task, description=what, completed=share)
 
@@ -173,7 +173,7 @@ class _Silent:
 
 
 class Screen:
-    """A table that grows while a run goes on; `speaks` is False at all ranks but one."""
+    """A table that grows while a run goes on; `speaks` is True at a single rank."""
 
     def __init__(self, headers: Cells, speaks: bool) -> None:
         self.headers = headers
@@ -192,12 +192,12 @@ class Screen:
         return _Lines(self.headers)
 
     def row(self, cells: Cells) -> None:
-        """Adds a line."""
+        """Add a line."""
         self.rows.append(cells)
         self._shown.row(cells)
 
     def progress(self, what: str, share: float) -> None:
-        """Tells how much of something is done, from time to time."""
+        """Show the share of work done, from time to time."""
         self._shown.progress(what, share)
 
     def __enter__(self) -> Screen:
@@ -212,18 +212,18 @@ class Screen:
         self._shown.end()
 
     def table(self) -> str:
-        """All of it."""
+        """Return the whole table."""
         return markdown(self.headers, self.rows)
 
 
 def say(text: str, speaks: bool = True) -> None:
-    """Prints a line, by the rank that speaks."""
+    """Print a line, by the rank that speaks."""
     if speaks:
         print(text, flush=True)
 
 
 def columns(row: Row) -> list[str]:
-    """The cells that all programs have in common, behind the pages' own."""
+    """Return the cells common to all programs, behind the pages' own."""
     return [
         *(f"{value:.3f}" for value in (row.p50, row.p90, row.p99)),
         f"{row.cpu:.3f}",
@@ -241,7 +241,7 @@ def conclude(
     missing: dict[str, str],
     **more: Any,
 ) -> None:
-    """Prints the table, and writes the files that were asked for."""
+    """Print the table, and write the files asked for."""
     if screen.rows:
         print("\nBenchmark Results:")
         print(screen.table(), flush=True)

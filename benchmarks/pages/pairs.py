@@ -1,4 +1,4 @@
-"""Two ranks, of which one moves bytes: where these lie, that they are right, their times."""
+"""Two ranks, of which one moves bytes: the bytes' places, checks, and times."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ STEP = 7  # between the contents of two places
 
 
 class Memory:
-    """The memory of one end, with places for the pieces of a batch.
+    """The memory of an end, with places for the pieces of a batch.
 
-    Places are apart by a page or more, so that no engine can move two of them as one. A batch that
-    needs more places than fit uses them again, in turn.
+    Places are apart by a page or more, so that no engine can move two places at once. A batch that
+    needs more places than fit uses places again, in turn.
     """
 
     def __init__(self, largest: int, budget: int, device: torch.device) -> None:
@@ -47,14 +47,14 @@ class Memory:
         return -(-size // PAGE) * PAGE + PAGE
 
     def lay_out(self, size: int, batch: int) -> list[Piece]:
-        """Returns the pieces of a batch of messages of this size."""
+        """Return the pieces of a batch of messages of `size` bytes."""
         room = self.tensor.numel() // self._stride(size)
         self._places = [(n * self._stride(size), size) for n in range(min(batch, room))]
         self._payload = Payload(size)
         return [self._places[n % len(self._places)] for n in range(batch)]
 
     def fill(self, number: int) -> None:
-        """Writes contents that differ by number, and from place to place."""
+        """Write contents that differ by number, and from place to place."""
         for place, view in self._views():
             made = torch.empty(view.numel(), dtype=torch.uint8)
             self._payload.fill(made, number + STEP * place)
@@ -62,16 +62,16 @@ class Memory:
         self.settle()
 
     def clear(self) -> None:
-        """Takes away what came before."""
+        """Zero the contents of all places."""
         for _, view in self._views():
             view.zero_()
         self.settle()
 
     def check(self, number: int, what: str) -> None:
-        """Looks at every byte of every place, and clears them.
+        """Check every byte of every place, and zero all places.
 
         Raises:
-            PayloadError: one is not what the other end's `fill` wrote.
+            PayloadError: a byte differs from the bytes written by the other end's `fill`.
         """
         self.settle()
         for place, view in self._views():
@@ -81,7 +81,7 @@ class Memory:
         self.settle()
 
     def settle(self) -> None:
-        """Waits for the GPU, where it is one's memory."""
+        """Wait for the GPU, if the memory is a GPU's."""
         if self.tensor.is_cuda:
             torch.cuda.synchronize(self.tensor.device)
 
@@ -91,10 +91,10 @@ class Memory:
 
 @dataclass
 class Work:
-    """What is asked of a pair.
+    """The work of a pair.
 
     Attributes:
-        write: whether the initiator writes; else it reads.
+        write: whether the initiator writes; else the initiator reads.
         batch: messages in a batch; `concurrency` batches are under way at a time.
         every: whether the bytes of each iteration are checked.
     """
@@ -108,13 +108,13 @@ class Work:
 
 @dataclass
 class Row:
-    """One line of a table, unrounded; times in milliseconds, of one batch.
+    """A line of a table, unrounded; times in milliseconds, of one batch.
 
     Attributes:
-        nbytes: moved by one channel while it was measured.
+        nbytes: moved by one channel during the measurement.
         bandwidth: 10^6 bytes per second, summed over the channels.
         cpu: processor seconds for 10^9 bytes, of both ends of all channels.
-        error: what was wrong with the bytes, or empty.
+        error: the fault of the bytes, or empty.
     """
 
     engine: str
@@ -136,16 +136,16 @@ class Row:
 
     @property
     def verified(self) -> str:
-        """The word in the table."""
+        """Return the word in the table."""
         return "WRONG" if self.error else "yes"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dictionary for JSON."""
         return {**asdict(self), "verified": not self.error}
 
 
 def iteration(starts: list[Start], memory: Memory) -> Callable[[], None]:
-    """Starts all of them, and waits for each."""
+    """Return a function that starts all batches, and waits for each."""
 
     def once() -> None:
         for wait in [start() for start in starts]:
@@ -156,11 +156,11 @@ def iteration(starts: list[Start], memory: Memory) -> Callable[[], None]:
 
 
 class Pair:
-    """One end of a pair; all ranks of the meeting call `run` with the same arguments.
+    """An end of a pair; all ranks of the meeting call `run` with equal arguments.
 
     Args:
-        initiates: whether this end reads and writes.
-        engine: as `engines.load` made it.
+        initiates: whether the calling end reads and writes.
+        engine: as made by `engines.load`.
     """
 
     def __init__(self, meeting: Meeting, initiates: bool, memory: Memory, engine: Any) -> None:
@@ -171,7 +171,7 @@ class Pair:
         self._number = 0  # of contents
 
     def run(self, size: int, work: Work, progress: Progress | None = None) -> dict[str, Any]:
-        """Measures one size; returns what this rank has to tell of it."""
+        """Measure a size; return the rank's part of the results."""
         pieces = self._memory.lay_out(size, work.batch)
         starts = [self._engine.prepare(pieces, work.write) for _ in range(work.concurrency)]
         once = iteration(starts, self._memory)
@@ -180,7 +180,7 @@ class Pair:
         if acts:
             measure(once, Plan(work.plan.warmup))
         self._meeting.barrier()
-        self._ready(work)  # so that what the warm-up has moved can't pass
+        self._ready(work)  # so that bytes moved by the warm-up can't pass for later bytes
         if work.every:
             return self._each(once, size, work, progress)
         cpu, begin = cpu_seconds(), time.perf_counter()
@@ -188,14 +188,14 @@ class Pair:
         if acts:
             samples = measure(once, work.plan, progress)
         self._meeting.barrier()
-        if not acts:  # what its memory costs an end that does nothing
+        if not acts:  # the cost of its memory for a passive end
             samples.cpu = cpu_seconds() - cpu
         return self._told(samples, self._wrong(size, work), time.perf_counter() - begin)
 
     def _each(
         self, once: Callable[[], None], size: int, work: Work, progress: Progress | None
     ) -> dict[str, Any]:
-        """Every iteration by itself, with a look at its bytes."""
+        """Run every iteration separately, with a check of its bytes."""
         samples, error, begin = Samples(), "", time.perf_counter()
         for number in range(work.plan.iterations):
             cpu = cpu_seconds()
@@ -214,7 +214,7 @@ class Pair:
         return self._initiates == work.write
 
     def _ready(self, work: Work) -> None:
-        """New contents at the end where the bytes are, and none at the other."""
+        """Fill the memory at the end with the bytes, and clear the memory at the other end."""
         self._number += 1
         if self._sends(work):
             self._memory.fill(self._number)
@@ -244,7 +244,7 @@ class Pair:
 
 
 def summed(row: Row, told: list[dict[str, Any]]) -> Row:
-    """Fills in a row from what all ranks have told."""
+    """Fill in a row from the parts of all ranks."""
     active = [one for one in told if one["initiates"]]
     message = row.size * row.batch * row.concurrency  # of an iteration
     row.nbytes = message * active[0]["count"]

@@ -1,4 +1,4 @@
-"""PNG plots, by matplotlib where it is installed."""
+"""PNG plots, by matplotlib if installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Curve = list[tuple[int, float, float]]  # bytes, 10^6 bytes per second, millisec
 
 
 def _pyplot() -> Any:
-    """The library, which is loaded when something is to be drawn; None where it is missing."""
+    """Load the library when needed; return None if missing."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -25,7 +25,7 @@ def _pyplot() -> Any:
 
 
 def curves(path: Path, title: str, series: dict[str, Curve]) -> None:
-    """Bandwidth and latency by message size, a curve for each name."""
+    """Draw bandwidth and latency by message size, with a curve for each name."""
     pyplot = _pyplot()
     if pyplot is None or not any(series.values()):
         return
@@ -47,7 +47,7 @@ def curves(path: Path, title: str, series: dict[str, Curve]) -> None:
 
 
 def heat_map(path: Path, title: str, labels: Sequence[str], matrix: list[list[float]]) -> None:
-    """A square for each pair, with its number; nothing where a number is not finite."""
+    """Draw a square for each pair, with its number; no number if not finite."""
     pyplot = _pyplot()
     if pyplot is None:
         return
@@ -69,7 +69,7 @@ def heat_map(path: Path, title: str, labels: Sequence[str], matrix: list[list[fl
 
 
 def bars(path: Path, title: str, heights: dict[str, float], unit: str) -> None:
-    """A bar for each name."""
+    """Draw a bar for each name."""
     pyplot = _pyplot()
     if pyplot is None or not heights:
         return

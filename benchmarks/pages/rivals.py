@@ -1,4 +1,4 @@
-"""The engines that dlslime is compared with, each by its own API."""
+"""The engines compared with dlslime, each by its own API."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ UPSTREAM = "0.1.23"  # the version of PyPI's dlslime
 
 
 def refuse_immediate(settings: Settings, name: str) -> None:
-    """Raises MissingError if writes with a number are asked of an engine without them."""
+    """Raise MissingError if writes with a number are asked of an engine without such writes."""
     if settings.immediate:
         raise MissingError(f"{name} has no --with-imm-data here")
 
 
 def upstream_library(wheels: str) -> Any:
-    """The original dlslime of the folder, and nothing else by that name.
+    """Import the original dlslime from the folder, instead of another package of the name.
 
     Raises:
-        MissingError: the folder does not have it, or another version.
+        MissingError: the folder has no dlslime, or another version.
     """
     if not wheels:
         raise MissingError("--wheels names no folder with PyPI's dlslime " + UPSTREAM)
@@ -63,7 +63,7 @@ class _Original:
         return [(self._here, self._there, at, at, size) for at, size in pieces]
 
     def close(self) -> None:
-        """Ends its endpoint; its threads poll until then."""
+        """End the endpoint; its threads poll until then."""
         self._endpoint.shutdown()
 
 
@@ -80,7 +80,7 @@ class Upstream(_Original):
         super().__init__(endpoint, memory, exchange)
 
     def prepare(self, pieces: list[Piece], write: bool) -> Start:
-        """Returns what starts this batch; the wheel prepares nothing but the list of it."""
+        """Return a function that starts the batch; the wheel prepares only the batch's list."""
         parts = self._parts(pieces)
         if self._settings.immediate and not self._settings.initiates:
             return lambda: self._endpoint.imm_recv(None).wait
@@ -90,7 +90,7 @@ class Upstream(_Original):
         return lambda: call(parts, None).wait
 
     def route(self) -> str:
-        """How the bytes go."""
+        """Return the route of the bytes."""
         return "rdma"
 
 
@@ -104,7 +104,7 @@ class UpstreamTcp(_Original):
         super().__init__(endpoint, memory, exchange)
 
     def prepare(self, pieces: list[Piece], write: bool) -> Start:
-        """Returns what starts this batch; the wheel prepares nothing but the list of it."""
+        """Return a function that starts the batch; the wheel prepares only the batch's list."""
         parts = self._parts(pieces)
         call = self._endpoint.write if write else self._endpoint.read
 
@@ -121,12 +121,12 @@ class UpstreamTcp(_Original):
         return start
 
     def route(self) -> str:
-        """How the bytes go."""
+        """Return the route of the bytes."""
         return "tcp"
 
 
 class Nixl:
-    """NIXL with its UCX backend, of handles made beforehand."""
+    """NIXL with its UCX backend, with handles made beforehand."""
 
     serves = False
 
@@ -138,7 +138,7 @@ class Nixl:
         self._kind = "VRAM" if memory.is_cuda else "DRAM"
         self._device = memory.device.index or 0
         self._base = memory.data_ptr()
-        # Names differ between the ends, which on two hosts the numbers of processes may not.
+        # Names differ between the ends; the numbers of processes on two hosts may be equal.
         agent = nixl_agent(f"rank {settings.rank}", nixl_agent_config(backends=["UCX"]))
         self._agent = agent
         region = (self._base, memory.nbytes, self._device, "")
@@ -149,7 +149,7 @@ class Nixl:
         self._handles: list[Any] = []
 
     def prepare(self, pieces: list[Piece], write: bool) -> Start:
-        """Returns what starts this batch, with a handle of its own."""
+        """Return a function that starts the batch, with a handle of its own."""
         agent = self._agent
         local = [(self._base + at, size, self._device) for at, size in pieces]
         remote = [(self._there + at, size, self._far) for at, size in pieces]
@@ -173,11 +173,11 @@ class Nixl:
         return start
 
     def route(self) -> str:
-        """How the bytes go: UCX does not say."""
+        """Return the route of the bytes: UCX does not tell the route."""
         return "ucx"
 
     def close(self) -> None:
-        """Gives handles and memory back."""
+        """Give handles and memory back."""
         for handle in self._handles:
             self._agent.release_xfer_handle(handle)
         self._agent.remove_remote_agent(self._peer)
@@ -185,12 +185,12 @@ class Nixl:
 
 
 class Mooncake:
-    """Mooncake's transfer engine: by RDMA where the host has a NIC, else by TCP."""
+    """Mooncake's transfer engine: over RDMA if the host has a NIC, else over TCP."""
 
     serves = False
 
     def __init__(self, memory: torch.Tensor, exchange: Exchange, settings: Settings) -> None:
-        os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # else it logs each batch while it is timed
+        os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # or it logs each batch during the timing
         from mooncake.engine import TransferEngine
 
         refuse_immediate(settings, "Mooncake")
@@ -210,7 +210,7 @@ class Mooncake:
         self._peer = f"{host}:{port}"
 
     def prepare(self, pieces: list[Piece], write: bool) -> Start:
-        """Returns what starts this batch; Mooncake prepares nothing but the lists of it."""
+        """Return a function that starts the batch; Mooncake prepares only the batch's lists."""
         engine, peer = self._engine, self._peer
         local = [self._base + at for at, _ in pieces]
         remote = [self._there + at for at, _ in pieces]
@@ -231,16 +231,16 @@ class Mooncake:
         return start
 
     def route(self) -> str:
-        """How the bytes go."""
+        """Return the route of the bytes."""
         return self._protocol
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Give the memory back."""
         self._engine.unregister_memory(self._base)
 
 
 class Messages:
-    """Sends and receives of a c10d backend, for engines that have nothing one-sided."""
+    """Sends and receives of a c10d backend, for engines without one-sided transfers."""
 
     backend = ""
     serves = True
@@ -252,14 +252,14 @@ class Messages:
         exchange("here")
         self._memory = memory
         self._settings = settings
-        meeting: Any = settings.meeting  # of torchrun: it has a store
+        meeting: Any = settings.meeting  # of torchrun: has a store
         store = dist.PrefixStore(self.backend, meeting.store)
         dist.init_process_group(
             self.backend, store=store, rank=meeting.rank, world_size=meeting.world
         )
 
     def prepare(self, pieces: list[Piece], write: bool) -> Start:
-        """Returns what starts this batch, at either end."""
+        """Return a function that starts the batch, at either end."""
         call = dist.isend if self._settings.initiates == write else dist.irecv
         parts = [self._memory[at : at + size] for at, size in pieces]
         peer = self._settings.peer
@@ -271,16 +271,16 @@ class Messages:
         return start
 
     def route(self) -> str:
-        """How the bytes go."""
+        """Return the route of the bytes."""
         return self.backend
 
     def close(self) -> None:
-        """Ends the process group."""
+        """End the process group."""
         dist.destroy_process_group()
 
 
 class Nccl(Messages):
-    """NCCL, as the original's program has it."""
+    """NCCL, as in the original's program."""
 
     backend = "nccl"
 

@@ -1,4 +1,4 @@
-"""Times of iterations after a warm-up, their percentiles, and the processor time that they cost."""
+"""Times of iterations after a warm-up, their percentiles, and the iterations' processor time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 BILLION = 1e9  # bytes, the pages' GB
 
-Progress = Callable[[float], None]  # takes the share that is done, 0 to 1
+Progress = Callable[[float], None]  # takes the share of work done, 0 to 1
 
 
 @dataclass
 class Samples:
-    """What one process has measured.
+    """Measurements of a process.
 
     Attributes:
         times: seconds of each iteration.
-        cpu: processor seconds of this process, all its threads, in these iterations.
+        cpu: processor seconds of the process, all its threads, in the iterations.
     """
 
     times: list[float] = field(default_factory=list)
@@ -26,18 +26,18 @@ class Samples:
 
     @property
     def elapsed(self) -> float:
-        """Seconds of all iterations."""
+        """Return the seconds of all iterations."""
         return sum(self.times)
 
 
 @dataclass
 class Plan:
-    """How often something is done.
+    """The number of iterations.
 
     Attributes:
-        iterations: measured ones; ignored where there is a duration.
-        warmup: iterations that come before, and do not count.
-        duration: seconds after which no other iteration begins; 0 means `iterations` of them.
+        iterations: number of measured iterations; ignored with a duration.
+        warmup: iterations before the measured ones, which do not count.
+        duration: seconds after which no iteration begins; 0: `iterations` decides instead.
     """
 
     iterations: int
@@ -46,7 +46,7 @@ class Plan:
 
 
 def cpu_seconds() -> float:
-    """Processor seconds of this process so far, in user and kernel mode."""
+    """Return the process's processor seconds so far, in user and kernel mode."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -57,7 +57,7 @@ def measure(
     progress: Progress | None = None,
     after: Callable[[], None] | None = None,
 ) -> Samples:
-    """Times `once` as often as the plan says; `after` follows each of them, and is not timed."""
+    """Time `once` as often as the plan says; `after` follows each iteration, and is not timed."""
     samples = Samples()
     begin = time.perf_counter()
     while not _over(samples, plan, begin):
@@ -86,22 +86,22 @@ def _share(samples: Samples, plan: Plan, begin: float) -> float:
 
 
 def percentile(values: Sequence[float], per_cent: float) -> float:
-    """The sample that `per_cent` of the samples do not exceed, by the nearest rank."""
+    """Return the sample that `per_cent` of the samples do not exceed, by the nearest rank."""
     ordered = sorted(values)
     return ordered[round((len(ordered) - 1) * per_cent / 100)]
 
 
 def thinned(times: Sequence[float], most: int = 10_000) -> list[float]:
-    """The same distribution in fewer samples, for other ranks."""
+    """Return the distribution in fewer samples, for other ranks."""
     ordered = sorted(times)
     return ordered if len(ordered) <= most else ordered[:: len(ordered) // most + 1]
 
 
 def cpu_per_gb(seconds: float, nbytes: int) -> float:
-    """Processor seconds for 10^9 bytes."""
+    """Return the processor seconds for 10^9 bytes."""
     return seconds / (nbytes / BILLION)
 
 
 def megabytes(nbytes: float, seconds: float) -> float:
-    """10^6 bytes per second."""
+    """Return 10^6 bytes per second."""
     return nbytes / seconds / 1e6

@@ -99,7 +99,7 @@ Status statusOf(const std::exception& error) {
     return {
         ErrorCode::kExhausted,
         std::string("no thread can be started: ") + error.what() +
-            " (ulimit -u, or the limit of processes of a container)"};
+            "; raise the limit of processes (ulimit -u, or the container's)"};
   }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
     return outOfMemory();

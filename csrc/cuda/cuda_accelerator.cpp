@@ -65,7 +65,8 @@ class StreamPlace final : public Accelerator::Mark {
       }
       const auto answer = gpu_.driver().streamQuery(stream_);
       return isLost(answer)
-          ? gpu_.driver().status(answer, "the work before it in its stream")
+          ? gpu_.driver().status(
+                answer, "earlier work in the operation's stream")
           : Status();
     } catch (const Error& error) {
       return error.status();
@@ -263,7 +264,7 @@ void CudaAccelerator::sayUnshared(const Error& error) {
   if (unshared_.isNew(error.what())) {
     logWarning(
         "CUDA tensors go to other processes of this host through pinned "
-        "memory, several times slower than by NVLink, because " +
+        "memory, several times slower than over NVLink, because " +
         std::string(error.what()));
   }
 }

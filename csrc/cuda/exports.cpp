@@ -43,8 +43,8 @@ class Retained {
         allocation,
         driver_.retainHandle(&handle, reinterpret_cast<void*>(allocation.base)),
         "cuMemRetainAllocationHandle",
-        "it was made neither by cudaMalloc nor by cuMemCreate (by "
-        "cudaMallocAsync?)");
+        "only memory of cudaMalloc or cuMemCreate can be shared, and not of "
+        "cudaMallocAsync");
   }
   ~Retained() {
     driver_.releaseHandle(handle);
@@ -69,7 +69,7 @@ UniqueFd descriptorOf(const Gpu& gpu, const Allocation& allocation) {
       allocation,
       gpu.driver().exportHandle(&fd, retained.handle, kDescriptorHandle, 0),
       "cuMemExportToShareableHandle",
-      "whoever made it (cuMemCreate) has asked for neither "
+      "cuMemCreate was called with neither "
       "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR nor _FABRIC");
   UniqueFd owned(fd);
   fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -144,7 +144,7 @@ ExportedAllocation decodeAllocation(ByteSpan bytes) {
       exported.base > UINT64_MAX - exported.size) {
     throw Error(
         ErrorCode::kTransportFailed,
-        "what a peer says of its GPU memory can't be read: " +
+        "a peer's description of GPU memory can't be decoded: " +
             std::to_string(bytes.size()) + " bytes");
   }
   exported.by = static_cast<ExportedAllocation::By>(by);

@@ -99,8 +99,8 @@ void Mapping::requireSize(const Allocation& actual) const {
     throw Error(
         ErrorCode::kTransportFailed,
         "the peer's GPU memory has " + std::to_string(actual.size) +
-            " bytes, and not the " + std::to_string(exported_.size) +
-            " that it has told");
+            " bytes instead of the " + std::to_string(exported_.size) +
+            " bytes in the peer's description");
   }
 }
 

@@ -67,7 +67,7 @@ GpuNicMemory::ForNics forNics(const Gpu& gpu, const MemoryView& view) {
   }
   if (attribute(gpu, DeviceAttribute::kGpuDirectRdmaOrdering) <
       kOrderedForTheGpu) {
-    refuse(gpu, "it does not order the writes of NICs");
+    refuse(gpu, "the GPU does not order the writes of NICs");
   }
   const auto base = all.front().base;
   return {dmaBufOf(gpu, base, all.back().end() - base), pointer - base};

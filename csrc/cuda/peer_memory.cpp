@@ -27,7 +27,8 @@ void PeerMemory::add(uint64_t id, ByteSpan description) {
     throw Error(
         ErrorCode::kTransportFailed,
         "a peer shares GPU memory with the number " + std::to_string(id) +
-            ", and describes another one, " + std::to_string(exported.id));
+            ", but the description has the number " +
+            std::to_string(exported.id));
   }
   forget(id);
   // Allocations overlapping the new allocation have been freed, whether or not
@@ -70,7 +71,7 @@ PeerMemory::Known& PeerMemory::find(uint64_t address) {
   throw Error(
       ErrorCode::kTransportFailed,
       "the peer names GPU memory at " + std::to_string(address) +
-          ", which it has not shared");
+          ", which the peer has not shared");
 }
 
 PeerMemory::MappingPtr PeerMemory::mappingOf(

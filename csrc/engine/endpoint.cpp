@@ -107,8 +107,8 @@ void Endpoint::connect(ByteSpan peer) {
   if (!peerAddress_.empty()) {
     if (peerAddress_ != Bytes(peer.begin(), peer.end())) {
       refuse(
-          "the endpoint is connected already: each has one peer, make another "
-          "endpoint for another peer");
+          "the endpoint is connected already, and has one peer: make a second "
+          "endpoint for a second peer");
     }
     return;
   }

@@ -228,14 +228,15 @@ void Engine::send(Group& group, const OperationPtr& operation) {
   EngineLock lock(state_);
   enterPrepared(lock, group, *operation);
   if (operation->prepared) {
-    lookLocked(); // the receiver may have advertised memory for the message
+    // The receiver may have advertised memory for the message.
+    lookFor(*operation);
   }
   group.post(operation);
   // A send that found no room may find room after a look. Looks from time to
   // time also take the peer's credit; without credit eager sends become
   // rendezvous sends.
   if (!operation->done() || ++sends_ % kSendsPerLook == 0) {
-    lookLocked();
+    lookFor(*operation);
   }
   afterPost(lock, group, *operation);
 }
@@ -249,7 +250,7 @@ void Engine::receive(Group& group, const OperationPtr& operation) {
     // No thread waits while thousands of receives are posted, so messages for
     // earlier receives are taken now. Messages for later receives are left:
     // they would be kept aside and copied twice.
-    lookLocked(kMessagesPerReceive);
+    lookFor(*operation, kMessagesPerReceive);
   }
   afterPost(lock, group, *operation);
 }
@@ -285,12 +286,30 @@ bool Engine::wait(const Operation& operation, Deadline deadline) {
   return progress_.wait(operation, deadline);
 }
 
-bool Engine::lookLocked(int most) {
-  bool any = state_.channels.poll(most);
+bool Engine::lookAtAll() {
+  return lookAtRest(state_.channels.looks().lookAtAll(kMessagesPerPoll));
+}
+
+// A thread that waits looks often, so a few quiet channels each time are
+// enough.
+bool Engine::lookWhileAwaiting(const Operation& operation) {
+  auto& looks = state_.channels.looks();
+  auto* const awaited = state_.groupRegistry.channelTo(operation);
+  const bool any = looks.lookFor(awaited, kMessagesPerPoll);
+  return lookAtRest(looks.lookInTurn(kMessagesPerPoll) || any);
+}
+
+bool Engine::lookFor(const Operation& operation, int most) {
+  auto* const awaited = state_.groupRegistry.channelTo(operation);
+  return lookAtRest(state_.channels.looks().lookFor(awaited, most));
+}
+
+// Ends a look, in which the channels have had news if `any`.
+bool Engine::lookAtRest(bool any) {
   if (auto* const gpus = state_.accelerator()) {
     any |= lookAtGpus(*gpus);
   }
-  if (any) {
+  if (any && state_.channels.someOver()) {
     state_.retireFailed();
   }
   return any;
@@ -308,7 +327,7 @@ bool Engine::beginSleep() {
     }
   }
   EngineLock lock(state_);
-  const bool any = lookLocked();
+  const bool any = lookAtAll();
   return !giveCopy(lock) && !any;
 }
 

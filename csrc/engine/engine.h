@@ -8,6 +8,7 @@
 
 #include "base/config.h"
 #include "engine/connect/wireup.h"
+#include "engine/peer/group_report.h"
 #include "engine/progress/copier.h"
 #include "engine/progress/progress.h"
 #include "engine/state/engine_state.h"
@@ -15,19 +16,6 @@
 namespace dlslime {
 
 class EngineLock;
-
-// Traffic and route to a rank, for users.
-struct PeerReport {
-  int rank = 0;
-  std::string route, copy;
-  std::string devices; // "mlx5_0:1, mlx5_1:1"
-  uint32_t replaced =
-      0; // connections replaced so far, after a loss or by a better connection
-  std::vector<RejectedRoute> rejected;
-  PeerIdentity peer;
-  Counters counters;
-  size_t pendingSends = 0, pendingReceives = 0;
-};
 
 // The engine of a process: all groups of the process post to the engine, and
 // only the engine talks to peers. Any thread may call any method. No call waits
@@ -183,8 +171,11 @@ class Engine final : public ProgressSource {
   void linger(Group& group, TimePoint deadline);
   void
   cancelLocked(Group& group, const OperationPtr& operation, const Status& why);
-  bool lookLocked(int most = kMessagesPerPoll);
-  const PeerChannel* channelOf(const Operation& operation);
+  bool lookAtAll();
+  bool lookWhileAwaiting(const Operation& operation);
+  bool lookFor(const Operation& operation, int most = kMessagesPerPoll);
+  bool lookAtRest(bool any);
+  PeerChannel* channelOf(const Operation& operation);
   void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
   bool giveCopy(EngineLock& lock);
   std::optional<ClaimedCopy> finishCopy(const ClaimedCopy& made, bool more);
@@ -202,7 +193,6 @@ class Engine final : public ProgressSource {
   void requireGivenBack(Region& region);
   void recallAll();
   void afterPost(EngineLock& lock, Group& group, const Operation& operation);
-  PeerReport reportOne(Group& group, int rank);
   void unshareIdleLocked(Accelerator& gpus);
   std::set<MemoryRegistrar*> visitLocked(
       Group& group,

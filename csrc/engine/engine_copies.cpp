@@ -18,11 +18,12 @@ bool Engine::step(const Operation* awaited) {
   if (!lock) {
     return false;
   }
-  const bool any = lookLocked();
-  const auto* const own = awaited != nullptr ? channelOf(*awaited) : nullptr;
+  const bool any =
+      awaited != nullptr ? lookWhileAwaiting(*awaited) : lookAtAll();
+  auto* const own = awaited != nullptr ? channelOf(*awaited) : nullptr;
   CopyJob job;
-  auto channel = own != nullptr ? state_.channels.claimCopy(job, own) : nullptr;
-  if (channel) {
+  if (own != nullptr && own->claimCopy(job)) {
+    auto channel = own->shared_from_this();
     lock.leave();
     runCopies(job, std::move(channel));
     return true;
@@ -37,8 +38,8 @@ bool Engine::help() {
 
 // Returns the channel that serves the operation; null if no channel does. Under
 // the lock.
-const PeerChannel* Engine::channelOf(const Operation& operation) {
-  const auto* const to = state_.groupRegistry.channelTo(operation);
+PeerChannel* Engine::channelOf(const Operation& operation) {
+  auto* const to = state_.groupRegistry.channelTo(operation);
   return to != nullptr ? to : state_.channels.serving(operation);
 }
 
@@ -79,7 +80,7 @@ std::optional<ClaimedCopy> Engine::finishCopy(
       next->channel->noteGiven();
     } else {
       next.reset();
-      surviveWantOfMemory("progress", [this] { lookLocked(); });
+      surviveWantOfMemory("progress", [this] { lookAtAll(); });
     }
   }
   progress_.wake(); // as in runCopies()
@@ -87,15 +88,14 @@ std::optional<ClaimedCopy> Engine::finishCopy(
 }
 
 void Engine::runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel) {
-  const auto* const only = channel.get();
-  for (int i = 0;; ++i) {
+  bool more = true;
+  for (int i = 0; more; ++i) {
     job.error = job.run(job);
     const EngineLock lock(state_);
     channel->finishCopy(job);
-    channel =
-        i < kCopiesPerStep ? state_.channels.claimCopy(job, only) : nullptr;
-    if (!channel) {
-      break;
+    more = i < kCopiesPerStep && channel->claimCopy(job);
+    if (!more) {
+      channel.reset(); // under the lock
     }
   }
   // The copy may have been the last piece of a transfer awaited by a sleeping

@@ -147,8 +147,9 @@ void Engine::pair(
         link.remoteGroup != record.group) {
       throw Error(
           ErrorCode::kInvalidArgument,
-          "another endpoint (of pid " + std::to_string(came.pid) + " on " +
-              came.host + ") has connected to this one: make a new one for " +
+          "a different endpoint (of pid " + std::to_string(came.pid) + " on " +
+              came.host +
+              ") has connected to this endpoint: make a new endpoint for " +
               "pid " + std::to_string(record.identity.pid) + " on " +
               record.identity.host);
     }
@@ -157,40 +158,9 @@ void Engine::pair(
   state_.groupRegistry.setTaken(spare);
 }
 
-PeerReport Engine::reportOne(Group& group, int rank) {
-  const auto& link = group.link(rank);
-  PeerReport report;
-  report.rank = rank;
-  report.counters = link.counters;
-  if (link.channel) {
-    report.route = link.channel->route();
-    auto info = link.channel->info();
-    report.copy = info.copyName;
-    report.devices = std::move(info.devices);
-    report.replaced = link.channel->generation() - 1;
-    report.rejected = link.channel->rejected();
-    report.peer = link.channel->peer();
-  }
-  return report;
-}
-
 std::vector<PeerReport> Engine::report(Group& group) {
   const EngineLock lock(state_);
-  std::vector<PeerReport> all;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (group.link(rank).state != Group::LinkState::kUnresolved) {
-      all.push_back(reportOne(group, rank));
-    }
-  }
-  for (const auto& operation : group.pending()) {
-    for (auto& peer : all) {
-      if (peer.rank == operation->peer()) {
-        ++(operation->kind() == Operation::Kind::kReceive ? peer.pendingReceives
-                                                          : peer.pendingSends);
-      }
-    }
-  }
-  return all;
+  return reportPeers(group);
 }
 
 PeerReport Engine::explain(
@@ -221,12 +191,12 @@ PeerReport Engine::explain(
         throw Error(group.closeReason());
       }
       if (link.state == Group::LinkState::kReady) {
-        return reportOne(group, rank);
+        return reportPeer(group, rank);
       }
       if (link.state == Group::LinkState::kFailed) {
         // The route by which the peer was reached is still worth reporting.
         if (link.channel) {
-          return reportOne(group, rank);
+          return reportPeer(group, rank);
         }
         throw Error(link.failure);
       }
@@ -240,57 +210,17 @@ PeerReport Engine::explain(
 
 std::string Engine::describeLink(Group& group, const Operation& operation) {
   const EngineLock lock(state_);
-  const bool send = operation.kind() == Operation::Kind::kSend;
-  if (operation.stage == Operation::Stage::kHeld) {
-    return "it has not begun: the work before it in its stream is not done, or "
-           "that before an earlier one of this tag";
-  }
-  if (operation.stage == Operation::Stage::kPulling ||
-      operation.stage == Operation::Stage::kTransferring ||
-      operation.stage == Operation::Stage::kQueued) {
-    return "the transfer has started and does not proceed";
-  }
-  if (operation.peer() == Operation::kAnySource) {
-    return "no rank has sent a message with this tag";
-  }
-  const auto& link = group.link(operation.peer());
-  if (link.state == Group::LinkState::kReady) {
-    return "the peer is connected by " + link.channel->route() +
-        (send ? ", and has not said that it has taken the message: no matching "
-                "receive was posted there, or it is being fetched"
-              : ", no matching send was seen");
-  }
-  if (link.state == Group::LinkState::kFailed) {
-    return link.failure.message();
-  }
-  return "the peer has not been reached: " +
-      (link.problem.empty() ? "it has not been looked for yet" : link.problem);
+  return dlslime::describeLink(group, operation);
 }
 
 std::string Engine::describePending(Group& group, size_t most) {
   const EngineLock lock(state_);
-  const auto pending = group.pending();
-  std::string text;
-  for (size_t i = 0; i < pending.size() && i < most; ++i) {
-    text += (i == 0 ? "" : ", ") + pending[i]->describe();
-  }
-  if (pending.size() > most) {
-    text += " and " + std::to_string(pending.size() - most) + " more";
-  }
-  return text.empty() ? "nothing" : text;
+  return dlslime::describePending(group, most);
 }
 
 std::string Engine::describeFailures(Group& group) {
   const EngineLock lock(state_);
-  std::string text;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const auto& link = group.link(rank);
-    if (link.state == Group::LinkState::kFailed) {
-      text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) +
-          ": " + link.failure.message();
-    }
-  }
-  return text;
+  return dlslime::describeFailures(group);
 }
 
 bool Engine::hasAbortedPeer(Group& group) {

@@ -82,7 +82,7 @@ std::vector<std::string> Engine::borrowersOf(const Region& region) {
     channel->fail(Status(
         ErrorCode::kTimeout,
         name + " has not given back " + region.describe() +
-            ", and no group is left with it"));
+            ", and no group with the process is left"));
     state_.retireFailed();
   }
   return names;
@@ -110,9 +110,11 @@ void Engine::requireGivenBack(Region& region) {
           (names.empty() ? "this process is still registering it with a device "
                            "or copying it for a peer"
                          : names +
-                   " may still be transferring, and have not said that they "
-                   "are done. If they never do, close the endpoints or "
-                   "process groups with them, and deregister it again"));
+                   " have not given the region back, and may be transferring. "
+                   "If "
+                   "they never give the region back, close the endpoints or "
+                   "process groups with them, and deregister the region "
+                   "again"));
 }
 
 void Engine::deregister(const RegionPtr& region, TimePoint deadline) {

@@ -99,7 +99,7 @@ class Cache:
         """
         try:
             packed = decode_base64(text, "the text", MOST_TEXT)
-            content = _untrusted.decompress(packed, "what it encodes", _MOST)
+            content = _untrusted.decompress(packed, "the decoded text", _MOST)
             return cls._of(_untrusted.parse_json(content, most_bytes=_MOST))
         except ValueError as error:
             raise ValueError(f"dlslime: no description of a KV cache: {error}") from error

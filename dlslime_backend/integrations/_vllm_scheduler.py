@@ -70,7 +70,7 @@ class Source:
         if len(source.caches) != tp_size:
             raise ValueError(
                 f"dlslime: the engine {shown(source.engine)} has tensor_parallel_size "
-                f"{len(source.caches)} and this one {tp_size}: KV caches go between equal ones only"
+                f"{len(source.caches)}, and this engine {tp_size}: both must be equal"
             )
         return source
 

@@ -182,7 +182,9 @@ class Worker:
         for request in [name for name, until in self._leases.items() if until <= now]:
             del self._leases[request]
             name = printable(request)
-            _logger.warning("nobody has fetched the blocks of request %s in time", name)
+            _logger.warning(
+                "no worker has fetched the blocks of request %s within %g s", name, self._lease
+            )
             self._expired[self._expirations % _SLOTS] = _digest(request)
             self._expirations += 1
             self._sent.add(request)
@@ -242,18 +244,21 @@ class Worker:
                 self.agent.remove_remote_agent(peer.agent)
                 self._spare.append(peer.expired)
                 return
-        raise ValueError(f"dlslime: {_MOST_PEERS} workers are read from; no more at a time")
+        raise ValueError(
+            f"dlslime: blocks are read from {_MOST_PEERS} workers already, the most at a time"
+        )
 
     def _require_new(self, agent: str) -> None:
         # A worker keeps one description for life. A second description of an agent would replace
         # the regions used by loads of earlier requests.
         if any(peer.agent == agent for peer in self._peers.values()):
             raise ValueError(
-                f"dlslime: the agent {shown(agent)} has told of another KV cache before"
+                f"dlslime: the agent {shown(agent)} has described a different KV cache before"
             )
         if any(peer.agent == agent for peer in self._leaving):
             raise ValueError(
-                f"dlslime: the connection to the agent {shown(agent)} was lost, and loads by it "
+                f"dlslime: the connection to the agent {shown(agent)} was lost, and "
+                "loads over the connection "
                 "have not ended yet"
             )
 
@@ -329,7 +334,11 @@ class Worker:
                 self._release(peer, load)
             except _FAILED as error:  # blocks are loaded; the lease frees the peer's
                 name, text = printable(request), printable(str(error))
-                _logger.warning("%s can't be told that it is read: %s", name, text)
+                _logger.warning(
+                    "the blocks of request %s are read, but the prefill engine can't be told: %s",
+                    name,
+                    text,
+                )
 
     def _release(self, peer: _Peer, load: Load) -> None:
         self.agent.send_notif(peer.agent, load.source.request)

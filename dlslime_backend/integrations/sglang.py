@@ -186,7 +186,7 @@ class _Careful:
                 room = int(message[1].decode("ascii"))
                 done = _part("sglang.srt.disaggregation.base.conn", "KVPoll").Success
                 if whole.request_status.get(room, done) != done:
-                    reason = "dlslime: what decode has sent of it is malformed"
+                    reason = "dlslime: a message of decode about the request is malformed"
                     whole.conclude_failure(bootstrap_room=room, failure_reason=reason)
             return False
         return True
@@ -219,9 +219,9 @@ def _require_own_name(info: Any, here: str) -> None:
     """Raise ValueError for a decode server that would replace another server or the own agent."""
     name = info.agent_name
     if name in ("", "NIXL_INIT_AGENT", here):  # "" and NIXL_INIT_AGENT mean the own agent
-        raise ValueError("this is no name of another agent")
+        raise ValueError(f"the name {printable(name)!r} is empty, reserved or this server's own")
     if Metadata.decode(info.agent_metadata).name != name:
-        raise ValueError("its metadata is another agent's")
+        raise ValueError("the metadata are of an agent with a different name")
 
 
 def _require_decodable(message: list[bytes]) -> None:
@@ -237,7 +237,7 @@ def _require_decodable(message: list[bytes]) -> None:
             rest[count].decode("ascii")
         return
     if tag != _part(_NIXL, "GUARD"):
-        raise ValueError("it is none of SGLang's")
+        raise ValueError(f"the tag {printable(repr(tag))} is none of SGLang's")
     room = rest[0].decode("ascii")
     rest[3].decode("ascii")
     if room == "None":
@@ -267,7 +267,7 @@ def _manager(base: Any) -> Any:
 
 @contextlib.contextmanager
 def _provided(agent: type[Agent]) -> Iterator[None]:
-    """Makes `from nixl._api import` find dlslime's module with `agent`, and hides NIXL."""
+    """Make `from nixl._api import` find dlslime's module with `agent`, and hide NIXL."""
     name = "nixl._api"
     module = types.ModuleType(name, _api.__doc__)
     vars(module).update((key, value) for key, value in vars(_api).items() if key[:2] != "__")

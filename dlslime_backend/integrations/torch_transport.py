@@ -114,7 +114,8 @@ class DlslimeMemory:
         size = self.region.nbytes - begin if length is None else operator.index(length)
         if begin < 0 or size < 0 or begin + size > self.region.nbytes:
             raise ValueError(
-                f"dlslime: bytes {begin} to {begin + size} of memory of {self.region.nbytes}"
+                f"dlslime: bytes {begin} to {begin + size} are outside of memory of "
+                f"{self.region.nbytes} bytes"
             )
         return begin, size
 
@@ -307,7 +308,8 @@ class DlslimeTransport(Transport):  # type: ignore[misc,unused-ignore]
             raise ValueError(f"dlslime: a time-out of {timeout} s: it must be at least 0 s")
         if local.size() != remote.length:
             raise ValueError(
-                f"dlslime: {local.size()} bytes here and {remote.length} bytes at the peer"
+                f"dlslime: {local.size()} bytes here and {remote.length} bytes at the peer: "
+                "both numbers must be equal"
             )
         there = memory.import_region(remote.exported)
         transfer = begin(local.region, there, [(local.offset, remote.offset, remote.length)])

@@ -12,7 +12,7 @@
 
 namespace dlslime::fuzz {
 
-// The lowest number that is free: the same before and after an input, unless a
+// Returns the lowest free number: equal before and after an input, unless a
 // descriptor was left open or closed twice.
 inline int lowestDescriptor() {
   return UniqueFd(fcntl(0, F_DUPFD_CLOEXEC, 0)).get();

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/status.h"
 
-// The one function of a target, which libFuzzer calls for each input.
+// The only function of a target, called by libFuzzer for each input.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace dlslime::fuzz {
@@ -26,8 +26,8 @@ inline void require(bool holds, const char* what) {
   }
 }
 
-// Runs a decoder. False: it has thrown Error. Anything else that it throws ends
-// the process.
+// Runs a decoder; returns false if the decoder throws Error. Any other
+// exception ends the process.
 template <typename Decode>
 bool takes(const Decode& decode) {
   try {
@@ -38,8 +38,8 @@ bool takes(const Decode& decode) {
   }
 }
 
-// The bytes of one input, from which a harness draws what it does next. Zeros
-// follow the end.
+// The bytes of an input, from which a harness draws its steps; zeros follow the
+// end.
 class Input {
  public:
   Input(const uint8_t* data, size_t size)
@@ -55,7 +55,7 @@ class Input {
     copyBytes(&value, bytes.data(), bytes.size());
     return value;
   }
-  // 0 to most - 1.
+  // Returns a number from 0 to most - 1.
   size_t below(size_t most) {
     return (most > 256 ? number<uint32_t>() : number<uint8_t>()) % most;
   }
@@ -71,7 +71,7 @@ class Input {
     rest_ = rest_.subspan(taken.size());
     return taken;
   }
-  // A length of two bytes, and so many bytes.
+  // Returns the bytes that follow a length of two bytes.
   ByteSpan blob() {
     return upTo(number<uint16_t>());
   }
@@ -83,8 +83,8 @@ class Input {
   ByteSpan rest_;
 };
 
-// A copy with nothing behind it, so that the address sanitizer sees a read
-// beyond its end; libFuzzer's own buffer is such a one.
+// Copies the bytes without anything behind, so that the address sanitizer sees
+// a read beyond the end; libFuzzer's own buffer is as exact.
 inline Bytes copyOf(ByteSpan bytes) {
   return {bytes.begin(), bytes.end()};
 }
@@ -93,7 +93,8 @@ inline std::string textOf(ByteSpan bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Texts that may contain those of a peer: no line of a log may be forged.
+// Requires that a text, perhaps with a peer's text in it, can't forge a line of
+// a log.
 inline void requirePlain(const std::string& text) {
   for (const char character : text) {
     require(
@@ -102,7 +103,7 @@ inline void requirePlain(const std::string& text) {
   }
 }
 
-// Every line of the log is made, checked and dropped.
+// Makes, checks and drops every line of the log.
 inline void checkLog() {
   setLogLevel(LogLevel::kDebug);
   setLogSink([](LogLevel, const std::string& line) { requirePlain(line); });

@@ -1,5 +1,5 @@
-// Writes the inputs that the fuzzers begin with, as far as encoders of ours
-// make them: make_seeds FOLDER fills FOLDER/<target>/.
+// Writes first inputs for the fuzzers, as far as the project's encoders can
+// make the inputs: make_seeds FOLDER fills FOLDER/<target>/.
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -29,13 +29,13 @@ void write(const std::string& target, const char* name, const char* text) {
   write(target, name, copyOf(std::as_bytes(std::span(std::string_view(text)))));
 }
 
-// What Input::blob() reads.
+// Writes bytes for Input::blob().
 void blob(ByteWriter& writer, ByteSpan bytes) {
   writer.number(static_cast<uint16_t>(bytes.size()));
   writer.raw(bytes);
 }
 
-// Of acceptor.cpp: the instances of the initiator and of the acceptor.
+// As in acceptor.cpp: the instances of the acceptor and of the initiator.
 const Bytes kTarget(kInstanceBytes, std::byte{1});
 const Bytes kSelf(kInstanceBytes, std::byte{2});
 
@@ -93,7 +93,7 @@ void writeRecords() {
       encode(Welcome{Verdict::kAccepted, "", Bytes(8), 1, 1, 1 << 24}));
   write("confirm", "good", encode(Confirm{"0123456789abcdef", Bytes(4), ""}));
   write("confirm", "bad", encode(Confirm{"0123456789abcdef", {}, "lost\n"}));
-  for (const bool hub : {false, true}) { // as endpointAddress() has it
+  for (const bool hub : {false, true}) { // as endpointAddress() writes
     ByteWriter writer;
     writePreamble(writer);
     writer.blob(Bytes(16, hub ? std::byte{0} : std::byte{1}));
@@ -140,7 +140,7 @@ void writeMemory() {
 #endif
 }
 
-// The harness's own steps: how it connects, and what it sends.
+// Writes the harness's steps: the way of connecting, and the bytes to send.
 void writeAcceptor() {
   const auto frame = [](ByteSpan record) {
     ByteWriter writer;
@@ -184,7 +184,7 @@ void writeAcceptor() {
   write("control_socket", "frame_and_descriptors", socket.take());
 }
 
-// As torch_ext writes them, which is not linked here.
+// Writes bytes in torch_ext's format, since torch_ext is not linked here.
 void writeTorch() {
   ByteWriter message;
   message.number(uint32_t{1}); // a part
@@ -215,7 +215,7 @@ void writeTorch() {
   write("pair_store", "key", early.take());
 }
 
-// Where the input is a sequence of steps, any bytes are some.
+// Writes any bytes, for inputs that are sequences of steps.
 void writeSteps() {
   std::mt19937 random(1);
   for (const auto* const target :
@@ -223,7 +223,7 @@ void writeSteps() {
     for (const auto& [name, size] : {std::pair("steps", 300), {"few", 30}}) {
       Bytes bytes(static_cast<size_t>(size));
       for (auto& byte : bytes) {
-        // Small numbers choose most.
+        // Steps are mostly chosen by small numbers.
         byte = static_cast<std::byte>(random() % (random() % 4 ? 16 : 256));
       }
       write(target, name, bytes);
@@ -238,7 +238,7 @@ void writeSteps() {
     frames.raw(Bytes(size > 8192 ? 16 : 8));
   }
   write("gloo_frames", "three", frames.take());
-  ByteWriter stream; // of tcp_frames.cpp: early bytes, and steps
+  ByteWriter stream; // for tcp_frames.cpp: early bytes, and steps
   for (const uint16_t size : {0, 700}) {
     MessageHeader header;
     header.type = MessageType::kEager;
@@ -251,7 +251,7 @@ void writeSteps() {
     }
     blob(stream, frame.take());
   }
-  stream.number(uint32_t{99}); // in portions of a hundred
+  stream.number(uint32_t{99}); // portions of a hundred bytes
   write("tcp_frames", "two", stream.take());
 }
 

@@ -7,7 +7,7 @@
 #include "transports/rdma/end_address.h"
 #endif
 
-// What holds for every record that a decoder has taken.
+// Rules for every record taken by a decoder.
 namespace dlslime::fuzz {
 
 inline void checkContact(

@@ -1,4 +1,4 @@
-"""Lets the lab's tests, and the ranks that they start, import those of tests/python."""
+"""Lets the lab's tests, and ranks started by the tests, import modules of tests/python."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fetches the files of vLLM, SGLang and LMDeploy that test_libraries needs, where they are missing.
+"""Fetches the files of vLLM, SGLang and LMDeploy that test_libraries needs, unless present.
 
 Run before the lab starts, since its hosts reach no package index.
 """
@@ -12,7 +12,7 @@ import vllm_files
 
 
 def fetch() -> None:
-    """Fetches what is missing."""
+    """Fetch the missing files."""
     vllm_files.unpack()
     test_sglang.unpack()
     test_lmdeploy.unpack()

@@ -1,4 +1,4 @@
-"""What a process holds, and its node's NICs for it: the same before and after, or it leaks."""
+"""Resources of a process, also in its node's NICs: equal before and after, or the process leaks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RESIDENT = "resident KiB"
 
 
 def held() -> dict[str, int]:
-    """What this process holds, and the node's NICs for all processes, that could leak."""
+    """Count the resources of the process, and of all processes in the node's NICs."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     found = rdma_resources()
@@ -27,12 +27,12 @@ def held() -> dict[str, int]:
 
 
 def countable(holding: dict[str, int]) -> dict[str, int]:
-    """What of it must be the same, and not only about the same."""
+    """Return the resources that must be exactly equal, not only about equal."""
     return {what: number for what, number in holding.items() if what != _RESIDENT}
 
 
 def settled(wanted: dict[str, int], seconds: float = 20) -> dict[str, int]:
-    """What this process holds, as soon as it is what it was, and in any case after some time."""
+    """Count the resources, once equal to `wanted` or after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         found = held()
@@ -42,11 +42,11 @@ def settled(wanted: dict[str, int], seconds: float = 20) -> dict[str, int]:
 
 
 def expect_the_same(holdings: dict[str, dict[str, int]]) -> None:
-    """Raises AssertionError unless "after" is as "before", and "alone again" as "alone"."""
+    """Raise AssertionError unless "after" is as "before", and "alone again" as "alone"."""
     for before, after in (("before", "after"), ("alone", "alone again")):
         assert countable(holdings[after]) == countable(holdings[before]), after
 
 
 def grown_kib(holdings: dict[str, dict[str, int]]) -> int:
-    """How much larger the process is "after" than "before"."""
+    """Return the growth of the process between "before" and "after"."""
     return holdings["after"][_RESIDENT] - holdings["before"][_RESIDENT]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Runs a command on one or two hosts with real (software) RDMA NICs, all of them on this machine.
 
-Each host ("node") is a user-mode Linux kernel with the rdma_rxe driver, which is an ordinary
-process: no KVM, no modules, no hardware. libibverbs, perftest and torchrun work in it unchanged. A
-node boots in half a second, runs programs at full speed on ONE processor (system calls are slow),
-and sees this machine's files, of which it can write those under --out only; /tmp and /dev/shm are
-its own. Two nodes are joined by one cable (a veth pair) per NIC.
+Each host ("node") is a user-mode Linux kernel with the rdma_rxe driver, an ordinary process: no
+KVM, no modules, no hardware. libibverbs, perftest and torchrun work unchanged in a node. A node
+boots in half a second and runs programs at full speed on ONE processor (system calls are slow). A
+node sees the files of the machine, but can write below --out only; /tmp and /dev/shm are the node's
+own. Two nodes are joined by a cable (a veth pair) for each NIC.
 
     tests/lab/lab.py --out /tmp/lab -- sh -c 'torchrun --nnodes $NNODES --node-rank $NODE_RANK \\
         --master-addr $MASTER_ADDR --master-port 29500 program.py'
@@ -14,7 +14,8 @@ The command finds NODE_RANK, NNODES, NODE_ADDR, MASTER_ADDR (10.9.0.1) and LAB_O
 environment, and NICs rxe0, rxe1, ... on vec0, vec1, ... at 10.9.0.<node + 1>, 10.10.0.<node + 1>,
 ... Faults: `tc qdisc add dev vec0 root netem loss 1%`, `ip link set vec0 down`.
 
-Root is needed. The exit status is the first of the nodes' that is not 0; 124 after the time-out.
+Root is needed. The exit status is that of the first node with a status other than 0; 124 after the
+time-out.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ TOOLS = {"ip": "iproute2", "rdma": "iproute2", "ethtool": "ethtool"}
 PROVIDER = Path("/etc/libibverbs.d/rxe.driver")  # of ibverbs-providers
 SYSTEM_PATHS = "/usr/local/sbin:/usr/sbin:/sbin"
 TIMED_OUT = 124
-NO_STATUS = 125  # the node ended without one: it crashed, or was killed
-CONSOLE_LINES = 60  # of a kernel's, which begins with some 50 about devices
+NO_STATUS = 125  # the node ended without a status: the node crashed, or was killed
+CONSOLE_LINES = 60  # of a kernel, which begins with about 50 lines on devices
 
 
 def _not_for() -> str:
-    """Say what about this machine, or user, rules out a lab, or return ""."""
+    """Return why the machine or the user rules out a lab, or ""."""
     if os.uname().machine != "x86_64":
         return f"the lab's kernel is for x86_64, this machine is {os.uname().machine}"
     if os.geteuid() != 0:
@@ -50,7 +51,7 @@ def _not_for() -> str:
 
 
 def missing_packages() -> list[str]:
-    """Return the Debian packages which a lab on this machine still needs."""
+    """Return the Debian packages still missing for a lab on the machine."""
     path = f"{os.environ['PATH']}:{SYSTEM_PATHS}"
     missing = {package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)}
     if not PROVIDER.exists():
@@ -59,7 +60,7 @@ def missing_packages() -> list[str]:
 
 
 def why_not() -> str:
-    """Say why there can be no lab on this machine, or return ""."""
+    """Return why the machine can have no lab, or ""."""
     reason = _not_for()
     if reason:
         return reason
@@ -80,10 +81,10 @@ def _run(command: str, *, check: bool = True) -> None:
 
 
 class Cables:
-    """One veth pair per NIC, between the two nodes."""
+    """A veth pair for each NIC, between the two nodes."""
 
-    # RoCE sends bursts of packets without asking: what does not fit into a socket is dropped, and
-    # sent again late.
+    # RoCE sends bursts of packets without flow control: packets that do not fit into a socket's
+    # buffer are dropped, and sent again late.
     _SETTINGS: ClassVar = {"rmem_max": 1 << 27, "rmem_default": 1 << 26, "wmem_default": 1 << 26}
 
     def __init__(self, count: int) -> None:
@@ -92,7 +93,7 @@ class Cables:
         self._before: dict[Path, str] = {}
 
     def end(self, node: int, nic: int) -> str:
-        """Return the name of the interface into which `nic` of `node` is plugged."""
+        """Return the name of the interface that `nic` of `node` is plugged into."""
         return f"{self._tag}{'ab'[node]}{nic}"
 
     def _make(self) -> None:
@@ -105,7 +106,7 @@ class Cables:
             one, other = self.end(0, nic), self.end(1, nic)
             _run(f"ip link add {one} mtu 9000 type veth peer name {other} mtu 9000")
             for end in (one, other):
-                # What the nodes send is sent: nothing is merged, split or left for hardware.
+                # Packets travel as the nodes send them: not merged, split or left to hardware.
                 _run(f"ethtool -K {end} tx off gso off gro off tso off sg off")
                 _run(f"ip link set {end} up promisc on")
 
@@ -125,13 +126,13 @@ class Cables:
 
 
 def _pinned(rank: int, pin: bool) -> list[str]:
-    """Return what keeps a node on a processor of its own: else both may share one, for seconds."""
+    """Return a command prefix for a node's own processor: else nodes may share one for seconds."""
     processors = sorted(os.sched_getaffinity(0))
     return ["taskset", "-c", str(processors[rank % len(processors)])] if pin else []
 
 
 class Node:
-    """One host."""
+    """A host."""
 
     def __init__(
         self, rank: int, options: argparse.Namespace, kernel: str, cables: Cables | None
@@ -179,12 +180,12 @@ class Node:
 
     @property
     def log(self) -> Path:
-        """What the command writes."""
+        """Return the path of the command's output."""
         return self.out / f"node{self.rank}.log"
 
     @property
     def status_file(self) -> Path:
-        """Where the command's exit status appears."""
+        """Return the path of the command's exit status."""
         return self.out / f"node{self.rank}.status"
 
     def power_off(self) -> None:
@@ -199,11 +200,11 @@ class Node:
         return int(text) if text else NO_STATUS
 
     def crashed(self) -> bool:
-        """Tell whether it has ended without its command's."""
+        """Tell whether the node has ended before the command."""
         return self.process.poll() is not None and not self.status_file.exists()
 
     def story(self) -> str:
-        """Return what the command wrote, and the kernel, if the command did not come to its end."""
+        """Return the command's output, and the kernel's if the command did not end."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         if self.status_file.exists():
             return text
@@ -218,7 +219,7 @@ def _write_command(options: argparse.Namespace) -> None:
 
 
 def _wait(nodes: Sequence[Node], seconds: float) -> bool:
-    """Wait until all have ended; a node that crashes ends the others' waiting, too."""
+    """Wait until all nodes have ended; a crash of a node ends the wait, too."""
     deadline = time.monotonic() + seconds
     while any(node.process.poll() is None for node in nodes):
         if any(node.crashed() for node in nodes):
@@ -230,7 +231,7 @@ def _wait(nodes: Sequence[Node], seconds: float) -> bool:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Boot the nodes, wait for their commands and print what they wrote."""
+    """Boot the nodes, wait for the nodes' commands and print the output."""
     kernel = subprocess.run(
         [HERE / "build_kernel"], stdout=subprocess.PIPE, text=True, check=True
     ).stdout.strip()
@@ -279,7 +280,7 @@ def main() -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     options.command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of what cleans up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with clean-up
     if options.packages:
         print(*([] if _not_for() else missing_packages()))
         return 0

@@ -1,8 +1,8 @@
-"""Two hosts of which one loses its power in the middle: the other one says so, and keeps nothing.
+"""Two hosts, and a power cut at the second: the first reports the loss, and keeps no resources.
 
-Runs on both nodes of a lab of its own (tests/lab/run_tests), by RDMA or, with DLSLIME_RDMA=off, by
-TCP. Rank 0 is on node 0 alone. To rank 1, on node 1, something is always under way; with rank 2,
-beside it, nothing is but a receive, which no NIC can find out about.
+Runs on both nodes of a separate lab (tests/lab/run_tests), over RDMA or, with DLSLIME_RDMA=off,
+over TCP. Rank 0 is on node 0, ranks 1 and 2 are on node 1. With rank 1 an operation is always under
+way; with rank 2 only a receive, and no NIC can find out about a silent peer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from holdings import countable, held, settled
 NODE = int(os.environ["NODE_RANK"])
 LARGE = 4 << 20
 RDMA = os.environ.get("DLSLIME_RDMA") != "off"
-# A connection by RDMA is given up after some hundred milliseconds, and another is looked for for
-# 3 s (run_tests). TCP's keep-alive finds a silent host gone after 25 s. Both took no longer.
+# A connection over RDMA is given up after some hundred milliseconds, and failover takes 3 s at most
+# (run_tests). TCP's keep-alive finds a silent host gone after 25 s. Both took no longer.
 SILENT_SECONDS = 60
 BUSY_SECONDS = 15 if RDMA else SILENT_SECONDS
 
@@ -32,7 +32,7 @@ BUSY_SECONDS = 15 if RDMA else SILENT_SECONDS
 def _power_off() -> None:
     Path(os.environ["LAB_OUT"], f"node{NODE}.status").write_text("0\n", encoding="ascii")
     Path("/proc/sysrq-trigger").write_text("o", encoding="ascii")
-    time.sleep(60)  # nothing is closed
+    time.sleep(60)  # no socket is closed
 
 
 def _exchange(peer: int) -> None:
@@ -43,7 +43,7 @@ def _exchange(peer: int) -> None:
 
 
 def _failure_of(work: dist.Work | None, since: float) -> tuple[str, float]:
-    """What waiting raises, and when."""
+    """Return the error raised by waiting, and the seconds since `since`."""
     assert work is not None
     try:
         work.wait()
@@ -66,9 +66,9 @@ def _survive(store: dist.Store) -> None:
     silent = dist.irecv(torch.empty(LARGE), 2)
     start = time.monotonic()
     store.set("power", "off")
-    # One waits for what will never be sent, the other is never taken.
+    # The receive waits for a message never sent; the send's message is never received.
     works = (dist.irecv(torch.empty(LARGE), 1), dist.isend(torch.empty(LARGE), 1))
-    while not works[0].is_completed():  # what has gone so far may have come before the power went
+    while not works[0].is_completed():  # messages sent so far may have arrived before the power cut
         dist.isend(torch.empty(2), 1)
         time.sleep(0.01)
     for work in works:
@@ -93,7 +93,7 @@ def _live(rank: int) -> None:
 
 
 def main() -> int:
-    """Return 0 if all is as it should be."""
+    """Return 0 if all is as expected."""
     if NODE == 1:
         _live(1 if os.fork() else 2)
     dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # torch keeps a pipe

@@ -1,4 +1,4 @@
-"""The examples p2p_*.py between two hosts: the initiator on this one, the target on the other.
+"""The examples p2p_*.py between two hosts: the initiator on this host, the target on the other.
 
 Run by tests/lab/run_tests.
 """
@@ -33,7 +33,7 @@ PATIENT = ["--timeout", "120"]
 
 
 def _output(name: str, arguments: list[str]) -> str:
-    """Runs an example as its command line would, in this process, which has imported torch."""
+    """Run an example as its command line would, but in the test's process, with torch imported."""
     program = str(EXAMPLES / f"{name}.py")
     sys.argv = [program, *arguments, *PATIENT]
     if str(EXAMPLES) not in sys.path:

@@ -1,6 +1,6 @@
 """Programs of the original DLSlime, of vLLM, SGLang, LMDeploy and NIXL between two hosts.
 
-Once with the hosts' NICs and once without RDMA. Run by tests/lab/run_tests.
+Each program runs with the hosts' NICs and without RDMA. Run by tests/lab/run_tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paths import EXAMPLES, PROGRAMS
 
 WITHOUT_RDMA = {"DLSLIME_RDMA": "off", "DLSLIME_FALLBACK": "warn", "DLSLIME_LOG": "warn"}
 SECONDS = 240
-BY_TCP = "go by TCP"
+BY_TCP = "go over TCP"
 
 both_ways = pytest.mark.parametrize(
     "env", [pytest.param({}, id="rdma"), pytest.param(WITHOUT_RDMA, id="without rdma")]
@@ -36,7 +36,7 @@ Program = tuple[str, dict[str, str], list[str]]  # name, environment, arguments
 
 
 def _on_both(here: Sequence[str], there: Sequence[str], env: dict[str, str]) -> list[str]:
-    """Runs a command on this host and one on the other; returns what each has written."""
+    """Run a command on this host and a command on the other; return the outputs of both."""
     elsewhere = nodes.Launch([sys.executable, *there], env, SECONDS)
     mine = subprocess.run(
         [sys.executable, *here],
@@ -53,13 +53,13 @@ def _on_both(here: Sequence[str], there: Sequence[str], env: dict[str, str]) -> 
 
 
 def _addresses() -> list[str]:
-    """Those of this host and of the other one, as both know them."""
+    """Return the addresses of this host and of the other, as both hosts know them."""
     tell = "import os; print(os.environ.get('NODE_ADDR', '127.0.0.1'), end='')"
     return _on_both(["-c", tell], ["-c", tell], {})
 
 
 def _expect_route(env: Mapping[str, str], outputs: Sequence[str]) -> None:
-    """The hosts' NICs carry it, or the log says what does."""
+    """Check that the hosts' NICs carry the traffic, or that the log names the route instead."""
     without = WITHOUT_RDMA.keys() <= env.keys()
     assert any(BY_TCP in output for output in outputs) == without, outputs
 
@@ -76,32 +76,32 @@ def test_transfer_example_reads_and_writes_in_every_way(env: dict[str, str]) -> 
 
 
 class Place(NamedTuple):
-    """Where the ends of a program are: the target's on this host, or rank 0, and the other."""
+    """An end of a program: the target or rank 0 (on this host), or the initiator or rank 1."""
 
     end: int
     hosts: list[str]
-    ports: list[int]  # free ones
+    ports: list[int]  # free ports
 
     def at(self, end: int) -> str:
-        """The address of this end; that of the target is also rank 0's."""
+        """Return the address of an end; the target's address is also rank 0's."""
         return f"{self.hosts[end]}:{self.ports[end]}"
 
     def rank(self, port: int) -> dict[str, str]:
-        """What torchrun tells this end, as a rank."""
+        """Return the variables by which torchrun makes the end a rank."""
         alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2"}
         at = {"MASTER_ADDR": self.hosts[0], "MASTER_PORT": str(self.ports[port])}
         return {"RANK": str(self.end), **alone, **at}
 
 
 def _examples(place: Place) -> list[Program]:
-    """Of the original's examples those whose ends may be two processes."""
+    """Return the examples of the original with two ends that may be two processes."""
     role = ["--role", ("target", "initiator")[place.end]]
     names = test_original_programs.EXAMPLES
     return [(name, {}, [*role, "--address", place.at(0)]) for name in names]
 
 
 def _other_examples(place: Place) -> list[Program]:
-    """Those that have options of their own."""
+    """Return the examples with options of their own."""
     role, mode = (("target", "recv"), ("initiator", "send"))[place.end]
     own, other = place.end, 1 - place.end
     ports = ["--local-port", str(place.ports[own]), "--remote-port", str(place.ports[other])]
@@ -116,7 +116,7 @@ def _other_examples(place: Place) -> list[Program]:
 
 
 def _benchmarks(place: Place) -> list[Program]:
-    """Of its benchmarks those whose ends are two processes."""
+    """Return the benchmarks of the original with ends in two processes."""
     some = ["--num-iteration", "4", "--num-concurrency", "3", "--size", "8", "14"]
     pair = ["--target-endpoint", place.at(0), "--initiator-endpoint", place.at(1)]
     pair += ["--rank", str(1 - place.end), "--size", "8", "14", "--iterations", "5"]

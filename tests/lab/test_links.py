@@ -1,4 +1,4 @@
-"""Cables that are pulled out and put in again, and addresses that change, under traffic.
+"""Cables pulled out and put in again, and addresses that change, under traffic.
 
 Run by tests/lab/run_tests.
 """
@@ -29,7 +29,7 @@ BOTH_NICS = "rxe0:1, rxe1:1"
 CABLE = "vec0"
 WARMING = 6  # bursts before anything is counted
 PULLS = 2  # of the cable
-BURSTS = 3  # beside those under way when it is pulled
+BURSTS = 3  # beside the bursts under way at the pull
 
 
 @pytest.fixture(autouse=True)
@@ -40,15 +40,15 @@ def _whole_network() -> Iterator[None]:
 
 @dataclasses.dataclass
 class Life:
-    """What one rank tells in the end."""
+    """A rank's results."""
 
-    holdings: dict[str, dict[str, int]]  # what the process held, and when
+    holdings: dict[str, dict[str, int]]  # resources of the process at several times
     peer: dict[str, Any]
     meanwhile: list[str]  # the devices after the bursts of each pull
 
 
 def _exchange_until(rank: int, size: int, what: str, value: str) -> None:
-    """Exchanges messages until ``explain`` says so at both ends."""
+    """Exchange messages until `explain` returns `value` at both ends."""
     while True:
         exchange(rank, size, 200000)
         mine = torch.tensor([dlslime_backend.explain(1 - rank)[what] == value])
@@ -61,7 +61,7 @@ def _exchange_until(rank: int, size: int, what: str, value: str) -> None:
 
 
 def _pull(seconds: float | None) -> None:
-    """Pulls the cable, and puts it in again after some time."""
+    """Pull the cable, and put the cable in again after `seconds`, if given."""
     set_link(CABLE, "down")
     if seconds is not None:
         time.sleep(seconds)
@@ -69,7 +69,7 @@ def _pull(seconds: float | None) -> None:
 
 
 def _talk_through(pulled: Future[None] | None, talker: Talker, bursts: Iterator[Burst]) -> None:
-    """Random traffic both ways until rank 1's `pulled` is over, and some more."""
+    """Send random traffic both ways until rank 1's `pulled` is over, and some more."""
     go_on = torch.ones(1)
     while go_on.item():
         talker.run(next(bursts))
@@ -82,12 +82,12 @@ def _talk_through(pulled: Future[None] | None, talker: Talker, bursts: Iterator[
 
 
 def _through_pulls(rank: int, size: int, seconds: float | None, devices: str) -> Life:
-    """Random traffic while rank 1's cable is out for so long, or until some bursts are over."""
+    """Send random traffic while rank 1's cable is out, for `seconds` or for some bursts."""
     holdings = {"alone": held()}
     init_group()
     talker = Talker(rank)
     hand = ThreadPoolExecutor(1)
-    hand.submit(int).result()  # its thread is there from now on
+    hand.submit(int).result()  # the thread of the executor exists from now on
     bursts = map(draw_burst, itertools.count())
     for burst in itertools.islice(bursts, WARMING):
         talker.run(burst)
@@ -101,7 +101,7 @@ def _through_pulls(rank: int, size: int, seconds: float | None, devices: str) ->
         pulled = hand.submit(_pull, seconds) if rank == 1 else None
         _talk_through(pulled, talker, bursts)
         while not (used := dlslime_backend.explain(1 - rank)["devices"]):
-            time.sleep(0.01)  # a connection that is lost is being replaced
+            time.sleep(0.01)  # a lost connection is being replaced
         meanwhile.append(used)
         if pulled is not None:
             pulled.result()
@@ -144,7 +144,7 @@ def test_second_nic_carries_the_traffic_while_the_first_ones_link_is_down() -> N
 
 
 def _replug(rank: int, size: int, link: str, what: str, values: list[str]) -> None:
-    """Takes a cable out, and puts it in again, each time until the pair has taken notice."""
+    """Take a cable out, and put the cable in again, each time until the pair has noticed."""
     for state, value in zip(("up", "down", "up"), values, strict=True):
         if rank == 1:
             set_link(link, state)
@@ -166,11 +166,13 @@ def test_tcp_is_left_when_the_only_nics_link_is_back() -> None:
     env = {**IMPATIENT, **WARN, "DLSLIME_NICS": "rxe1"}
     values = ["rdma", "tcp", "rdma"]
     results = run_world(_replug, 2, "vec1", "route", values, env=env, fresh=True, with_output=True)
-    assert "a better way is there: rdma by rxe1:1" in "".join(output for _, output in results)
+    assert "a better connection is possible: rdma by rxe1:1" in "".join(
+        output for _, output in results
+    )
 
 
 def _readdress(rank: int, size: int) -> None:
-    """Gives rank 1's second cable another address while both talk, and the old one again."""
+    """Give rank 1's second cable a new address while both ranks talk, and the old address again."""
     _exchange_until(rank, size, "devices", BOTH_NICS)
     for address in ("10.10.0.77", usual_address("vec1", 1)):
         before = dlslime_backend.stats()["peers"][1 - rank]["replaced_connections"]
@@ -178,7 +180,7 @@ def _readdress(rank: int, size: int) -> None:
         if rank == 1:
             set_address("vec1", address)
         while dlslime_backend.stats()["peers"][1 - rank]["replaced_connections"] == before:
-            time.sleep(0.01)  # the NIC says so by itself
+            time.sleep(0.01)  # the NIC reports the change by itself
         _exchange_until(rank, size, "devices", BOTH_NICS)
 
 

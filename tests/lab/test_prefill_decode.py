@@ -1,4 +1,4 @@
-"""examples/prefill_decode.py between two hosts: decode on this one, prefill on the other.
+"""examples/prefill_decode.py between two hosts: decode on this host, prefill on the other.
 
 Run by tests/lab/run_tests.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import nodes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "prefill_decode.py"
-# A node reads torch and transformers from the host's files with its one processor.
+# A node reads torch and transformers from the host's files with a single processor.
 SECONDS = 240
 
 

@@ -1,9 +1,10 @@
-"""Random traffic between two hosts over a network that drops, turns round, doubles and damages.
+"""Random traffic between two hosts over a network that drops, reorders, doubles, damages packets.
 
-Run by tests/lab/run_tests. An hour in two minutes, by leaving out its pauses: two stages of a
-pipeline that send each other a message every three seconds exchange 2,304 messages an hour, as many
-as the first of these worlds (about 0.7 GB; each world prints what it has counted). So this finds
-what depends on messages, bytes and faults, and nothing that takes an hour of waiting.
+Run by tests/lab/run_tests. The tests pack the traffic of an hour into two minutes without its
+pauses: two stages of a pipeline with a message every three seconds both ways exchange 2,304
+messages an hour, as many as the first world of the tests (about 0.7 GB; each world prints its
+counts). So the tests find faults that depend on messages, bytes and network faults, but no fault
+that takes an hour of waiting.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ BOTH_NICS, ONE_NIC = "rxe0:1, rxe1:1", "rxe0:1"
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What netem does at both ends, and how that shows."""
+    """Faults made by netem at both ends, and how the faults show."""
 
     netem: list[str]
-    seen: str = ""  # packets that netem has dropped or doubled, or a counter of the NIC's driver
+    seen: str = ""  # packets dropped or doubled by netem, or a counter of the NIC's driver
 
 
 REORDER = ["delay", "1ms", "reorder", "25%", "50%"]
@@ -43,12 +44,12 @@ FAULTS = {
     "loss 5%": Fault(["loss", "5%"], "dropped"),
     "reorder": Fault(REORDER, "out_of_seq_request"),
     "duplicate": Fault(["duplicate", "5%"], "doubled"),
-    # The NIC drops what has a wrong checksum, so it is missing from the sequence.
+    # The NIC drops a packet with a wrong checksum, so the packet is missing from the sequence.
     "corrupt": Fault(["corrupt", "1%"], "out_of_seq_request"),
     "mixed": Fault(MIXED, "dropped"),
 }
-# How many bursts go through each, in this order. The second world loses a connection every few
-# megabytes, and begins a large message again each time.
+# Number of bursts with each fault, in order. The second world loses a connection every few
+# megabytes, and each time begins a large message again.
 EVERY_FAULT = {
     "none": 8,
     "loss 1%": 14,
@@ -61,21 +62,21 @@ EVERY_FAULT = {
 WORST_FAULTS = {"loss 5%": 5, "mixed": 5}
 WARMING = 6  # bursts before anything is counted
 
-# A packet that was lost is sent again after 33 ms, not half a second, and any number of times:
-# that is what rxe understands by 7, the default.
+# A lost packet is sent again after 33 ms, not half a second, and any number of times: rxe takes the
+# default retry count 7 as endless.
 PATIENT = {"DLSLIME_IB_TIMEOUT": "13"}
-# The third time in a row that nothing comes back breaks the connection, which is then replaced. On
-# one NIC, so that the next connection has as many queue pairs.
+# The third time in a row without an answer breaks the connection, which is then replaced. One NIC
+# only, so that the next connection has as many queue pairs.
 IMPATIENT = {"DLSLIME_IB_TIMEOUT": "13", "DLSLIME_IB_RETRY_CNT": "2", "DLSLIME_NICS": "rxe0"}
 
-# How much larger a process may have become. Measured: 0.4 MiB after 380 MB received, and 0.6 MiB
-# after 560 MB. Keeping one byte in ninety, or 4 KiB of each message, would be more than this.
+# Allowed growth of a process. Measured: 0.4 MiB after 380 MB received, and 0.6 MiB after 560 MB.
+# Keeping a byte in ninety, or 4 KiB of each message, would exceed the limit.
 GROWTH_KIB = 4 << 10
 
 
 @dataclasses.dataclass
 class Phase:
-    """What one rank has received and its node has counted during one fault."""
+    """Messages received by a rank and counts of the rank's node during a fault."""
 
     messages: int
     nbytes: int
@@ -86,17 +87,17 @@ class Phase:
 
 @dataclasses.dataclass
 class Life:
-    """What one rank tells in the end."""
+    """A rank's results of a world."""
 
     phases: dict[str, Phase]
-    holdings: dict[str, dict[str, int]]  # what the process held, and when
+    holdings: dict[str, dict[str, int]]  # resources of the process at several times
     peer: dict[str, Any]
     devices: str
 
 
 def _keep_freed_memory() -> None:
-    # A page that is touched for the first time costs 0.1 ms in the lab. Memory that is freed stays
-    # the process's, until `held` gives it back.
+    # The first touch of a page costs 0.1 ms in the lab. Freed memory stays with the process until
+    # `held` gives the memory back.
     libc = ctypes.CDLL(None)
     trim_threshold, mmap_threshold, arena_max = -1, -3, -8
     for name, value in ((trim_threshold, 1 << 30), (mmap_threshold, 1 << 30), (arena_max, 1)):
@@ -104,7 +105,7 @@ def _keep_freed_memory() -> None:
 
 
 def _talk(talker: Talker, fault: Fault, first: int, bursts: int) -> Phase:
-    """Runs bursts from number `first` on."""
+    """Run bursts from number `first` on."""
     talker.messages = talker.nbytes = 0
     start = time.monotonic()
     before, packets_before = faults.nic_counters(), faults.packets_received()
@@ -114,7 +115,7 @@ def _talk(talker: Talker, fault: Fault, first: int, bursts: int) -> Phase:
             talker.run(draw_burst(number))
         sync(f"{first} is over", seconds=60)
         counters = faults.nic_counters()
-        counters.subtract(before)  # unlike "-", it keeps what is 0
+        counters.subtract(before)  # unlike "-", `subtract` keeps zeros
         counters["dropped"] = faults.netem_drops()
         packets = faults.packets_received() - packets_before
     seconds = time.monotonic() - start
@@ -139,10 +140,10 @@ def _live(rank: int, size: int, bursts: dict[str, int]) -> Life:
     holdings["after"] = settled(holdings["before"])
     sync("counted again")
     peer = dlslime_backend.stats()["peers"][1 - rank]
-    # None while another connection is being made in the place of one that broke at the end.
+    # None during a failover, if the connection broke at the end.
     eventually(lambda: bool(dlslime_backend.explain(1 - rank)["devices"]), 60)
     devices = dlslime_backend.explain(1 - rank)["devices"]
-    sync("asked")  # who has left is reached by none
+    sync("asked")  # no rank may leave before its peer has asked
     talker.close()
     dist.destroy_process_group()
     holdings["alone again"] = settled(holdings["alone"])
@@ -175,7 +176,7 @@ def _expect_faults_were_there(lives: list[Life], bursts: dict[str, int]) -> None
 
 
 def _expect_no_receive_was_missing(life: Life) -> None:
-    """Credits keep a sender from sending what no receive is posted for."""
+    """Check that every message met a posted receive: senders wait for credit."""
     for name, phase in life.phases.items():
         for counter in ("send_rnr_err", "rcvd_rnr_err"):
             assert phase.counters[counter] == 0, f"{name}: {counter} of {phase.counters}"

@@ -1,4 +1,4 @@
-"""One-sided transfers between two hosts: by the NIC, through faults, and after a cable was out.
+"""One-sided transfers between two hosts: by the NIC, through faults, and after a pulled cable.
 
 Run by tests/lab/run_tests.
 """
@@ -20,7 +20,7 @@ PAGES = 512
 
 
 class _Side:
-    """One rank's memory, and the other's."""
+    """The memory of a rank, and its peer's."""
 
     def __init__(self, rank: int) -> None:
         self.cache = torch.empty(PAGES, PAGE, dtype=torch.uint8)
@@ -39,7 +39,7 @@ def _fill(cache: torch.Tensor, number: int, rank: int) -> None:
 
 
 def _migrate(side: _Side, rank: int, number: int) -> None:
-    """Rank 0 reads half of the pages from anywhere, or writes them; all are checked."""
+    """Read or write half of the pages at random places by rank 0, and check all pages."""
     _fill(side.cache, number, rank)
     sync(f"filled {number}")
     order = torch.Generator().manual_seed(number)
@@ -105,7 +105,7 @@ def _unplugged(rank: int, size: int) -> None:
     _fill(side.cache, 1, rank)
     sync("filled")
     if rank == 1:
-        # Nothing passes for a while, and nobody is told; then the cable is pulled and put back.
+        # All packets are lost for a while, without a report; then the cable is pulled and put back.
         with netem("loss", "100%"):
             time.sleep(1)
         for state in ("down", "up"):

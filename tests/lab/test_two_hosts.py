@@ -1,4 +1,4 @@
-"""What only two hosts can show: routes between them, networks that lose packets, peers that vanish.
+"""Tests that need two hosts: routes between hosts, networks that lose packets, vanishing peers.
 
 Run by tests/lab/run_tests.
 """
@@ -34,11 +34,11 @@ from patterns import blank, expect_pattern, pattern
 
 LARGE = 3 << 20
 WARMING = 5  # lives of a group before anything is counted
-WARN = {"DLSLIME_FALLBACK": "warn"}  # the default, which run_tests changes
+WARN = {"DLSLIME_FALLBACK": "warn"}  # the default, changed by run_tests
 
 
 def exchange(rank: int, size: int, nbytes: int, rounds: int = 1) -> None:
-    """Sends messages to all other ranks, and checks what comes from them."""
+    """Send messages to all other ranks, and check the messages of all other ranks."""
     for number in range(rounds):
         received = {r: blank(nbytes) for r in range(size) if r != rank}
         works = [dist.irecv(tensor, r) for r, tensor in received.items()]
@@ -61,9 +61,9 @@ def test_pairs_of_a_node_share_memory_and_the_others_go_by_rdma() -> None:
 
 
 def _posted_first(rank: int, size: int, nbytes: int, rounds: int) -> tuple[int, int]:
-    """Returns how many messages rank 0 has pushed, and how many rank 1's NICs have received."""
+    """Return the messages pushed by the rank, and the messages received by the rank's NICs."""
     tensor = blank(nbytes)
-    for number in range(-2, rounds):  # the first ones make the memory known
+    for number in range(-2, rounds):  # the first rounds make the memory known
         if number == 0:
             sync("known")
             received = nic_counters()["rdma_recvs"]
@@ -92,7 +92,8 @@ def test_message_for_a_posted_receive_is_one_on_the_wire(nbytes: int) -> None:
 def _descriptors() -> set[str]:
     found = set()
     for fd in Path("/proc/self/fd").iterdir():
-        # The listing's own is listed, too, and is gone by now; another thread's may be.
+        # The list contains the descriptor of the listing itself, closed by now, and maybe
+        # descriptors of threads.
         with contextlib.suppress(FileNotFoundError):
             found.add(os.readlink(fd))
     return found
@@ -123,7 +124,7 @@ def test_tcp_carries_what_rdma_may_not_and_says_why() -> None:
     results = run_world(_routes, 2, env=env, fresh=True, with_output=True)
     assert [routes for routes, _ in results] == [{1: "tcp"}, {0: "tcp"}]
     text = "".join(output for _, output in results)
-    assert "go by TCP" in text
+    assert "go over TCP" in text
     assert "rdma: " in text
 
 
@@ -176,7 +177,7 @@ def test_messages_arrive_whole_through_a_faulty_network(faults: list[str]) -> No
 def _cut(rank: int, size: int) -> None:
     exchange(rank, size, 8)
     received = blank(LARGE)
-    if rank == 0:  # node 1 says nothing for a second, not even that it has received
+    if rank == 0:  # node 1 says nothing for a second, and acknowledges nothing
         start = time.monotonic()
         tell("ready")
         await_key("cutting")
@@ -199,7 +200,7 @@ def test_cable_that_is_out_for_a_second_costs_a_second() -> None:
 
 
 def _by_nics(rank: int, size: int) -> tuple[str, str, dict[str, int]]:
-    """Returns the route, the devices and how many packets each NIC has received."""
+    """Return the route, the devices and the number of packets received by each NIC."""
     before = packets_received()
     exchange(rank, size, 12 << 20, 2)
     sync("received")
@@ -211,8 +212,9 @@ def _by_nics(rank: int, size: int) -> tuple[str, str, dict[str, int]]:
 def test_large_messages_go_by_both_nics() -> None:
     for route, devices, packets in run_world(_by_nics, 2, fresh=True):
         assert (route, devices) == ("rdma", "rxe0:1, rxe1:1")
-        # 4 KiB each. The first four parts of 256 KiB go to each NIC before any has to end; a later
-        # one goes to the NIC that is ready, on a busy machine perhaps always the same.
+        # Packets of 4 KiB. The first four parts of 256 KiB go to each NIC before any part has to
+        # end; a later part goes to the NIC that is ready, on a busy machine perhaps always the same
+        # NIC.
         assert min(packets["rxe0"], packets["rxe1"]) >= 4 << 6
 
 
@@ -248,7 +250,7 @@ def test_killed_process_on_the_other_host_is_noticed_by_its_socket() -> None:
 
 
 def _lives(rank: int, size: int, rounds: int) -> dict[str, dict[str, int]]:
-    """Makes a group, uses and destroys it, again and again; returns what was held."""
+    """Make, use and destroy a group, again and again; return the resources held."""
 
     def live(number: int) -> None:
         init_group(store=dist.PrefixStore(f"life {number}", context().store))

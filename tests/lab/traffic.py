@@ -1,7 +1,7 @@
-"""Random traffic both ways between two ranks, from seeds that both know: every byte is checked.
+"""Random traffic both ways between two ranks, from common seeds: every byte is checked.
 
-It goes in bursts. A burst says what each rank sends, and by which calls and in which order the
-ranks send and receive; nothing in it can block for ever.
+The traffic goes in bursts. A burst says which messages each rank sends, and by which calls and in
+which order the ranks send and receive; no call in a burst can block for ever.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from patterns import blank, expect
 
 MESSAGES = 16  # of a burst, each way
 LARGEST = 4 << 20
-# Where the way of a message changes, beside sizes at random.
+# Sizes at which the way of a message changes, beside random sizes.
 EDGES = [65536, 65537, (128 << 10) + 1, 1 << 20, (1 << 20) + 1, LARGEST]
-# By which calls a burst is sent and received, and what comes first where that is certain: blocking
-# sends can't all come before the receives, nor blocking receives before the sends.
+# Calls for sending and for receiving a burst, and which calls surely come first: blocking sends
+# can't all come before the receives, nor blocking receives before the sends.
 CALLS = [
     ("batch", "batch", ""),
     ("send", "recv", ""),
@@ -34,19 +34,19 @@ CALLS = [
     ("isend", "irecv", "sends"),
     ("isend", "irecv", "receives"),
 ]
-ALL_SENT, ALL_POSTED = 1, 2  # tags by which one rank tells the other what comes first
+ALL_SENT, ALL_POSTED = 1, 2  # tags of messages about the calls that come first
 
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """One message; its contents follow from its seed."""
+    """A message; the contents follow from the seed."""
 
     seed: int
     tag: int
     nbytes: int
 
     def contents(self) -> torch.Tensor:
-        """A new tensor of its bytes, which no other message has."""
+        """Make a tensor of the message's bytes, different from all other messages."""
         generator = torch.Generator().manual_seed(self.seed)
         words = torch.empty(self.nbytes // 4 + 1, dtype=torch.int32).random_(generator=generator)
         return words.view(torch.uint8)[: self.nbytes]
@@ -54,7 +54,7 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class Burst:
-    """What two ranks do at the same time."""
+    """Operations of two ranks at the same time."""
 
     seed: int
     sends: str
@@ -65,7 +65,7 @@ class Burst:
 
 
 def draw_burst(number: int) -> Burst:
-    """The burst of this number, the same wherever it is asked for."""
+    """Return burst `number`, equal in all processes."""
     choice = random.Random(number)
     tags = [choice.randrange(16, 1 << 31) for _ in range(5)]
     sends, receives, first = choice.choice(CALLS)
@@ -82,7 +82,7 @@ def draw_burst(number: int) -> Burst:
 
 
 class Talker:
-    """One rank of two: it sends in a thread of its own, and counts what it has received."""
+    """A rank of two, which sends in a thread of its own, and counts the messages received."""
 
     def __init__(self, rank: int) -> None:
         self.messages = 0
@@ -93,7 +93,7 @@ class Talker:
         self._kept: dict[str, torch.Tensor] = {}
 
     def run(self, burst: Burst) -> None:
-        """Takes part in a burst."""
+        """Take part in a burst."""
         if burst.sends == "batch":
             self._batch(burst)
             return
@@ -102,20 +102,20 @@ class Talker:
             self._receive_all(burst)
         finally:
             if sending.done():
-                sending.result()  # raises what may have been the cause
+                sending.result()  # raises the error that may have been the cause
         sending.result()
 
     def forget(self) -> None:
-        """Gives back the memory that bursts share."""
+        """Give back the memory that bursts share."""
         self._kept.clear()
 
     def close(self) -> None:
-        """Gives back its memory and its thread."""
+        """Give back the memory and the thread."""
         self.forget()
         self._sender.shutdown()
 
     def _memory(self, burst: Burst, purpose: str, sizes: list[int]) -> list[torch.Tensor]:
-        """Blank tensors, new or side by side in memory that other bursts use as well."""
+        """Return blank tensors, in new memory, or side by side in the memory shared by bursts."""
         if not burst.kept:
             return [blank(nbytes) for nbytes in sizes]
         if purpose not in self._kept or len(self._kept[purpose]) < sum(sizes):
@@ -132,11 +132,11 @@ class Talker:
         return made
 
     def _incoming(self, burst: Burst) -> list[tuple[Message, torch.Tensor]]:
-        """Which message each receive is for, with room for it or some more, in order of posting."""
+        """Return pairs of a message and room for the message or more, in order of receives."""
         choice = random.Random(burst.seed + self._rank)
         messages = burst.messages[self._peer]
         if burst.sends != "send" or burst.receives != "recv":
-            # In any order of tags; within each, messages come as they were sent.
+            # The order of tags is random; messages of a tag come in the order of sending.
             streams = collections.defaultdict(collections.deque)
             for message in messages:
                 streams[message.tag].append(message)
@@ -159,7 +159,7 @@ class Talker:
         if burst.sends == "send":
             for message, tensor in made:
                 dist.send(tensor, self._peer, tag=message.tag)
-                tensor.zero_()  # whatever is sent again must not come from here
+                tensor.zero_()  # a message sent again must not come from the tensor
             return
         works = [dist.isend(tensor, self._peer, tag=m.tag) for m, tensor in made]
         if burst.first == "sends":

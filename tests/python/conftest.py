@@ -1,4 +1,4 @@
-"""Ends the workers with the test session, and lets no test wait for a resolver or a compiler."""
+"""Ends the workers with the test session, and makes tests independent of resolvers, compilers."""
 
 import os
 import subprocess
@@ -14,11 +14,12 @@ sys.path.extend(folder for folder in FOLDERS if folder not in sys.path)
 
 import pool  # noqa: E402
 
-# What takes longest: pytest-xdist begins with it, so that it isn't left over for one process.
+# The slowest files: pytest-xdist starts with the slowest, so that no process ends up with them
+# alone.
 _LONGEST = ("test_cuda.py", "test_gpu_check.py", "test_torch_suite.py")
 
-# torch looks up the name of each address that connects to a store: seconds each time, where nobody
-# answers. The C library reads this when a process first looks up a name.
+# torch looks up the name of each address that connects to a store: seconds each time if no resolver
+# answers. The C library reads the variable when a process first looks up a name.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 
@@ -29,13 +30,13 @@ def _workers() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts the longest files first, in a process of pytest-xdist."""
+    """Put the slowest files first in the processes of pytest-xdist."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.path.name not in _LONGEST)
 
 
 @pytest.fixture(scope="session")
 def _fake_gpus() -> None:
-    """What the GPUs that are none consist of is compiled: a minute, which is no test's time."""
+    """Compile the libraries of the fake GPUs, so that no test waits a minute for compilers."""
     command = [sys.executable, "-c", "import fake_gpu; fake_gpu.use()"]
     subprocess.run(command, cwd=Path(__file__).parent, check=True)

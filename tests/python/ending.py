@@ -1,9 +1,10 @@
-"""Processes that end as programs do, by their interpreter's own end, which the pool's never reach.
+"""Processes that end as programs do, by the end of their interpreter, unlike a pool's workers.
 
-`run_ends(fn, size, *args)` calls `fn(rank, size, *args)` in `size` of them, each in a group unless
-`init=False`, and returns how each has ended and what it wrote. What harness offers to the ranks'
-functions (`tell`, `await_key`, `sync`, `init_group`, ...) works in them, too. A launcher that has
-imported torch forks them, so that each costs little more than its own end.
+`run_ends(fn, size, *args)` calls `fn(rank, size, *args)` in `size` processes, each in a group
+unless `init=False`, and returns the exit status and the output of each process. The helpers that
+harness offers to functions of ranks (`tell`, `await_key`, `sync`, `init_group`, ...) work here,
+too. A launcher with torch imported forks the processes, so a process costs little more than its own
+end.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ import torch.distributed as dist
 
 import worker
 
-# What a process ends with whose function returns: its own status, which no fault has.
+# Exit status of rank 0 after its function has returned (rank r: plus r); no fault has the status.
 OWN_STATUS = 40
 _PR_SET_PDEATHSIG = 1
-# What only a fault reaches: the time-outs of groups in tests of what must not wait for them.
+# Time-out of groups in tests of calls that must not wait: reached only because of a fault.
 NEVER = 200.0
-# What takes milliseconds, on a machine that may be busy.
+# For steps of milliseconds, on a machine that may be busy.
 SOON = 60.0
 
 
@@ -44,7 +45,7 @@ SOON = 60.0
 class End:
     """How a process ended."""
 
-    status: int | None  # negative: the signal that ended it; None: it did not end in time
+    status: int | None  # negative: the signal that ended the process; None: not ended in time
     output: str
 
 
@@ -57,16 +58,16 @@ def run_ends(
     group_timeout: float = 30,
     init: bool = True,
 ) -> list[End]:
-    """Runs `fn(rank, size, *args)` in `size` processes and returns how they ended.
+    """Run `fn(rank, size, *args)` in `size` processes and return how the processes ended.
 
     Args:
         fn: a function at the top level of a module.
-        size: the number of ranks.
+        size: number of ranks.
         args: further arguments of `fn`.
-        env: environment variables of all.
-        timeout: seconds after which those that still run are killed, their stacks in the output.
-        group_timeout: the group's own time-out in seconds.
-        init: whether they make the group; without, `fn` calls `init_group`.
+        env: environment variables of all processes.
+        timeout: seconds after which running processes are killed, with their stacks in the output.
+        group_timeout: time-out of the group in seconds.
+        init: whether the processes make the group; without, `fn` calls `init_group`.
     """
     import nodes
     import pool
@@ -95,21 +96,21 @@ def run_ends(
 
 
 def expect_own_statuses(ends: Sequence[End], statuses: Sequence[int] = ()) -> None:
-    """Raises AssertionError unless each process ended with its own status, or the one given."""
+    """Raise AssertionError unless each process ended with its own status, or the status given."""
     expected = list(statuses) or [OWN_STATUS + rank for rank in range(len(ends))]
     story = "".join(f"\n--- rank {r}: {e.status}\n{e.output}" for r, e in enumerate(ends))
     assert [end.status for end in ends] == expected, story
 
 
 def add_up(group: dist.ProcessGroup | None = None) -> None:
-    """Sums up ones over the group."""
+    """Sum up ones over the group."""
     total = torch.ones(3)
     dist.all_reduce(total, group=group)
     assert total.tolist() == [dist.get_world_size(group)] * 3
 
 
 def record(call: Callable[[], Any], what: str, into: dict[str, tuple[float, str]]) -> None:
-    """Note when `call` ended, and how, under `what`."""
+    """Note under `what` when and how `call` ended."""
     try:
         call()
         into[what] = (time.time(), "it ended well")
@@ -118,7 +119,7 @@ def record(call: Callable[[], Any], what: str, into: dict[str, tuple[float, str]
 
 
 class _Garbage:
-    """Calls its action when it is collected after Python has begun to end, and else lives on."""
+    """Calls its action if collected after Python has begun to end; lives on if collected before."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         self._itself = self
@@ -132,12 +133,12 @@ class _Garbage:
 
 
 def at_the_interpreters_end(action: Callable[[], object]) -> None:
-    """Calls `action` once Python has begun to end: no other thread gets the GIL from then on."""
+    """Call `action` once Python has begun to end: no other thread gets the GIL from then on."""
     atexit.register(_Garbage, action)
 
 
 def await_end_of(pid: int, seconds: float = 60) -> None:
-    """Waits until a process of this host has ended, reaped or not."""
+    """Wait until a process of the host has ended, reaped or not."""
     deadline = time.monotonic() + seconds
     while _runs(pid):
         assert time.monotonic() < deadline, f"process {pid} has not ended"
@@ -154,7 +155,7 @@ def _runs(pid: int) -> bool:
 
 @functools.cache
 def _launcher() -> Connection:
-    """The launcher's connection; it ends when this one is closed."""
+    """Return the connection to the launcher, which ends when the connection is closed."""
     from multiprocessing import Pipe
 
     ours, theirs = Pipe()
@@ -185,7 +186,7 @@ def _play(job: worker.Job, env: Mapping[str, str], output: int) -> None:
 
 
 def _await(pids: Mapping[int, int], timeout: float) -> dict[int, int | None]:
-    """The statuses of processes by rank; kills those that have not ended in time."""
+    """Return the exit statuses of processes by rank; kill processes that do not end in time."""
     statuses: dict[int, int | None] = {}
     deadline = time.monotonic() + timeout
     while len(statuses) < len(pids):
@@ -205,7 +206,7 @@ def _await(pids: Mapping[int, int], timeout: float) -> dict[int, int | None]:
 
 
 def _serve(connection: Connection) -> None:
-    """The launcher's life; returns in no child."""
+    """Serve requests of the launcher's connection until the connection ends; no child returns."""
     while True:
         try:
             jobs, env, timeout = pickle.loads(connection.recv_bytes())
@@ -230,7 +231,7 @@ def _serve(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    # The module has one name only, so that what is pickled means the same on both sides.
+    # Pickled functions need the name that the module has in the parent, not `__main__`.
     import ending
 
     ending._serve(Connection(int(sys.argv[1])))

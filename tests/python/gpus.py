@@ -1,4 +1,4 @@
-"""The GPUs of tests: this machine's if DLSLIME_TEST_GPUS is "real", else some that are none."""
+"""The GPUs of tests: the machine's if DLSLIME_TEST_GPUS is "real", else fake GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REAL = os.environ.get("DLSLIME_TEST_GPUS") == "real"
 
 
 def use(rank: int | None = None) -> None:
-    """Give this process its GPU, as its current one: of `rank`, or of torchrun's LOCAL_RANK."""
+    """Make a GPU current in the process: the GPU of `rank`, or of torchrun's LOCAL_RANK."""
     if not REAL:
         import fake_gpu
 
@@ -30,7 +30,7 @@ def stream() -> torch.Stream:
 
 
 def on(stream: torch.Stream) -> AbstractContextManager[object]:
-    """Make it the current one for a while."""
+    """Make a stream current for a while."""
     if REAL:
         manager: AbstractContextManager[object] = torch.cuda.stream(stream)  # type: ignore[arg-type]
         return manager
@@ -40,7 +40,7 @@ def on(stream: torch.Stream) -> AbstractContextManager[object]:
 
 
 def capturing(stream: torch.Stream) -> AbstractContextManager[object]:
-    """Capture the stream, which is not the default one, into a CUDA graph for a while."""
+    """Capture a stream, not the default stream, into a CUDA graph for a while."""
     if REAL:
         graph = torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream)  # type: ignore[arg-type]
         manager: AbstractContextManager[object] = graph
@@ -51,7 +51,7 @@ def capturing(stream: torch.Stream) -> AbstractContextManager[object]:
 
 
 def settle() -> None:
-    """Wait for the current stream."""
+    """Wait until the current stream has finished its work."""
     if REAL:
         torch.cuda.current_stream().synchronize()
     else:
@@ -63,7 +63,7 @@ def settle() -> None:
 def run(parts: list[Callable[[int, int], None]]) -> None:
     """Call each part in both ranks of a torchrun job of two, as part(rank, peer)."""
     use()
-    # A GPU is lent for minutes: what hangs there has to say so before its step is stopped.
+    # A GPU is lent for minutes: a hang must be reported before the step is stopped.
     limit = timedelta(seconds=25 if REAL else 60)
     dist.init_process_group("dlslime", timeout=limit)
     rank = dist.get_rank()

@@ -1,9 +1,10 @@
 """Worlds of ranks for the tests, without the price of importing torch in each.
 
 `run_world(fn, size, *args)` calls `fn(rank, size, *args)` in `size` processes, between
-init_process_group and destroy_process_group, and returns the ranks' results in order of rank.
-The processes come from a pool, one pool per environment, and live as long as the test run; those
-of a world that failed, hung or asked for `fresh=True` are killed and replaced by new forks.
+init_process_group and destroy_process_group, and returns the ranks' results in order of rank. The
+processes come from a pool, with a pool for each environment, and live as long as the test run. The
+processes of a world that failed, hung or asked for `fresh=True` are killed and replaced by new
+forks.
 
 `fn`, its arguments and its result are pickled: `fn` must be at the top level of its module.
 """
@@ -22,7 +23,7 @@ import pytest
 import nodes
 import pool
 import worker
-from worker import (  # re-exported: what the ranks' functions call
+from worker import (  # re-exported for the ranks' functions
     PATIENCE,
     await_death,
     await_key,
@@ -54,10 +55,10 @@ __all__ = [
 ]
 
 BACKEND = os.environ.get("DLSLIME_TEST_BACKEND", "dlslime")
-# Between the first rank and the last, where nothing else is asked for.
+# Default route between the first rank and the last.
 ROUTE = "shm" if nodes.COUNT == 1 else "rdma"
 
-# What is left of a world is given this long once one of its ranks has failed.
+# Time for the rest of a world once a rank has failed.
 _GRACE_SECONDS = 2.5
 
 dlslime_only = pytest.mark.skipif(
@@ -83,11 +84,11 @@ all_routes = pytest.mark.parametrize("env", _routes())
 
 
 class WorldError(AssertionError):
-    """At least one rank raised, died or outlived the deadline; the text has every rank's story."""
+    """A rank raised, died or outlived the deadline; the text has the story of every rank."""
 
 
 class Died:
-    """The result of a rank that was allowed to die and did."""
+    """The result of a rank that was allowed to die, and died."""
 
     def __init__(self, exitcode: int | None) -> None:
         self.exitcode = exitcode
@@ -109,23 +110,23 @@ def run_world(
     with_output: bool = False,
     **init_kwargs: Any,
 ) -> list[Any]:
-    """Runs `fn(rank, size, *args)` in `size` ranks and returns their results.
+    """Run `fn(rank, size, *args)` in `size` ranks and return the ranks' results.
 
     Args:
         fn: a function at the top level of a module.
-        size: the number of ranks.
+        size: number of ranks.
         args: further arguments of `fn`.
-        backend: the name given to init_process_group; default: the backend under test.
-        env: environment variables, one set for all ranks or one per rank.
+        backend: name given to init_process_group; default: the backend under test.
+        env: environment variables, a set for all ranks or a sequence with a set for each rank.
         timeout: seconds after which the ranks' stacks are dumped and the ranks killed; PATIENCE
             times as many in the lab.
-        fresh: use processes that ran nothing before, and nothing afterwards.
+        fresh: use processes that ran nothing before, and run nothing afterwards.
         init: whether the harness makes the group; without, `fn` calls `init_group`.
         sync_end: whether the ranks wait for each other between `fn` and destroying the group.
-        may_die: ranks which may end without a result; theirs is a `Died`.
-        group_timeout: the group's own time-out in seconds; PATIENCE times as many in the lab.
-        world: the prefix in the store, to use one twice; default: a new one.
-        with_output: return pairs of result and what the rank wrote to stdout and stderr.
+        may_die: ranks that may end without a result, with a `Died` as their result.
+        group_timeout: time-out of the group in seconds; PATIENCE times as many in the lab.
+        world: prefix in the store, for using a prefix twice; default: a new prefix.
+        with_output: return pairs of a rank's result and the rank's stdout and stderr.
         init_kwargs: further arguments of init_process_group.
 
     Raises:
@@ -158,7 +159,7 @@ def run_world(
 def _collect(
     members: list[pool.Member], timeout: float, may_die: set[int], world: str
 ) -> dict[int, Any]:
-    """Gathers (ok, result or text) by rank; a rank that is missing did not end in time."""
+    """Gather pairs (ok, result or text) by rank; a missing rank did not end in time."""
     reports: dict[int, Any] = {}
     deadline = time.monotonic() + timeout * PATIENCE
     while len(reports) < len(members):
@@ -210,7 +211,7 @@ def _result(member: pool.Member, value: Any) -> Any:
 
 
 def _story(members: list[pool.Member], reports: dict[int, Any]) -> str:
-    """What each rank did, with the stacks of those that still run and the tails of all outputs."""
+    """Return the stories of all ranks, with the stacks of running ranks and the ends of outputs."""
     for rank, member in enumerate(members):
         if rank not in reports:
             member.dump_stacks()

@@ -1,4 +1,4 @@
-"""Memory whose pages are the tests' own: it can be protected, cut short, and mapped twice."""
+"""Memory with pages of the test's own, which can be protected, cut short, and mapped twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 PAGE = mmap.PAGESIZE
-# How memory may be beyond reach, by what is asked of it; see faulting().
+# How memory can be beyond reach of reads and of writes; see faulting().
 UNREADABLE = ["cut", "out_of_reach"]
 UNWRITABLE = ["read_only", *UNREADABLE]
 _READ = 1
@@ -34,13 +34,13 @@ def _protect(memory: torch.Tensor, protection: int) -> None:
 
 
 class Pages:
-    """Memory of whole pages in a file without a name, shared by all that map the file."""
+    """Memory of whole pages in a file without a name, shared by all processes that map the file."""
 
     def __init__(self, nbytes: int, path: str = "") -> None:
         self._nbytes = nbytes
         if path:
             self._file = os.open(path, os.O_RDWR)
-        else:  # it goes with the processes that have it, however they end
+        else:  # an anonymous file lives until the last process with the file ends, in whatever way
             self._file = os.memfd_create("test")
             os.ftruncate(self._file, _whole(nbytes))
         self.path = f"/proc/{os.getpid()}/fd/{self._file}"
@@ -50,22 +50,22 @@ class Pages:
         os.close(self._file)
 
     def mapped_again(self) -> torch.Tensor:
-        """The same pages at another address: uint8 [nbytes]."""
+        """Map the pages at another address: uint8 [nbytes]."""
         mapping = mmap.mmap(self._file, _whole(self._nbytes))
         return torch.frombuffer(mapping, dtype=torch.uint8)[: self._nbytes]
 
     def cut(self, nbytes: int = 0) -> None:
-        """Takes the file's end away: to touch the memory beyond `nbytes` is a SIGBUS then."""
+        """Cut the file after `nbytes`: an access to the memory behind raises SIGBUS."""
         os.ftruncate(self._file, nbytes)
 
     def mend(self) -> None:
-        """Takes the cut back: what was cut off is there again, as zeros."""
+        """Undo the cut: the bytes cut off are back, as zeros."""
         os.ftruncate(self._file, _whole(self._nbytes))
 
 
 @contextlib.contextmanager
 def read_only(memory: torch.Tensor) -> Iterator[None]:
-    """While this goes on, to write there is a SIGSEGV; `memory` begins at a page."""
+    """Make writes to `memory` raise SIGSEGV for a while; `memory` begins at a page."""
     _protect(memory, _READ)
     try:
         yield
@@ -75,7 +75,7 @@ def read_only(memory: torch.Tensor) -> Iterator[None]:
 
 @contextlib.contextmanager
 def out_of_reach(memory: torch.Tensor) -> Iterator[None]:
-    """While this goes on, to touch it at all is a SIGSEGV; `memory` begins at a page."""
+    """Make any access to `memory` raise SIGSEGV for a while; `memory` begins at a page."""
     _protect(memory, _NOTHING)
     try:
         yield
@@ -85,7 +85,7 @@ def out_of_reach(memory: torch.Tensor) -> Iterator[None]:
 
 @contextlib.contextmanager
 def faulting(pages: Pages, kind: str, at_end: bool = False) -> Iterator[None]:
-    """While this goes on, the memory, or only its last page, can't be touched."""
+    """Put the memory, or only its last page, beyond reach for a while."""
     begin = (pages.memory.numel() - 1) // PAGE * PAGE if at_end else 0
     if kind == "cut":
         pages.cut(begin)
@@ -97,7 +97,7 @@ def faulting(pages: Pages, kind: str, at_end: bool = False) -> Iterator[None]:
 
 
 def expect_fault(text: str, whose: str, write: bool, kind: str) -> None:
-    """The error tells whose memory it is, what could not be done with it, and why."""
+    """Check that an error names the owner of the memory, the failed access and the reason."""
     cause = text.split(" failed: ", 1)[1]
     assert re.search(whose, cause), f"{whose} is not named: {text}"
     assert f"can't be {'written' if write else 'read'}" in cause, text
@@ -105,7 +105,7 @@ def expect_fault(text: str, whose: str, write: bool, kind: str) -> None:
 
 
 def mapped_at(address: int) -> bool:
-    """Tells whether this process has anything mapped there."""
+    """Tell whether the process has anything mapped at an address."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, last = (int(number, 16) for number in line.split()[0].split("-"))
         if first <= address < last:

@@ -1,7 +1,7 @@
-"""What Hypothesis feeds to decoders: JSON values of all kinds, and documents that were changed.
+"""Input made by Hypothesis for decoders: JSON values of all kinds, and changed documents.
 
-With DLSLIME_FUZZ_EXAMPLES=1000000 each test of `fuzzed` takes so many examples (`--timeout 0` lets
-pytest wait for them), and with DLSLIME_TEST_RANDOM=1 others each time.
+With DLSLIME_FUZZ_EXAMPLES=1000000 each test of `fuzzed` takes as many examples (with `--timeout 0`
+pytest waits for the end). With DLSLIME_TEST_RANDOM=1 the examples differ each time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMBERS = st.one_of(
     st.integers(),
     st.integers(-3, 3),
     st.sampled_from([2**31, 2**32, 2**63, 2**64, 10**40, -(2**63)]),
-    st.sampled_from([-1, 1]).map(lambda sign: sign * 10**5000),  # Python prints none of these
+    st.sampled_from([-1, 1]).map(lambda sign: sign * 10**5000),  # Python prints no such number
     st.floats(),
     st.sampled_from([1e999, -1e999, float("nan"), 1e308, -0.0]),
 )
@@ -29,7 +29,7 @@ _LEAVES = st.one_of(st.none(), st.booleans(), _NUMBERS, _TEXTS)
 
 
 def nested(depth: int, what: Any = 0) -> Any:
-    """A list in a list, and so on."""
+    """Return a list in a list, and so on."""
     for _ in range(depth):
         what = [what]
     return what
@@ -48,7 +48,7 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 
 @st.composite
 def changed(draw: st.DrawFn, document: Any) -> Any:
-    """A JSON document in which up to three values are others, missing, moved or there twice."""
+    """Draw a JSON document with up to three values replaced, removed, moved or doubled."""
     document = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
         document = _changed_once(draw, document)
@@ -79,7 +79,7 @@ def _changed_once(draw: st.DrawFn, document: Any) -> Any:
 
 @st.composite
 def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """Bytes of which some were changed, cut out or put in, up to three times; or others."""
+    """Draw bytes with up to three places changed, cut out or put in; or entirely new bytes."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=200))
     for _ in range(draw(st.integers(1, 3))):
@@ -89,7 +89,7 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
     return content
 
 
-# Pieces of JSON in any order: of what parsers and the scan before them look at.
+# Pieces of JSON in any order, with the characters that parsers and the scan before parsing look at.
 _PIECES = st.sampled_from(
     ["[", "]", "{", "}", ",", ":", '"', "\\", '\\"', "\\\\", "\\u005b", '"a"', "0", "-", "1e999"]
     + ["NaN", "Infinity", "null", "true", " ", "\0", "\ud800", "é", "[" * 300, "9" * 5000, "1.5"]
@@ -100,7 +100,7 @@ TEXTS: st.SearchStrategy[str] = st.lists(_PIECES, max_size=30).map("".join) | VA
 
 
 def as_json(value: Any) -> str:
-    """The text of a value, however deep or large it is."""
+    """Return the JSON text of a value of any depth and size."""
     try:
         return json.dumps(value)
     except (RecursionError, ValueError):  # nested, or of thousands of digits
@@ -111,7 +111,7 @@ def as_json(value: Any) -> str:
 
 
 def fuzzed(examples: int, **strategies: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
-    """Runs a function of these arguments so many times, or DLSLIME_FUZZ_EXAMPLES times."""
+    """Run a function with drawn arguments `examples` times, or DLSLIME_FUZZ_EXAMPLES times."""
     limits = settings(
         max_examples=int(os.environ.get("DLSLIME_FUZZ_EXAMPLES", examples)),
         deadline=timedelta(seconds=20),  # no decoder takes long

@@ -1,7 +1,7 @@
-"""Networks of their own for ranks of this machine: another interface, no IPv4, two hosts.
+"""Separate networks for ranks of the machine: another interface, no IPv4, two hosts.
 
-A rank moves into a new network namespace before it makes its group. What it has connected before,
-the harness's stores among it, stays connected.
+A rank moves into a new network namespace before the rank makes its group. Earlier connections,
+among them those of the harness's stores, stay connected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OTHER_V4, OTHER_V6 = "10.155.0.{}", "fd55::{}"
 
 @functools.cache
 def why_not() -> str:
-    """Why this machine makes no namespaces for us; empty: it does."""
+    """Return why the machine makes no namespaces for tests; empty if namespaces work."""
     if os.geteuid() != 0:
         return "not root"
     if not shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"):
@@ -78,7 +78,7 @@ def _address(interface: str, number: int, ipv4: bool) -> None:
 
 
 def one_host(rank: int, *, ipv4: bool = True, other: bool = True) -> None:
-    """All ranks move into one network: a loopback, and perhaps an interface named OTHER."""
+    """Move all ranks into a common network: a loopback, and perhaps an interface named OTHER."""
     if rank > 0:
         pid = await_key("network")
         descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
@@ -94,7 +94,7 @@ def one_host(rank: int, *, ipv4: bool = True, other: bool = True) -> None:
 
 
 def two_hosts(rank: int, *, ipv4: bool = True) -> None:
-    """Each of two ranks moves into a network of its own; a cable joins their interfaces OTHER."""
+    """Move each of two ranks into a network of its own; a cable joins their interfaces OTHER."""
     _new_network(ipv4)
     if rank == 1:
         tell("other network", str(os.getpid()))
@@ -112,7 +112,7 @@ def two_hosts(rank: int, *, ipv4: bool = True) -> None:
 
 
 def own_store(rank: int, host: str) -> dist.Store:
-    """A store inside of the network, which rank 0 hosts at this address."""
+    """Make a store inside of the network, hosted by rank 0 at the address `host`."""
     seconds = datetime.timedelta(seconds=60)
     if rank == 0:
         store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=seconds)
@@ -122,9 +122,9 @@ def own_store(rank: int, host: str) -> dist.Store:
 
 
 def connected_addresses() -> set[str]:
-    """The addresses of this process's TCP connections, at this end and at the other, but a store's.
+    """Return the addresses at both ends of the process's TCP connections, except those of a store.
 
-    As /proc writes them: hexadecimal, the words of a machine's order.
+    The format is that of /proc: hexadecimal, with words in the machine's byte order.
     """
     inodes = set()
     for entry in Path("/proc/self/fd").iterdir():
@@ -145,5 +145,5 @@ def connected_addresses() -> set[str]:
 
 
 def as_in_proc(address: str) -> str:
-    """An IPv4 address as in /proc/net/tcp."""
+    """Return an IPv4 address in the format of /proc/net/tcp."""
     return "".join(f"{int(part):02X}" for part in reversed(address.split(".")))

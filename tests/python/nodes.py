@@ -1,8 +1,8 @@
-"""Workers on the lab's other node (tests/lab), which look to the pool like those of this one.
+"""Workers on the lab's other node (tests/lab), with the interface of the pool's local workers.
 
-pytest runs on node 0 and listens at MASTER_ADDR; `python nodes.py` on node 1, the agent, connects
-to it and starts workers on demand. A worker connects by TCP, too, and from then on its connection
-is like a pipe.
+pytest runs on node 0 and listens at MASTER_ADDR. `python nodes.py` on node 1, the agent, connects
+to pytest and starts workers on demand. A worker connects by TCP, too, and from then on the
+connection works like a pipe.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from paths import FOLDERS, ROOT
 
 COUNT = int(os.environ.get("DLSLIME_TEST_NODES", "1"))
 PATIENCE = worker.PATIENCE
-# Where the stores' server is: this process, as all nodes see it.
+# Address of the stores' server in the process of pytest, as seen from all nodes.
 ADDRESS = os.environ["MASTER_ADDR"] if COUNT > 1 else "127.0.0.1"
 _PORT = 29600
-# The agent's process may take so long to start, or to have a turn.
+# Limit for the agent's process to start, or to get processor time.
 _AGENT_SECONDS = 120
 
 _tickets = itertools.count()
 
 
 def of_rank(rank: int, size: int) -> int:
-    """The node on which a rank lives: the first half on node 0."""
+    """Return the node of a rank: node 0 has the first half of the ranks."""
     return rank * COUNT // size
 
 
 class _Agent:
-    """The other node, as pytest sees it. Without it no test has a meaning: they end with it."""
+    """The other node, as pytest sees it; the test run ends with the node."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server((ADDRESS, _PORT), backlog=64)
@@ -58,7 +58,7 @@ class _Agent:
             pytest.exit(f"nothing came from the lab's other node for {_AGENT_SECONDS} s", 1)
 
     def ask(self, *question: Any, seconds: float = 0.0) -> Any:
-        """Sends a question and returns the answer, which may take so long; raises its exception."""
+        """Send a question and return the answer, or raise the error of the other node."""
         try:
             self._connection.send(question)
             if self._connection.poll(seconds + _AGENT_SECONDS):
@@ -68,11 +68,11 @@ class _Agent:
                 raise RuntimeError(f"the lab's other node: {answer}")
         except (EOFError, OSError):
             pass
-        self._connection.close()  # no further question waits
+        self._connection.close()  # no later question may wait
         pytest.exit(f"the lab's other node gave no answer to {question[0]}", 1)
 
     def start(self, env: Mapping[str, str], ticket: int) -> Connection:
-        """Starts a worker; returns its connection."""
+        """Start a worker and return its connection."""
         self.ask("start", dict(env), ticket)
         connection = self._accept()
         assert connection.recv() == ticket
@@ -85,36 +85,36 @@ def _agent() -> _Agent:
 
 
 class RemoteWorker:
-    """A worker on the other node; pool.LocalWorker has the same interface."""
+    """A worker on the other node, with the interface of pool.LocalWorker."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._ticket = next(_tickets)
         self.connection = _agent().start(env, self._ticket)
-        self.sentinel = self.connection  # its end is the connection's
+        self.sentinel = self.connection  # the worker's end is the connection's end
 
     def exitcode(self) -> int | None:
-        """Returns what it ended with; None while it runs."""
+        """Return the exit code of the worker; None while the worker runs."""
         return _agent().ask("exitcode", self._ticket)
 
     def join(self, seconds: float) -> None:
-        """Waits for its end."""
+        """Wait until the worker has ended."""
         _agent().ask("join", self._ticket, seconds, seconds=seconds)
 
     def send_signal(self, number: int) -> None:
-        """Sends it a signal, unless it has ended."""
+        """Send a signal to the worker, unless the worker has ended."""
         _agent().ask("signal", self._ticket, number)
 
     def output(self, start: int) -> bytes:
-        """Returns what it wrote from this byte on."""
+        """Return the output of the worker from byte `start` on."""
         return _agent().ask("output", self._ticket, start)
 
     def remove_output(self) -> None:
-        """Forgets what it wrote."""
+        """Delete the file of the worker's output."""
         _agent().ask("remove_output", self._ticket)
 
 
 class Launch:
-    """A command on the other node; it runs from the beginning."""
+    """A command on the other node, started by the constructor."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], seconds: float) -> None:
         self._ticket = next(_tickets)
@@ -122,20 +122,20 @@ class Launch:
         _agent().ask("launch", self._ticket, list(command), dict(env))
 
     def result(self) -> tuple[int | None, str]:
-        """Waits; returns the exit status, None where it had to be killed, and what it wrote."""
+        """Wait, and return the exit status (None if the command was killed) and the output."""
         seconds = self._seconds
         return _agent().ask("await_launch", self._ticket, seconds, seconds=seconds)
 
 
 _WORKERS = 8  # of pytest-xdist, at most
-_ports: dict[int, Iterator[int]] = {}  # by process: one that is forked inherits its parent's
+_ports: dict[int, Iterator[int]] = {}  # by process: a forked child inherits the table of its parent
 
 
 def free_port() -> int:
-    """A TCP port of this node that nobody uses now, and that the kernel gives to nobody.
+    """Return a TCP port of the node that is unused now and never given out by the kernel.
 
-    Its user binds it some time later: no other worker of pytest-xdist is given it, and this one
-    gets it again only after all others.
+    The caller binds the port some time later: no other worker of pytest-xdist gets the port, and
+    the calling process gets the port again only after all its other ports.
     """
     least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     each = least // 2 // _WORKERS
@@ -159,7 +159,7 @@ def _worker_main(env: Mapping[str, str], ticket: int, path: str) -> None:
 
 
 class _Node:
-    """The other node's side of the questions."""
+    """The answers of the other node to the questions of pytest."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -194,7 +194,7 @@ class _Node:
             status = launch.wait(seconds)
         except subprocess.TimeoutExpired:
             status = None
-            launch.terminate()  # torchrun ends its ranks, which are in sessions of their own
+            launch.terminate()  # torchrun ends its ranks, which run in sessions of their own
             with contextlib.suppress(subprocess.TimeoutExpired):
                 launch.wait(20)
             launch.kill()
@@ -217,7 +217,7 @@ class _Node:
         self._path(ticket).unlink()
 
     def serve(self, connection: Connection) -> None:
-        """Answers questions until pytest ends."""
+        """Answer questions until pytest ends."""
         while True:
             try:
                 name, *arguments = connection.recv()
@@ -225,7 +225,7 @@ class _Node:
                 return
             try:
                 reply = True, getattr(self, name)(*arguments)
-            except Exception:  # noqa: BLE001  the one who asked is told
+            except Exception:  # noqa: BLE001  pytest gets the traceback
                 reply = False, traceback.format_exc()
             connection.send(reply)
 
@@ -242,7 +242,7 @@ def _connect() -> Connection:
 
 
 def main() -> int:
-    """The other node's process."""
+    """Run the agent on the other node."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "pytest", "worker", "nodes"])
     node = _Node(context)

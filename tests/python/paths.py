@@ -1,4 +1,4 @@
-"""Where things are, and the folders that tests and their ranks import each other from."""
+"""Paths of the project, and the folders from which tests and their ranks import modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ PROGRAMS = TESTS / "programs"
 EXAMPLES = ROOT / "examples"
 BENCHMARKS = ROOT / "benchmarks"
 
-# A function that ranks run is known by its module's name, which these folders have no two of.
+# A function run by ranks is found by the name of its module, so module names are unique in these
+# folders.
 FOLDERS = [
     str(folder)
     for folder in (TESTS, *sorted(TESTS.iterdir()))

@@ -1,4 +1,4 @@
-"""Contents for messages: bytes that show a chunk which is missing, doubled, moved or stale."""
+"""Contents for messages, in which a missing, doubled, moved or stale chunk shows."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ def _block(seed: int) -> torch.Tensor:
 
 
 def pattern(nbytes: int, seed: int = 0) -> torch.Tensor:
-    """A new uint8 tensor of `nbytes` bytes which depend on `seed`."""
+    """Make a uint8 tensor of `nbytes` bytes that depend on `seed`."""
     block = _block(seed % 251)
     return block.repeat(nbytes // _BLOCK_BYTES + 1)[:nbytes].clone()
 
 
 def blank(nbytes: int) -> torch.Tensor:
-    """A new uint8 tensor to receive `nbytes` bytes into, filled with a value of its own."""
+    """Make a uint8 tensor for receiving `nbytes` bytes, filled with a value of its own."""
     return torch.full((nbytes,), 0xEE, dtype=torch.uint8)
 
 
 def expect(actual: torch.Tensor, expected: torch.Tensor, what: object = "") -> None:
-    """Raises AssertionError unless both tensors hold the same bytes; says where they differ."""
+    """Raise AssertionError unless both tensors hold equal bytes; the error tells the place."""
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     if torch.equal(actual, expected):
         return
     a, b = (t.contiguous().reshape(-1).view(torch.uint8) for t in (actual, expected))
     wrong = (a != b).nonzero().flatten()
     if len(wrong) == 0:
-        return  # a NaN is not equal to itself, its bytes are
+        return  # a NaN is not equal to itself, but has equal bytes
     first = int(wrong[0])
     raise AssertionError(
         f"{what}: {len(wrong)} of {len(a)} bytes differ, first at {first} "
@@ -44,5 +44,5 @@ def expect(actual: torch.Tensor, expected: torch.Tensor, what: object = "") -> N
 
 
 def expect_pattern(actual: torch.Tensor, seed: int, what: object = "") -> None:
-    """Raises AssertionError unless `actual` holds `pattern(len(actual), seed)`."""
+    """Raise AssertionError unless `actual` holds `pattern(len(actual), seed)`."""
     expect(actual, pattern(actual.numel(), seed), what or f"pattern {seed}")

@@ -1,4 +1,4 @@
-"""Waiting for what nobody tells of."""
+"""Waiting for conditions without a notification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 20, what: str = "") -> None:
-    """Returns once `condition()` is true; raises AssertionError if it stays false."""
+    """Return once `condition()` is true; raise AssertionError after the time-out."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what or f"not so after {seconds} s"

@@ -1,4 +1,4 @@
-"""The pool of worker processes behind `harness.run_world`, and the store they meet in."""
+"""The pool of worker processes behind `harness.run_world`, and the store where workers meet."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ import nodes
 import worker
 from paths import FOLDERS
 
-# Environments whose workers are kept at the same time; the one unused for longest goes first.
+# Environments with workers kept at the same time; the environment unused for longest goes first.
 _MAX_ENVIRONMENTS = 4
 
-# torch says it of its own stores, where names of addresses can't be looked up.
+# A warning of torch about torch's stores, where names of addresses can't be looked up.
 _OF_A_RESOLVER = "[c10d] The hostname of the client socket cannot be retrieved"
 
-DIED = object()  # a worker's report: it ended without one, and was allowed to
+DIED = object()  # report of a worker that ended without a report, and was allowed to
 
 _counter = itertools.count()
 _Key = tuple[int, tuple[tuple[str, str], ...]]  # node and environment
@@ -39,7 +39,7 @@ _living: set[Member] = set()
 
 
 class LocalWorker:
-    """A worker process of this node and the file that takes its output."""
+    """A worker process of the node, and the file with its output."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._path = Path(_output_folder()) / f"worker{next(_counter)}"
@@ -53,28 +53,28 @@ class LocalWorker:
         self.sentinel = self._process.sentinel
 
     def exitcode(self) -> int | None:
-        """Returns what it ended with; None while it runs."""
+        """Return the exit code of the worker; None while the worker runs."""
         return self._process.exitcode
 
     def join(self, seconds: float) -> None:
-        """Waits for its end."""
+        """Wait until the worker has ended."""
         self._process.join(seconds)
 
     def send_signal(self, number: int) -> None:
-        """Sends it a signal, unless it has ended."""
+        """Send a signal to the worker, unless the worker has ended."""
         worker.signal_process(self._process, number)
 
     def output(self, start: int) -> bytes:
-        """Returns what it wrote from this byte on."""
+        """Return the output of the worker from byte `start` on."""
         return self._path.read_bytes()[start:]
 
     def remove_output(self) -> None:
-        """Forgets what it wrote."""
+        """Delete the file of the worker's output."""
         self._path.unlink(missing_ok=True)
 
 
 class Member:
-    """One worker, which plays one rank at a time."""
+    """A worker, which plays one rank at a time."""
 
     def __init__(self, key: _Key) -> None:
         self.key = key
@@ -85,12 +85,12 @@ class Member:
         _living.add(self)
 
     def submit(self, job: bytes) -> None:
-        """Starts a job; what the worker writes from now on belongs to it."""
+        """Start a job; the worker's output from now on belongs to the job."""
         self._output_start += len(self.process.output(self._output_start))
         self.connection.send_bytes(job)
 
     def report(self, may_die: bool) -> tuple[bool, Any] | worker.Signal:
-        """The worker's answer, what it asks for, or how it ended without an answer."""
+        """Return the worker's answer or request, or how the worker ended without an answer."""
         try:
             if self.connection.poll():
                 return pickle.loads(self.connection.recv_bytes())
@@ -102,26 +102,26 @@ class Member:
         return False, f"died with exit code {self.process.exitcode()}"
 
     def served(self) -> None:
-        """Tells the worker that what it asked for is done."""
+        """Tell the worker that its request has been served."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send_bytes(b"")
 
     def output(self) -> str:
-        """What the worker wrote to stdout and stderr since the job's start."""
+        """Return the worker's stdout and stderr since the job's start."""
         text = self.process.output(self._output_start).decode(errors="replace")
         return "".join(line for line in text.splitlines(True) if _OF_A_RESOLVER not in line)
 
     def dump_stacks(self) -> None:
-        """Makes the worker write the stacks of all its Python threads into its output."""
+        """Make the worker write the stacks of all its Python threads into its output."""
         before = len(self.output())
         self.process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + 5
         while len(self.output()) == before and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(0.3)  # for the rest of it
+        time.sleep(0.3)  # for the rest of the stacks
 
     def kill(self) -> None:
-        """Ends the process and forgets its output."""
+        """End the process and forget its output."""
         _living.discard(self)
         self.connection.close()
         self.process.send_signal(signal.SIGKILL)
@@ -130,7 +130,7 @@ class Member:
 
 
 def lease(envs: Sequence[Mapping[str, str]], fresh: bool) -> list[Member]:
-    """One worker per environment given: idle ones where there are, else new ones."""
+    """Return a worker for each environment, idle if possible, else new."""
     members = []
     for rank, env in enumerate(envs):
         key = (nodes.of_rank(rank, len(envs)), tuple(sorted(env.items())))
@@ -145,19 +145,19 @@ def lease(envs: Sequence[Mapping[str, str]], fresh: bool) -> list[Member]:
 
 
 def give_back(members: Sequence[Member]) -> None:
-    """Takes workers back for the next world of the same environment."""
+    """Take workers back for the next world of the same environment."""
     returned: dict[_Key, list[Member]] = {}
     for member in members:
         returned.setdefault(member.key, []).append(member)
     for key, those in returned.items():
-        # Rank 0 goes first again, so that one worker plays the same rank from test to test.
+        # Rank 0 goes first again, so that a worker plays the same rank from test to test.
         _idle[key] = those + _idle.pop(key, [])
     while len(_idle) > _MAX_ENVIRONMENTS * nodes.COUNT:
         discard(_idle.pop(next(iter(_idle))))
 
 
 def discard(members: Sequence[Member]) -> None:
-    """Kills workers."""
+    """Kill workers."""
     for member in members:
         member.process.send_signal(signal.SIGKILL)
     for member in members:
@@ -165,10 +165,10 @@ def discard(members: Sequence[Member]) -> None:
 
 
 def close() -> None:
-    """Kills every worker: the end of the test run.
+    """Kill every worker at the end of the test run.
 
-    Those of this node first: Python waits for its children for ever, and the other node may be
-    gone, which ends this.
+    Workers of the local node go first: Python waits for its children for ever, and the function may
+    end early, if the other node is gone.
     """
     _idle.clear()
     here = [member for member in _living if member.key[0] == 0]
@@ -177,7 +177,7 @@ def close() -> None:
 
 
 def unique_world() -> str:
-    """A prefix for the store which no other world has."""
+    """Return a prefix for the store that no other world has."""
     return f"world{next(_counter)}"
 
 
@@ -187,12 +187,12 @@ def _store() -> dist.TCPStore:
 
 
 def store_port() -> int:
-    """The port of the store's server, which lives in the process of pytest."""
+    """Return the port of the store's server, which lives in the process of pytest."""
     return _store().port
 
 
 def tell_of_death(world: str, rank: int) -> None:
-    """Ends the waits of the world's other ranks for this one's death."""
+    """End the waits of a world's other ranks for the death of `rank`."""
     worker.control_of(world, _store()).set(worker.DEATH.format(rank), "1")
 
 
@@ -205,7 +205,7 @@ def _output_folder() -> str:
 
 @functools.cache
 def _context() -> Any:
-    # A forkserver that has imported torch makes a new worker in about 10 ms.
+    # A forkserver with torch imported makes a new worker in about 10 ms.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "pytest", "worker"])
     before = os.environ.get("PYTHONPATH")

@@ -1,4 +1,4 @@
-"""The handshake of docs/protocol.md by hand, with the standard library alone: for liars."""
+"""The handshake of docs/protocol.md in plain Python, for tests with a dishonest peer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ACCEPTOR_PROOF, _OF_INITIATOR, _OF_ACCEPTOR = 1, 3, 4  # uses of a key
 
 
 def blob(data: bytes) -> bytes:
-    """Bytes with their length before them."""
+    """Return bytes with their length in front."""
     return struct.pack("<I", len(data)) + data
 
 
 def preamble(version: int = VERSION) -> bytes:
-    """What every record begins with."""
+    """Return the first bytes of every record."""
     return MAGIC + struct.pack("<H", version)
 
 
@@ -34,18 +34,18 @@ class Reader:
         assert self.number("H") == VERSION
 
     def take(self, size: int) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         assert size <= len(self._data)
         taken, self._data = self._data[:size], self._data[size:]
         return taken
 
     def number(self, code: str) -> int:
-        """The next number, by the code of `struct`."""
+        """Return the next number, of a format `code` of `struct`."""
         (value,) = struct.unpack("<" + code, self.take(struct.calcsize("<" + code)))
         return int(value)
 
     def blob(self) -> bytes:
-        """The next bytes that have their length before them."""
+        """Return the next bytes, whose length stands in front."""
         return self.take(self.number("I"))
 
 
@@ -54,21 +54,21 @@ class Address:
     """An address record."""
 
     instance: bytes
-    contact: bytes  # encoded: all but the token and the group
+    contact: bytes  # encoded: all fields except the token and the group
     socket_name: bytes
     token: bytes
     group: int
 
     @classmethod
     def of_endpoint(cls, address: bytes) -> Address:
-        """What Endpoint.address holds: two records, and both lead to the same process."""
+        """Decode Endpoint.address, which holds two records that lead to the same process."""
         reader = Reader(address)
-        reader.blob()  # the endpoint's own number
+        reader.blob()  # the endpoint's number
         return cls.decode(reader.blob())
 
     @classmethod
     def decode(cls, record: bytes) -> Address:
-        """An encoded record."""
+        """Decode an address record."""
         reader = Reader(record)
         instance, boot, host = reader.blob(), reader.blob(), reader.blob()
         numbers = reader.take(16)  # network namespace, pid, uid
@@ -90,12 +90,12 @@ class Initiator:
     key: bytes = b""
 
     def greeting(self, version: int = VERSION) -> bytes:
-        """The first record."""
+        """Return the first record."""
         fields = [preamble(version), blob(self.address.instance), blob(self.instance)]
         return b"".join([*fields, struct.pack("<BB", 0, TOKEN), blob(self.nonce)])
 
     def take_challenge(self, record: bytes) -> tuple[int, bytes]:
-        """Derives the key; returns the verdict and the text."""
+        """Derive the key, and return the verdict and the text."""
         reader = Reader(record)
         verdict, text, nonce = reader.number("B"), reader.blob(), reader.blob()
         proof = reader.blob()
@@ -107,11 +107,11 @@ class Initiator:
         return verdict, text
 
     def seal(self, number: int, record: bytes) -> bytes:
-        """The record with its seal."""
+        """Return the record with its seal."""
         return record + _code(self.key, bytes([_OF_INITIATOR, number]), record)
 
     def open(self, sealed: bytes) -> bytes:
-        """The acceptor's record."""
+        """Return the acceptor's record without its seal, after checking the seal."""
         record, seal = sealed[:-32], sealed[-32:]
         assert seal == _code(self.key, bytes([_OF_ACCEPTOR, 0]), record)
         return record
@@ -119,7 +119,7 @@ class Initiator:
     def hello(
         self, contact: bytes, route: bytes = b"pigeon", offer: bytes = b"", descriptors: int = 0
     ) -> bytes:
-        """Asks for a connection by a route, with what the route offers."""
+        """Ask for a connection over a route, with the route's offer."""
         fields = [preamble(), blob(self.instance), contact[20:], blob(secrets.token_bytes(8))]
         fields += [struct.pack("<IQ", self.address.group, 1 << 20), blob(route), blob(offer)]
         return b"".join([*fields, struct.pack("<BIBIQ", descriptors, 0, 0, 0, 0)])
@@ -130,7 +130,7 @@ def _code(key: bytes, *parts: bytes) -> bytes:
 
 
 def receive_frame(client: socket.socket) -> bytes | None:
-    """A whole frame; None: the other end has hung up before."""
+    """Receive a whole frame; None if the peer hangs up before the end of the frame."""
     data = b""
     size = 4
     while len(data) < size:
@@ -147,7 +147,7 @@ def receive_frame(client: socket.socket) -> bytes | None:
 
 
 def connect_to(name: bytes, timeout: float = 10) -> socket.socket:
-    """A socket to a listener on this host."""
+    """Connect a socket to a listener of the host."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(timeout)
     client.connect(b"\0" + name)

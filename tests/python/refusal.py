@@ -1,4 +1,4 @@
-"""What a smoke test expects to be refused, where pytest is not installed."""
+"""Checks of refusals for smoke tests, where pytest is not installed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 def refused(kind: type[Exception], text: str, call: Callable[[], object]) -> None:
-    """Fail unless the call raises this kind of exception, and `text` is found in what it says.
+    """Fail unless the call raises an exception of the kind, with `text` in its message.
 
-    What has caused it counts as well: torch wraps some of our exceptions in its own.
+    The messages of the exception's causes count as well: torch wraps some of dlslime's exceptions.
     """
     said = None
     try:
@@ -25,11 +25,11 @@ def _chain(error: BaseException | None) -> list[str]:
 
 
 REFUSED = (ValueError, TypeError, OverflowError)
-_LONGEST = 300  # characters of a refusal, and it is one line
+_LONGEST = 300  # characters of a refusal, which is a single line
 
 
 def refused_in_a_line(call: Callable[[], object], what: object, *secrets: bytes) -> str:
-    """The call raises what blames its arguments, in one short line that tells no secrets."""
+    """Check that the call raises a refusal of a short line without secrets; return the line."""
     try:
         made = call()
     except REFUSED as error:

@@ -1,4 +1,4 @@
-"""Other libraries' wheels, for tests that use them unmodified: kept in build/wheels."""
+"""Wheels of other libraries, kept in build/wheels, for tests that use the libraries unmodified."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ FOLDER = ROOT / "build" / "wheels"
 
 
 def made(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the folder `name` of build/wheels, which `make` fills the first time."""
+    """Return the folder `name` of build/wheels, filled by `make` the first time."""
     folder = FOLDER / name
-    if folder.is_dir():  # on a lab's host it can't be written
+    if folder.is_dir():  # on a host of the lab the folder can't be written
         return folder
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / f"{name}.lock").open("w") as lock:  # one process makes it, the others wait
+    with (FOLDER / f"{name}.lock").open("w") as lock:  # a single process fills the folder
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=FOLDER) as scratch:
                 fresh = Path(scratch) / "fresh"
                 fresh.mkdir()
                 make(fresh)
-                fresh.rename(folder)  # all of it, or nothing
+                fresh.rename(folder)  # all files, or none
     return folder
 
 
 def pip(verb: str, options: Sequence[str], requirements: Sequence[str]) -> None:
-    """Run pip for these packages alone, without what they depend on; fail the test if it can't."""
+    """Run pip for the packages without their dependencies; fail the test if pip fails."""
     command = [sys.executable, "-m", "pip", verb, "--quiet", "--no-deps", *options]
     done = subprocess.run([*command, *requirements], capture_output=True, text=True)
     if done.returncode != 0:
@@ -47,7 +47,7 @@ def pip(verb: str, options: Sequence[str], requirements: Sequence[str]) -> None:
 
 
 def original_dlslime() -> Path:
-    """Return a folder with the original DLSlime 0.1.23, as PyPI has it."""
+    """Return a folder with the original DLSlime 0.1.23 of PyPI."""
     requirement = "dlslime==0.1.23"
     name = requirement.replace("==", "-")
     return made(name, lambda fresh: pip("install", ["--target", str(fresh)], [requirement]))
@@ -56,7 +56,7 @@ def original_dlslime() -> Path:
 def python_files(
     folder: Path, requirement: str, sha256: str, wheel_for: Sequence[str], inside: Sequence[str]
 ) -> None:
-    """Unpack the *.py of one wheel that are below the folders `inside`; fail if it's another."""
+    """Unpack the *.py of a wheel below the folders `inside`; fail if the wheel has another hash."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         options = [*wheel_for, "--only-binary=:all:", f"--dest={scratch}"]
         pip("download", options, [requirement])

@@ -1,7 +1,7 @@
-"""The worker side of the harness: one process which plays one rank, again and again.
+"""The worker side of the harness: a process that plays one rank, again and again.
 
-A worker is forked from a process that has imported torch already, so it starts in milliseconds.
-It receives jobs (a module-level function, its arguments and the place in the world), runs each in
+A worker is forked from a process with torch imported, so starting takes milliseconds. A worker
+receives jobs (a module-level function, its arguments and the place in the world), runs each job in
 a process group of its own and sends back the result or the traceback.
 """
 
@@ -26,9 +26,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# How much longer everything may take in the lab: a node has one processor, and slow system calls.
+# Factor for all time limits in the lab: a node has one processor, and slow system calls.
 PATIENCE = 1 if os.environ.get("DLSLIME_TEST_NODES", "1") == "1" else 3
-DEATH = "rank {} is dead"  # what the harness tells of a rank that was allowed to die, and did
+DEATH = "rank {} is dead"  # the harness's key about a rank that was allowed to die, and died
 _PR_SET_PDEATHSIG = 1
 
 
@@ -52,7 +52,7 @@ class Job:
 
 @dataclasses.dataclass
 class Signal:
-    """What a rank asks the harness for: to send a signal to the process of a rank."""
+    """A rank's request to the harness: a signal for the process of a rank."""
 
     rank: int
     number: int
@@ -60,7 +60,7 @@ class Signal:
 
 @dataclasses.dataclass
 class Context:
-    """What a rank's function may ask about the world it runs in."""
+    """A rank's world, for the function of the rank."""
 
     job: Job
     harness: Connection  # carries nothing else while the function runs
@@ -72,13 +72,13 @@ _current: Context | None = None
 
 
 def context() -> Context:
-    """The world this rank runs in now."""
+    """Return the world that the rank runs in now."""
     assert _current is not None, "only a rank's function may ask for its context"
     return _current
 
 
 def init_group(**overrides: Any) -> None:
-    """Calls init_process_group as the job says; `overrides` replace or add arguments."""
+    """Call init_process_group as the job says; `overrides` replace or add arguments."""
     job = context().job
     arguments: dict[str, Any] = {
         "backend": job.backend,
@@ -93,28 +93,28 @@ def init_group(**overrides: Any) -> None:
 
 
 def tell(key: str, value: str = "1") -> None:
-    """Publishes `key` to the other ranks, not through the backend under test."""
+    """Publish `key` to the other ranks, not through the backend under test."""
     context().control.set(key, value)
 
 
 def await_key(key: str, seconds: float = 30) -> str:
-    """Waits until some rank tells `key`; returns the value."""
+    """Wait until a rank tells `key`, and return the value."""
     context().control.wait([key], datetime.timedelta(seconds=seconds * PATIENCE))
     return context().control.get(key).decode()
 
 
 def await_death(rank: int, seconds: float = 30) -> None:
-    """Waits until the process of `rank`, one that may die, is gone; its host does not matter.
+    """Wait until the process of `rank`, a rank that may die, is gone; on any host.
 
-    The harness tells so when it has reaped the process: its descriptors are closed then.
+    The harness tells the key after reaping the process, so the process's descriptors are closed.
     """
     await_key(DEATH.format(rank), seconds)
 
 
 def send_signal(rank: int, number: int) -> None:
-    """Sends a signal to the process of `rank`; its host does not matter.
+    """Send a signal to the process of `rank`, on any host.
 
-    SIGSTOP has stopped every thread of it when this returns.
+    After the return for SIGSTOP, every thread of the process has stopped.
     """
     context().harness.send_bytes(pickle.dumps(Signal(rank, number)))
     context().harness.recv_bytes()
@@ -122,7 +122,7 @@ def send_signal(rank: int, number: int) -> None:
 
 @contextlib.contextmanager
 def stopped(rank: int) -> Iterator[None]:
-    """While this goes on, the process of `rank` does nothing; not one of its threads."""
+    """Stop all threads of the process of `rank` for a while."""
     send_signal(rank, signal.SIGSTOP)
     try:
         yield
@@ -131,7 +131,7 @@ def stopped(rank: int) -> Iterator[None]:
 
 
 def sync(key: str, size: int | None = None, seconds: float = 30) -> None:
-    """A barrier over the store: returns when `size` ranks (default: all) came to `key`."""
+    """Wait at a barrier over the store until `size` ranks (default: all) have come to `key`."""
     size = context().job.size if size is None else size
     if context().control.add(f"count/{key}", 1) == size:
         tell(f"full/{key}")
@@ -140,18 +140,18 @@ def sync(key: str, size: int | None = None, seconds: float = 30) -> None:
 
 @functools.cache
 def _client(address: str, port: int, purpose: str) -> dist.TCPStore:
-    # One connection for all jobs: every 25th of many quick ones in a row can take 5 s.
+    # One connection for all jobs: of many connections in quick succession, every 25th can take 5 s.
     seconds = datetime.timedelta(seconds=60)
     return dist.TCPStore(address, port, is_master=False, timeout=seconds)
 
 
 def control_of(world: str, store: dist.Store) -> dist.Store:
-    """Where the ranks of `world` signal each other, and the harness them."""
+    """Return the store where the ranks of `world` and the harness signal each other."""
     return dist.PrefixStore(f"{world}/control", store)
 
 
 def _make_context(job: Job, harness: Connection) -> Context:
-    # Two connections: whoever waits in a TCPStore keeps everybody else out of that client.
+    # Two connections: a wait in a TCPStore blocks all other uses of the client.
     group, control = (
         _client(job.store_address, job.store_port, purpose) for purpose in ("group", "control")
     )
@@ -164,13 +164,13 @@ def _make_context(job: Job, harness: Connection) -> Context:
 
 
 def _run(job: Job, harness: Connection) -> Any:
-    global _current  # noqa: PLW0603  one job at a time; the functions above read it
+    global _current  # noqa: PLW0603  one job at a time; the functions above read the global
     _current = _make_context(job, harness)
     if job.init:
         _init_group(job.group_timeout)
     result = job.fn(job.rank, job.size, *job.args)
     if job.sync_end:
-        # Gloo drops what is under way when a peer leaves: only tests about that leave early.
+        # Gloo drops all operations under way when a peer leaves; only tests of leaving leave early.
         sync("end", seconds=60)
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -178,7 +178,7 @@ def _run(job: Job, harness: Connection) -> Any:
 
 
 def _init_group(seconds: float) -> None:
-    # Coming together takes its time, however short the time-out that is under test.
+    # Connecting takes time, however short the time-out under test.
     coming = 30 * PATIENCE
     init_group(timeout=datetime.timedelta(seconds=max(seconds, coming)))
     if seconds < coming:
@@ -190,7 +190,7 @@ def _reply(harness: Connection) -> bytes:
     try:
         result = _run(pickle.loads(job_bytes), harness)
         return pickle.dumps((True, result))
-    except BaseException:  # noqa: BLE001  whatever ended the function is the parent's to judge
+    except BaseException:  # noqa: BLE001  the parent judges any exception
         return pickle.dumps((False, traceback.format_exc()))
 
 
@@ -201,17 +201,17 @@ def _redirect_output(path: str) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    sys.stdout.reconfigure(line_buffering=True)  # who hangs must have said what it printed
+    sys.stdout.reconfigure(line_buffering=True)  # the output must be complete when the worker hangs
 
 
 def main(connection: Connection, env: Mapping[str, str], output_path: str) -> None:
-    """The worker's life: jobs until the other end of `connection` is closed."""
-    # The forkserver ends with the test run, however that ends; no worker may outlive it.
+    """Run jobs until the peer closes `connection`."""
+    # The forkserver ends with the test run, in whatever way; no worker may outlive the forkserver.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _redirect_output(output_path)
     os.environ.update(env)
     if "TORCH_DISTRIBUTED_DEBUG" in env:
-        dist.set_debug_level_from_env()  # torch read the variable when it was imported
+        dist.set_debug_level_from_env()  # torch read the variable at its import
     torch.set_num_threads(1)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -224,9 +224,9 @@ def main(connection: Connection, env: Mapping[str, str], output_path: str) -> No
 
 
 def signal_process(process: Any, number: int) -> None:
-    """Sends a signal to a process of multiprocessing on this host, unless it has ended.
+    """Send a signal to a process of multiprocessing on this host, unless the process has ended.
 
-    Returns after SIGSTOP when all its threads have stopped.
+    After the return for SIGSTOP, all threads of the process have stopped.
     """
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # just reaped
         if process.is_alive():

@@ -58,14 +58,14 @@ MemoryView memoryAt(const py::object& address, const py::object& size) {
     raise(
         {ErrorCode::kInvalidArgument,
          "memory of " + std::string(py::str(size)) + " bytes at address " +
-             std::string(py::str(address)) + " can't be: " + why});
+             std::string(py::str(address)) + " does not exist: " + why});
   };
   uint64_t begin = 0, bytes = 0;
   try {
     begin = address.cast<uint64_t>();
     bytes = size.cast<uint64_t>();
   } catch (const py::cast_error&) {
-    refuse("no process has so much");
+    refuse("neither number may be negative or longer than 64 bits");
   }
   if (begin == 0 || begin >= kEndOfAddresses ||
       bytes > kEndOfAddresses - begin) {
@@ -75,7 +75,7 @@ MemoryView memoryAt(const py::object& address, const py::object& size) {
   MemoryView view{data, bytes, nullptr, deviceOf(data)};
   view.mayFault = !view.onDevice();
   if (!view.onDevice() && !isMapped(begin, bytes)) {
-    refuse("nothing, or not all of it, is mapped in this process");
+    refuse("not all of the memory is mapped in this process");
   }
   return view;
 }

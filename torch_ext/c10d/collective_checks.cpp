@@ -253,7 +253,11 @@ void CollectiveChecks::reduceScatter(
   const auto& own = inputs[0][rank_];
   if (own.dtype() != outputs[0].dtype() || own.sizes() != outputs[0].sizes()) {
     refuse(c10::str(
-        "output ", describe(outputs[0]), " for an input ", describe(own)));
+        "the output ",
+        describe(outputs[0]),
+        " differs from the input ",
+        describe(own),
+        " of this rank"));
   }
 }
 
@@ -271,9 +275,9 @@ void CollectiveChecks::reduceScatterTensors(
       refuse(c10::str(
           "output ",
           describe(outputs[i]),
-          " of one of ",
+          " is not one of ",
           size_,
-          " ranks for an input ",
+          " equal parts of the input ",
           describe(inputs[i])));
     }
   }

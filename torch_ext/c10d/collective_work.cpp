@@ -344,7 +344,8 @@ void CollectiveWork::await(TimePoint deadline) {
     // not end.
     if (now >= giveUp) {
       end_->end(std::make_exception_ptr(
-          std::runtime_error("it can't come to its end")));
+          std::runtime_error("a rank has aborted the group, and Gloo has not "
+                             "ended the collective since")));
     }
   }
 }
@@ -360,7 +361,7 @@ bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
       describe(),
       " has not ended within ",
       timeout.count(),
-      " ms: Timed out; it goes on");
+      " ms: Timed out; the collective goes on");
   end_->awaitFuture();
   if (c10d::allow_inflight_collective_as_graph_input()) {
     c10d::unregister_work(

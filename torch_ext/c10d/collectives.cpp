@@ -148,7 +148,8 @@ void Collectives::beginAll(c10::DeviceType device, std::exception_ptr problem) {
     const bool begun = next->begin(problem ? nullptr : backend, problem);
     next.reset(); // may take the GIL
     if (!begun && !problem) {
-      problem = fail(device, "one was given up before all ranks had come");
+      problem =
+          fail(device, "a collective was given up before all ranks had come");
     }
     lock.lock();
     setup.waiting.pop_front();

@@ -132,7 +132,7 @@ MonitoredBarrier::receive(int peer, uint64_t number, TimePoint deadline) {
         giveUp("nothing has come in time");
       }
     } catch (...) { // raised by a handler of a signal
-      giveUp("its wait was interrupted");
+      giveUp("the wait was interrupted");
       throw;
     }
     if (!operation->status().ok()) {

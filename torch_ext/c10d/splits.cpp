@@ -27,7 +27,7 @@ c10::intrusive_ptr<c10d::Backend> Splits::split(
   }
   TORCH_CHECK_VALUE(
       std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
-      "dlslime: a rank is twice among those to be split off: ",
+      "dlslime: a rank is listed twice among the ranks to be split off: ",
       ranks);
   const auto found = std::find(ranks.begin(), ranks.end(), rank_);
   if (found == ranks.end()) {

@@ -86,7 +86,7 @@ int P2PWork::sourceRank() const {
 std::vector<at::Tensor> P2PWork::result() {
   TORCH_CHECK(
       operation_->ofDevice() || isCompleted(),
-      "dlslime: the result of an operation that has not completed; wait() "
+      "dlslime: the operation has not completed, and has no result yet; wait() "
       "first");
   return operation_->kind() == Operation::Kind::kReceive
       ? tensors_

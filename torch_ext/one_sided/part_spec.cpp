@@ -146,7 +146,8 @@ void PartSpec::readTuple(const py::tuple& tuple) {
     raise(
         {ErrorCode::kInvalidArgument,
          "a batch of arrays is (local offsets, remote offsets, lengths), or "
-         "(local pages, remote pages, bytes of a page)"});
+         "(local pages, remote pages, bytes of a page), and not of " +
+             std::to_string(tuple.size()) + " entries"});
   }
   tensors_ = {integers(tensorOf(tuple[0]), 1), integers(tensorOf(tuple[1]), 1)};
   if (py::isinstance<py::int_>(tuple[2])) {
@@ -154,7 +155,8 @@ void PartSpec::readTuple(const py::tuple& tuple) {
     if (pageBytes_ <= 0) {
       raise(
           {ErrorCode::kInvalidArgument,
-           "a page of " + std::to_string(pageBytes_) + " bytes"});
+           "a page of " + std::to_string(pageBytes_) +
+               " bytes: a page has at least 1 byte"});
     }
   } else {
     tensors_.push_back(integers(tensorOf(tuple[2]), 1));

@@ -167,7 +167,7 @@ std::shared_ptr<GroupHandle> EndpointLink::handle() const {
         ErrorCode::kInvalidArgument,
         closed_ ? "the endpoint has been closed"
                 : "the endpoint is not connected: give connect() the address "
-                  "of the other one");
+                  "of the other endpoint");
   }
   return handle_;
 }

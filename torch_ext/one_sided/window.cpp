@@ -337,7 +337,11 @@ c10d::WindowAttr Window::get_attr(int64_t peerRank) {
 c10::intrusive_ptr<c10d::Window> DlslimeBackend::new_window(
     const std::optional<at::Tensor>& tensor) {
   const auto number = windows_.fetch_add(1);
-  TORCH_CHECK(number < kMostWindows, "dlslime: too many windows in one group");
+  TORCH_CHECK(
+      number < kMostWindows,
+      "dlslime: a group has at most ",
+      kMostWindows,
+      " windows");
   auto window = c10::make_intrusive<Window>(handle_, number);
   if (tensor) {
     window->tensor_register(*tensor, true);

@@ -61,7 +61,7 @@ WindowPart::WindowPart(ByteSpan encoded) : dtype(at::ScalarType::Undefined) {
   offset = reader.number<uint64_t>();
   if (!reader.atEnd() ||
       type >= static_cast<uint8_t>(at::ScalarType::Undefined)) {
-    refuse(std::to_string(encoded.size()) + " bytes that are no such thing");
+    refuse(std::to_string(encoded.size()) + " bytes that can't be decoded");
   }
   dtype = static_cast<at::ScalarType>(type);
   if (bytesOf(dtype, sizes) != region.size) {
@@ -86,8 +86,9 @@ at::Tensor WindowPart::map(uint32_t pid) const {
   const auto segment = std::make_shared<const Segment>(mapShared(pid, memory));
   if (offset > segment->size() || region.size > segment->size() - offset) {
     refuse(
-        "its " + std::to_string(region.size) +
-        " bytes are not in its memory of " + std::to_string(segment->size()));
+        "the part's " + std::to_string(region.size) + " bytes at offset " +
+        std::to_string(offset) + " reach beyond the shared memory of " +
+        std::to_string(segment->size()));
   }
   return at::from_blob(
       segment->data() + offset, sizes, [segment](void*) {}, dtype);

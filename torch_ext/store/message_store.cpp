@@ -220,7 +220,7 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
     // Only rank 0 passes on messages of further ranks.
     if (!message || message->origin < 0 || message->origin >= size_ ||
         message->origin == rank_ || (rank_ == 0 && message->origin != peer)) {
-      lost(peer, "it has sent what is no message of a store");
+      lost(peer, "it has sent a malformed or foreign message");
       return false;
     }
     switch (message->kind) {
@@ -368,8 +368,7 @@ std::string MessageStore::describeLate(milliseconds limit) const {
 void MessageStore::set(
     const std::string& key,
     const std::vector<uint8_t>& value) {
-  TORCH_CHECK_VALUE(
-      key.size() <= kMostBytes / 2, "dlslime: a key of ", key.size(), " bytes");
+  requireKeySize(key.size(), kMostBytes / 2);
   const auto* const data = reinterpret_cast<const std::byte*>(value.data());
   exchange_->set(key, {data, value.size()});
 }

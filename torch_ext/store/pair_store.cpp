@@ -57,7 +57,7 @@ void PairStore::set(const std::string& key, const std::vector<uint8_t>& value) {
         socket_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
     if (put < 0 && errno != EAGAIN && errno != EINTR) {
       throwStoreError(
-          "the other end could not be told its peer's address: " +
+          "this process's address could not be sent to the other end: " +
           errnoText(errno));
     }
     sent += static_cast<size_t>(std::max<ssize_t>(put, 0));
@@ -124,7 +124,8 @@ void PairStore::takeFrames() {
     const auto size = ByteReader(received_).number<uint32_t>();
     if (size > kMostFrameBytes) {
       throwStoreError(
-          "a frame of " + std::to_string(size) + " bytes is refused");
+          "a frame of " + std::to_string(size) + " bytes is refused: at most " +
+          std::to_string(kMostFrameBytes) + " are possible");
     }
     if (received_.size() < sizeof(uint32_t) + size) {
       return;

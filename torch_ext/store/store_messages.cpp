@@ -1,5 +1,7 @@
 #include "torch_ext/store/store_messages.h"
 
+#include <c10/util/Exception.h>
+
 #include "base/bytes.h"
 
 namespace dlslime {
@@ -43,6 +45,16 @@ std::string textOf(ByteSpan bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+void requireKeySize(size_t size, size_t most) {
+  TORCH_CHECK_VALUE(
+      size <= most,
+      "dlslime: a key of ",
+      size,
+      " bytes: at most ",
+      most,
+      " are possible");
+}
+
 std::string textOfSilent(
     const GroupHandle& handle,
     milliseconds limit,
@@ -50,7 +62,9 @@ std::string textOfSilent(
   std::string text =
       "Timed out after " + std::to_string(limit.count()) + " ms: ";
   if (silent.empty()) {
-    return text + "every rank has begun it, and not every one came through";
+    return text +
+        "every rank has begun the collective, but not all ranks are connected "
+        "yet";
   }
   text += "nothing has come from ";
   for (size_t i = 0; i < silent.size() && i < kMostNamed; ++i) {

@@ -17,8 +17,8 @@ constexpr milliseconds kLook{5000}; // between looks for stuck calls
 constexpr milliseconds kNap{1};
 
 constexpr const char* kRemedy =
-    "a launch into a full queue, or of a kernel that is loaded for the first "
-    "time, waits for them and keeps other calls from being made. "
+    "a launch into a full queue, or the first launch of a kernel, waits for "
+    "the waiting streams, and keeps further calls from being made. "
     "DLSLIME_STREAM_WAITS=off lets the host wait instead (docs/cuda.md)";
 
 Status letGoBefore(const Operation& operation, milliseconds limit) {
@@ -27,8 +27,9 @@ Status letGoBefore(const Operation& operation, milliseconds limit) {
       operation.describe() + " timed out after " +
           std::to_string(limit.count()) +
           " ms, and the GPU's driver took no calls until the stream that "
-          "waited for it was let go: what was computed from it is wrong. "
-          "Perhaps " +
+          "waited for the operation was let go: results computed from its data "
+          "are wrong. "
+          "In general, " +
           kRemedy};
 }
 } // namespace
@@ -71,8 +72,8 @@ bool StreamWatchdog::start() {
     std::thread([this] { run(); }).detach();
   } catch (const std::system_error& error) {
     logWarning(
-        std::string("no thread can be had that would let streams go when a "
-                    "time-out is over, so the host waits: ") +
+        std::string("no thread can be started to let streams go at a "
+                    "time-out, so the host waits instead of the stream: ") +
         error.what());
     return false;
   }
@@ -112,7 +113,7 @@ void StreamWatchdog::warn(const Entry& entry) {
   warned_ = true;
   logWarning(
       std::string("a call to the GPU's driver does not return while streams "
-                  "wait for messages, perhaps because of one of them: ") +
+                  "wait for messages. In general, ") +
       kRemedy);
 }
 

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "cuda/driver/cuda_api.h" // declarations alone: the values and forms of cuda.h
+#include "cuda/driver/cuda_api.h" // declarations only, as of cuda.h
 
 namespace committed {
 
@@ -19,8 +19,8 @@ using dlslime::cuda::Stream;
 
 constexpr unsigned kRegisterPortableAndMapped = 3;
 
-// The functions of libcuda that the prototype calls, by the names that the
-// library exports (DLSLIME_CUDA_LIBRARY names another one, for tests).
+// The functions of libcuda called by the prototype, under the library's names
+// (DLSLIME_CUDA_LIBRARY names a different library, for tests).
 struct Driver {
   Result (*init)(unsigned);
   Result (*getErrorName)(Result, const char**);
@@ -58,16 +58,16 @@ struct Driver {
       void**,
       void**);
 
-  // Throws std::runtime_error unless the call went well.
+  // Throws std::runtime_error unless the call succeeded.
   void check(Result result, const char* what) const;
 };
 
-// Opens the library and starts it. Throws std::runtime_error.
+// Opens the library and initialises the driver. Throws std::runtime_error.
 const Driver& driver();
 
 } // namespace committed
 
-// Calls a function of the driver; throws std::runtime_error if it fails.
+// Calls a function of the driver; throws std::runtime_error on failure.
 #define CALL(function, ...)  \
   committed::driver().check( \
       committed::driver().function(__VA_ARGS__), #function)

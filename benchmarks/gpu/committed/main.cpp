@@ -2,9 +2,9 @@
 //
 //     committed_waits PTX committed|words|host PROGRAM SECONDS
 //
-// Runs one program (patterns.cpp, measurements.cpp) in two processes, and
-// prints a line of JSON that says whether it has ended in so many seconds, and
-// what it has measured. Both processes are gone afterwards.
+// Runs a program (patterns.cpp, measurements.cpp) in two processes, and prints
+// a line of JSON with the outcome, the time and the measurements. Kills
+// processes that have not ended in SECONDS.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -52,7 +52,8 @@ Way wayOf(const std::string& name) {
     const std::string& ptx) {
   int status = 0;
   try {
-    // Not destroyed: the driver may not let go of what is broken.
+    // Not destroyed: the driver may never return from destroying broken
+    // objects.
     auto* const rank = new Rank(shared, number, way, kMemory);
     program.run(*rank, shared, ptx);
     rank->barrier();
@@ -80,7 +81,7 @@ pid_t startRank(
 
 using Clock = std::chrono::steady_clock;
 
-// How long two processes may take to start: contexts, memory, IPC.
+// Time for two processes to start: contexts, memory, IPC.
 constexpr double kStartSeconds = 20;
 
 Clock::time_point after(double seconds) {
@@ -89,7 +90,7 @@ Clock::time_point after(double seconds) {
              std::chrono::duration<double>(seconds));
 }
 
-// "" while the rank runs; it is no child of ours any more otherwise.
+// Returns "" while the rank runs; else reaps the rank and returns its end.
 std::string endOf(pid_t rank) {
   int status = 0;
   if (waitpid(rank, &status, WNOHANG) == 0) {
@@ -101,9 +102,9 @@ std::string endOf(pid_t rank) {
   return WEXITSTATUS(status) == 0 ? "ok" : "failed";
 }
 
-// Says "ok", "failed", "died of signal N", "did not end", or "did not start":
-// the time begins when both have come to their first barrier. Ranks that have
-// ended are no more in `ranks` then.
+// Returns "ok", "failed", "died of signal N", "did not end", or "did not
+// start": the time begins when both ranks have come to the first barrier.
+// Leaves only running ranks in `ranks`.
 std::string
 outcomeOf(std::vector<pid_t>& ranks, const Shared& shared, double seconds) {
   auto end = after(kStartSeconds);
@@ -137,7 +138,7 @@ void print(
       "{\"outcome\": \"%s\", \"seconds\": %.3f", outcome.c_str(), seconds);
   for (size_t i = 0; outcome == "ok" && i < program.values.size(); ++i) {
     const double value =
-        std::max(shared.times[0][i], shared.times[1][i]); // one has measured
+        std::max(shared.times[0][i], shared.times[1][i]); // 0: not measured
     std::printf(", \"%s\": %.3f", program.values[i], value);
   }
   std::printf("}\n");
@@ -171,7 +172,7 @@ int main(int argc, char** argv) {
   const double seconds =
       std::chrono::duration<double>(Clock::now() - begin).count();
   print(*program, shared, outcome, seconds);
-  std::fflush(stdout); // said, whatever the driver does to those that are left
+  std::fflush(stdout); // before killing, which the driver may delay
   for (const pid_t rank : ranks) {
     kill(rank, SIGKILL);
     waitpid(rank, nullptr, 0);

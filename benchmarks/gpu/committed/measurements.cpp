@@ -1,4 +1,4 @@
-// What a message costs, in microseconds: the host's calls, and the stream.
+// Costs of a message, in microseconds: the host's calls, and the stream.
 #include <algorithm>
 #include <chrono>
 
@@ -49,15 +49,15 @@ struct Mark {
   Event event = nullptr;
 };
 
-// The host's part of each call, where the peer is ahead, and what a message
-// costs the stream when all that it waits for has happened.
+// Measures the host's part of each call, with the peer ahead, and a message's
+// cost to the stream when everything awaited has happened.
 void calls(Rank& rank, Shared& shared, const std::string& ptx) {
   const Spinner spinner(ptx);
   const Stream stream = makeStream();
   auto* const out = shared.times[rank.number];
   const Mark first, last;
   constexpr uint32_t kSize = 4 << 10;
-  for (int round = 0; round < 2; ++round) { // the first warms up
+  for (int round = 0; round < 2; ++round) { // the first round warms up
     std::vector<uint32_t> messages;
     if (rank.number == 0) {
       spinner.spin(stream, rank.addressOf(rank.mine().posted), 30);
@@ -90,7 +90,7 @@ void calls(Rank& rank, Shared& shared, const std::string& ptx) {
   }
 }
 
-// The same copies in one stream, which wait for nothing.
+// Measures the copies alone, in one stream and without waits.
 void plain(Rank& rank, Shared& shared, const std::string& ptx) {
   const Spinner spinner(ptx);
   const Stream stream = makeStream();

@@ -1,4 +1,5 @@
-// What programs do around messages while their streams wait: each must end.
+// Actions of programs between messages while the streams wait: each pattern
+// must end.
 #include <array>
 #include <functional>
 
@@ -9,9 +10,9 @@ namespace committed {
 namespace {
 
 constexpr uint32_t kRounds = 4;
-constexpr double kBusyMs = 20; // longer than it takes to load a module
+constexpr double kBusyMs = 20; // longer than loading a module takes
 
-// Where a round has its bytes: what is sent is computed late, by a stream.
+// Places of a round's bytes; a stream computes the bytes to send late.
 constexpr uint32_t kSource = 0;
 constexpr uint32_t kOut = 1 << 20;
 constexpr uint32_t kIn = 2 << 20;
@@ -28,9 +29,9 @@ uint8_t valueOf(int rank, uint32_t round) {
   return static_cast<uint8_t>(1 + rank + 2 * round);
 }
 
-// Both ranks send and receive at once, behind a kernel that runs for a while;
-// `action` comes while the stream still waits for the peer's; `held` counts
-// the rounds in which it did.
+// Sends and receives at both ranks at once, behind a kernel that runs for a
+// while. `action` runs while the stream still waits for the peer's message;
+// `held` counts the rounds in which the stream did wait.
 void exchange(
     Rank& rank,
     const Spinner& spinner,
@@ -90,12 +91,12 @@ void receiveFirst(Rank& rank, Shared& shared, const std::string& ptx) {
   rounds(rank, shared, ptx, {false, false}, nothing);
 }
 
-// One rank waits for its send first, the other one for its receive.
+// Rank 1 waits for its send first, rank 0 for its receive.
 void crossed(Rank& rank, Shared& shared, const std::string& ptx) {
   rounds(rank, shared, ptx, {rank.number == 0, rank.number == 1}, nothing);
 }
 
-// A module that is loaded while the stream waits, and its first launch.
+// Loads a module while the stream waits, and launches its kernel.
 void lateLoad(Rank& rank, Shared& shared, const std::string& ptx) {
   rounds(rank, shared, ptx, {}, [&](Stream stream) {
     const Spinner late(ptx);
@@ -132,7 +133,7 @@ void pageable(Rank& rank, Shared& shared, const std::string& ptx) {
   });
 }
 
-// More streams than hardware queues, each with a message both ways.
+// Uses more streams than hardware queues, each with a message both ways.
 void manyStreams(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
   constexpr uint32_t kStreams = 40;
   constexpr uint32_t kSize = 64 << 10;
@@ -149,7 +150,7 @@ void manyStreams(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
     sent.push_back(rank.send(streams[i], at(kFrom, i), kSize));
     received.push_back(rank.receive(streams[i], at(kTo, i)));
   }
-  for (uint32_t i = kStreams; i-- > 0;) { // the last one first
+  for (uint32_t i = kStreams; i-- > 0;) { // last stream first
     rank.waitReceived(received[i], streams[i]);
     rank.waitSent(sent[i], streams[i]);
   }
@@ -159,7 +160,8 @@ void manyStreams(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
   }
 }
 
-// One forward, one backward: each waits at once, as pipelines do.
+// Sends a message forward and a message backward, waiting at once for each, as
+// pipelines do.
 void pipeline(Rank& rank, Shared& /*shared*/, const std::string& ptx) {
   constexpr uint32_t kBatches = 24;
   const Spinner spinner(ptx);

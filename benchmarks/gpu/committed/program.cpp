@@ -14,7 +14,7 @@ Spinner::Spinner(const std::string& ptx) {
 
 void Spinner::spin(Stream stream, DevicePointer word, double milliseconds)
     const {
-  uint32_t value = 1U << 30; // which no word reaches
+  uint32_t value = 1U << 30; // reached by no word
   auto limit = static_cast<uint64_t>(milliseconds * 1e6);
   void* parameters[] = {&word, &value, &limit};
   CALL(launch, function_, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr);

@@ -10,8 +10,8 @@ namespace committed {
 constexpr uint32_t kMessage = 1 << 20;
 constexpr size_t kMemory = 96 << 20;
 
-// What one of both ranks does: a pattern that must end, or a measurement whose
-// results it leaves in Shared::times, in the order of `values`.
+// The work of a rank: a pattern that must end, or a measurement whose results
+// go to Shared::times, in the order of `values`.
 struct Program {
   const char* name;
   std::vector<const char*> values;
@@ -21,7 +21,8 @@ struct Program {
 const std::vector<Program>& patterns();
 const std::vector<Program>& measurements();
 
-// A kernel that keeps its stream busy for so long; loaded when it is made.
+// A kernel that keeps a stream busy for a given time; loaded by the
+// constructor.
 class Spinner {
  public:
   explicit Spinner(const std::string& ptx);
@@ -33,9 +34,9 @@ class Spinner {
 
 Stream makeStream();
 void settle(Stream stream);
-// So many bytes of this value at an offset of the rank's memory.
+// Fills bytes of the rank's memory, from an offset, with the value.
 void fill(Rank& rank, uint32_t offset, uint32_t size, uint8_t value);
-// Throws std::runtime_error unless they are there.
+// Throws std::runtime_error unless the bytes have the value.
 void verify(Rank& rank, uint32_t offset, uint32_t size, uint8_t value);
 
 } // namespace committed

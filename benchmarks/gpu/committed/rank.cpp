@@ -24,7 +24,7 @@ void spinUntil(
       throw std::runtime_error("the peer has failed");
     }
     if (looks % 1024 == 0) {
-      sched_yield(); // there may be one processor for both ranks
+      sched_yield(); // both ranks may share a core
     }
   }
 }
@@ -163,8 +163,8 @@ void Rank::copyInto(uint32_t slot) {
       copies_);
 }
 
-// Everything that the copy waits for was given to some driver before: both
-// streams' words when the message was posted at either end.
+// Everything awaited by the copy has been given to a driver before: both
+// streams' words, when the message was posted at either end.
 void Rank::enqueueCopy(uint32_t message) {
   const uint32_t slot = message % kSlots;
   auto& words = mine().words[slot];
@@ -175,7 +175,7 @@ void Rank::enqueueCopy(uint32_t message) {
   CALL(eventRecord, receives_[slot].event, copies_);
 }
 
-// The copy waits for nothing: it is made when a processor has seen both words.
+// The copy waits for nothing: the processor has seen both words before.
 void Rank::copyWhenReady(uint32_t message) {
   const uint32_t slot = message % kSlots;
   auto& words = mine().words[slot];
@@ -201,7 +201,7 @@ void Rank::run() {
   }
 }
 
-// What the peer waits for is committed without this rank's program.
+// Commits the messages that the peer waits for, without this rank's program.
 void Rank::runCommits() {
   auto& from = mine();
   while (!stopping_) {
@@ -226,8 +226,8 @@ void Rank::runCopies() {
   }
 }
 
-// As our rings and NICs bring small messages: by a processor, into memory
-// that this rank's streams can copy from.
+// Brings small messages as rings and NICs do: by a processor, into memory that
+// the rank's streams can copy from.
 void Rank::fillWhenSent(uint32_t message) {
   const uint32_t slot = message % kSlots;
   auto& words = mine().words[slot];

@@ -11,36 +11,38 @@
 namespace committed {
 
 enum class Way {
-  kCommitted, // streams wait for work that some driver has
-  kOverWords, // a stream waits for a processor that has to make the copy
+  kCommitted, // streams wait for work given to a driver before
+  kOverWords, // a stream waits for a processor that has to start the copy
   kHost, // the host waits
 };
 
-// One of two processes that exchange messages in plain driver calls, as the
-// engine would with committed waits. One thread calls it; another one commits
-// what the peer waits for.
+// One of two processes that exchange messages in plain driver calls, as an
+// engine with committed waits would. For a single calling thread; a second
+// thread commits messages that the peer waits for.
 class Rank {
  public:
-  // Makes the context, registers the shared memory, opens the peer's.
+  // Makes the context, registers the shared memory, and opens the peer's
+  // memory.
   Rank(Shared& shared, int rank, Way chosen, size_t memoryBytes);
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  // Each returns the message's number. `offset` is in memory().
+  // Posts a message and returns the message's number. `offset` is in memory().
   uint32_t send(Stream stream, uint32_t offset, uint32_t size);
   uint32_t receive(Stream stream, uint32_t offset);
-  // The stream goes on when the message is there, or its memory is free.
+  // Holds the stream back until the message is there, or its memory is free.
   void waitReceived(uint32_t message, Stream stream);
   void waitSent(uint32_t message, Stream stream);
 
-  // Messages that fit a slot: the sender's stream copies them out; the
-  // receiver's copies them in, when the sender's word is set, or a word that
-  // a processor sets after it has copied them into a slot of its own.
+  // Send and receive messages that fit a slot. The sender's stream copies a
+  // message out, and the receiver's stream copies the message in: when the
+  // sender's word is set, or when a processor has copied the message into a
+  // slot of the receiver and set a word.
   uint32_t sendSmall(Stream stream, uint32_t offset, uint32_t size);
   void receiveSmall(Stream stream, uint32_t offset, uint32_t size);
 
-  // Whether its copy has not been made yet.
+  // Returns true until the message's copy is made.
   bool isHeld(uint32_t message) const;
 
   void barrier();
@@ -50,7 +52,7 @@ class Rank {
   DevicePointer peerMemory() const {
     return peerMemory_;
   }
-  // Of one message in this or the other direction.
+  // Return the addresses for streams, in the shared memory.
   DevicePointer addressOf(const std::atomic<uint32_t>& word) const;
   DevicePointer addressOf(const std::byte* bytes) const;
   Direction& mine() {
@@ -70,12 +72,13 @@ class Rank {
   };
 
   void openPeer();
-  // What the stream does next: sets the word to the message, or waits for it.
+  // Let the stream set the word to the message's number, or wait for the
+  // number.
   void set(std::atomic<uint32_t>& word, uint32_t message, Stream stream);
   void await(std::atomic<uint32_t>& word, uint32_t message, Stream stream);
-  // Gives the driver the copies of all messages up to this one.
+  // Gives the driver the copies of all messages up to `message`.
   void commit(uint32_t message);
-  void copyInto(uint32_t slot); // what the peer has sent by it
+  void copyInto(uint32_t slot); // copies the peer's message
   void enqueueCopy(uint32_t message);
   void copyWhenReady(uint32_t message); // Way::kHost, kOverWords
   void run();
@@ -88,21 +91,21 @@ class Rank {
   DevicePointer base_ = 0; // of the shared memory, for streams
   DevicePointer memory_ = 0;
   DevicePointer peerMemory_ = 0;
-  Stream copies_ = nullptr; // for what the peer sends
+  Stream copies_ = nullptr; // for messages of the peer
   uint32_t barriers_ = 0;
   uint32_t sent_ = 0;
   uint32_t small_ = 0;
   uint32_t smallReceived_ = 0;
   std::vector<Receive> receives_; // by number, modulo kSlots
 
-  std::mutex committing_; // held across driver calls, and for nothing else
-  uint32_t copied_ = 0; // by the thread, as filled_
+  std::mutex committing_; // held only across driver calls
+  uint32_t copied_ = 0; // used by the thread only, as filled_
   uint32_t filled_ = 0;
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
 
-// Waits until the word has reached the value; throws std::runtime_error once
+// Waits until the word has reached the value; throws std::runtime_error when
 // the peer has failed.
 void spinUntil(
     const std::atomic<uint32_t>& word,

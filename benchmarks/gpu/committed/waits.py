@@ -1,4 +1,4 @@
-"""Runs the prototype of committed waits: that its patterns end, and what its calls cost.
+"""Runs the prototype of committed waits: whether its patterns end, and the cost of its calls.
 
     python benchmarks/gpu/committed/waits.py
 
@@ -32,9 +32,9 @@ PATTERNS = (
 MEASUREMENTS = ("calls", "plain", "large_one_way", "small_one_way")
 SETTINGS = [("LAZY", "8"), ("LAZY", "1"), ("EAGER", "8")]  # how kernels load, hardware queues
 PATTERN_S, MEASUREMENT_S = 6.0, 10.0  # after both processes have started
-START_S = 25.0  # more than the prototype gives them for that
+START_S = 25.0  # more than the prototype's own limit for the start
 REAL = os.environ.get("DLSLIME_TEST_GPUS") == "real"
-CONTROL_S = 1.5 if REAL else 0.8  # for the way that is expected to hang: many take all of it
+CONTROL_S = 1.5 if REAL else 0.8  # for the way expected to hang: many runs take all of the time
 FEW = SETTINGS[:1] if REAL else SETTINGS[:2]
 
 
@@ -59,7 +59,7 @@ def run(way: str, name: str, setting: tuple[str, str], limit_s: float) -> dict[s
     process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE)
     try:
         said, _ = process.communicate(timeout=START_S + limit_s)
-    except subprocess.TimeoutExpired as late:  # its processes are ended with the step
+    except subprocess.TimeoutExpired as late:  # the step's end ends the processes
         said = late.stdout or b""
     found: dict[str, Any] = {"outcome": "it said nothing"}
     with contextlib.suppress(json.JSONDecodeError):
@@ -85,7 +85,7 @@ def patterns(way: str, settings: list[tuple[str, str]], limit_s: float) -> bool:
 
 
 def costs() -> bool:
-    """Measure every way; tell whether all could be."""
+    """Measure every way; tell whether every measurement was possible."""
     good = True
     for name in MEASUREMENTS:
         for way in ("committed",) if name == "plain" else ("committed", "words", "host"):
@@ -108,7 +108,7 @@ def main() -> int:
     ended = patterns("committed", SETTINGS, PATTERN_S)
     Findings("committed.").answer(all_patterns_end=ended)
     measured = costs()
-    patterns("words", FEW, CONTROL_S)  # the way that has to be replaced: it may hang
+    patterns("words", FEW, CONTROL_S)  # the way to be replaced: may hang
     return 0 if ended and measured else 1
 
 

@@ -1,1 +1,1 @@
-"""What the CUDA driver does: programs that need nothing of ours."""
+"""Behaviour of the CUDA driver: programs without dlslime."""

@@ -1,7 +1,7 @@
-"""The CUDA driver by ctypes: for programs that ask what it does, and need nothing of ours.
+"""The CUDA driver by ctypes, for programs that explore the driver without dlslime.
 
-The library is libcuda.so.1, or the one that DLSLIME_CUDA_LIBRARY names (tests' fake). Functions go
-by the names that the library exports, which tell their version.
+The library is libcuda.so.1, or the library named by DLSLIME_CUDA_LIBRARY (the tests' fake).
+Functions go by the names exported from the library, which contain the version.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class DriverError(RuntimeError):
-    """A call that failed; `code` is the driver's number."""
+    """A failed call; `code` is the driver's number."""
 
     def __init__(self, function: str, code: int, name: str) -> None:
         super().__init__(f"{function}: {name}")
@@ -145,7 +145,7 @@ class DriverError(RuntimeError):
 
 
 class Driver:
-    """The library with one GPU's primary context, as torch has it, current on this thread."""
+    """The library with a GPU's primary context, shared with torch, current on the thread."""
 
     def __init__(self, device: int = 0) -> None:
         self._library = ctypes.CDLL(os.environ.get("DLSLIME_CUDA_LIBRARY") or "libcuda.so.1")
@@ -157,11 +157,11 @@ class Driver:
         self.enter()
 
     def enter(self) -> None:
-        """Make the context current on the calling thread, which every thread needs once."""
+        """Make the context current on the calling thread, as every thread must once."""
         self.call("cuCtxSetCurrent", self.context)
 
     def function(self, name: str) -> Callable[..., int]:
-        """Return a function of the library; calls of it release the GIL and return its result.
+        """Return a function of the library; calls release the GIL and return the driver's result.
 
         Raises:
             AttributeError: the driver has no such function.
@@ -175,23 +175,23 @@ class Driver:
         """Call a function.
 
         Raises:
-            DriverError: it failed.
+            DriverError: the call failed.
         """
         code = self.function(name)(*arguments)
         if code != SUCCESS:
             raise DriverError(name, code, self.name_of(code))
 
     def name_of(self, code: int) -> str:
-        """The driver's name of a result."""
+        """Return the driver's name of a result."""
         text = c_char_p()
         self.function("cuGetErrorName")(code, ctypes.byref(text))
         return text.value.decode() if text.value else f"error {code}"
 
     def number(self, name: str, *arguments: Any, of: Any = c_uint64) -> int:
-        """Call a function whose first argument receives a number or handle, and return that.
+        """Call a function with a number or handle as first, returned argument; return the value.
 
         Raises:
-            DriverError: it failed.
+            DriverError: the call failed.
         """
         made = of()
         self.call(name, ctypes.byref(made), *arguments)
@@ -200,7 +200,7 @@ class Driver:
     # --- What several programs do -------------------------------------------------------------
 
     def attribute(self, number: int) -> int:
-        """Return an attribute of the GPU, by its number; -1 where the driver knows none such."""
+        """Return an attribute of the GPU, by its number; -1 if unknown to the driver."""
         value = c_int()
         code = self.function("cuDeviceGetAttribute")(ctypes.byref(value), number, self.device)
         return value.value if code == SUCCESS else -1
@@ -218,7 +218,7 @@ class Driver:
         return self.number("cuMemAlloc_v2", size)
 
     def stream(self, priority: int = 0) -> int:
-        """Return a new stream, which does not wait for the default one."""
+        """Return a new stream, which does not wait for the default stream."""
         return self.number("cuStreamCreateWithPriority", NON_BLOCKING, priority, of=c_void_p)
 
     def event(self) -> int:
@@ -226,7 +226,7 @@ class Driver:
         return self.number("cuEventCreate", 0, of=c_void_p)
 
     def address_range(self, pointer: int) -> tuple[int, int]:
-        """Return the base and size of the allocation that the driver sees there."""
+        """Return the base and size of the driver's allocation around an address."""
         base, size = c_uint64(), c_size_t()
         self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), pointer)
         return base.value, size.value
@@ -240,7 +240,7 @@ class Driver:
         self.call("cuStreamSynchronize", stream)
 
     def write(self, pointer: int, content: bytes, stream: int) -> None:
-        """Copy bytes to the GPU, and wait for it."""
+        """Copy bytes to the GPU, and wait for the end."""
         source = ctypes.create_string_buffer(content, len(content))
         self.copy(pointer, ctypes.addressof(source), len(content), stream)
         self.settle(stream)
@@ -253,10 +253,10 @@ class Driver:
         return target.raw
 
     def within(self, seconds: float, event: int) -> bool:
-        """Tell whether an event is reached within so many seconds.
+        """Tell whether an event is reached within `seconds`.
 
         Raises:
-            DriverError: what the event stands behind has failed.
+            DriverError: an operation before the event has failed.
         """
         end = time.monotonic() + seconds
         query = self.function("cuEventQuery")
@@ -294,10 +294,10 @@ class Batch:
         self._count = count
 
     def enqueue(self, stream: int) -> None:
-        """Enqueue them.
+        """Enqueue the copies.
 
         Raises:
-            DriverError: the driver refuses them.
+            DriverError: the driver refuses the batch.
             AttributeError: the driver has no batches.
         """
         self._cuda.call(

@@ -1,13 +1,13 @@
-"""Which driver calls wait while a stream waits for a processor, and which others they hold up.
+"""Driver calls that wait while a stream waits for a processor, and the calls held up by them.
 
     python benchmarks/gpu/driver/lock_matrix.py
 
-A stream is held by a word that nobody has set yet. One thread makes a call (a row), four others
-make the calls that our engine would need to set the stream free (the columns); then the word is
-set. It is done with kernels loaded late and early, with torch's default stream instead of one of
-its own, and with one hardware queue, each in a process of its own. The word lies in memory shared
-with the parent, which sets it where the process can't. Answers: "lock.LOADING.SETTING.ROW";
-docs/cuda.md says what they mean.
+A stream is held by a word not yet set. A thread makes a call (a row), four other threads make the
+calls that the engine would need to set the stream free (the columns); then the word is set. The
+settings are kernels loaded late or early, torch's default stream instead of a separate stream, and
+one hardware queue, each in a process of its own. The word lies in memory shared with the parent,
+which sets the word if the process can't. Answers: "lock.LOADING.SETTING.ROW"; docs/cuda.md gives
+their meaning.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gpu.runner.findings import Findings
 LEGACY = "legacy"  # torch's default stream is held, which other streams may wait for
 FEW = ["nothing", "late_launch", "cpu", "malloc", "free", "module_load", "map"]
 SETTINGS = [("LAZY", "8"), ("EAGER", "8"), ("LAZY", LEGACY), ("EAGER", LEGACY), ("LAZY", "1")]
-RESCUE_S = 4.0  # after which the parent sets the word
-# For torch's import, and for kernels that are all loaded early; without a GPU on a busy machine.
+RESCUE_S = 4.0  # until the parent sets the word
+# For torch's import, and for kernels all loaded early; longer without a GPU on a busy machine.
 START_S = 40.0 if rows.REAL else 120.0
 
 
 class Setting:
-    """One way of loading kernels, with so many hardware queues, or with the default stream."""
+    """A way of loading kernels, with a number of hardware queues, or with the default stream."""
 
     def __init__(self, loading: str, queues: str) -> None:
         self.prefix = f"lock.{loading}.{queues}."
@@ -49,7 +49,7 @@ class Setting:
         self._words = sharing.Words()
 
     def run(self) -> None:
-        """Run all rows; after one at which the process ends or hangs, the rest in another."""
+        """Run all rows; after a row that ends or hangs the process, run the rest in another."""
         while self._rest:
             before = len(self._rest)
             self._attempt()
@@ -77,13 +77,13 @@ class Setting:
             self._wait(process)
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
-        """Take what the process says, until it ends or is stuck for good."""
+        """Read the process's lines until the process ends or is stuck for good."""
         assert process.stdout is not None
         text, current, rescued, patience_s = b"", "", False, START_S
         while True:
             ready, _, _ = select.select([process.stdout], [], [], patience_s)
             if not ready and current and not rescued:
-                self._words.store(0, 0x7FFFFFFF)  # whatever the row waits for
+                self._words.store(0, 0x7FFFFFFF)  # frees any waiting row
                 rescued, patience_s = True, RESCUE_S
                 continue
             more = process.stdout.read() if ready else b""
@@ -101,7 +101,7 @@ class Setting:
 
     @staticmethod
     def _understood(lines: list[bytes]) -> list[dict[str, Any]]:
-        """Return the lines of ours among what libraries print."""
+        """Return the worker's lines among the lines printed by libraries."""
         return [json.loads(line) for line in lines if line.startswith(b'{"')]
 
     @staticmethod
@@ -118,7 +118,7 @@ class Setting:
 
     @staticmethod
     def _wait(process: subprocess.Popen[bytes]) -> int | None:
-        """Return its status; None where the driver does not let it end."""
+        """Return the exit status of a process; None if the driver prevents the end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(5)
         return None
@@ -133,7 +133,7 @@ class Setting:
 
 
 def main() -> int:
-    """Do every setting. What a row does to its process is its answer, and no failure."""
+    """Run every setting; damage by a row to its process is an answer, and no failure."""
     for loading, queues in SETTINGS:
         begin = time.monotonic()
         Setting(loading, queues).run()
@@ -142,7 +142,7 @@ def main() -> int:
 
 
 def program() -> int:
-    """Be what the command line says: a peer, a worker, or the parent of all."""
+    """Act as a peer, a worker, or the parent of all, as the command line says."""
     if sharing.peer_main() is None and len(sys.argv) > 1:
         work(int(sys.argv[1]), sys.argv[3:], legacy=sys.argv[2] == LEGACY)
     return main()

@@ -1,4 +1,4 @@
-"""A process of the lock matrix: one setting, row by row."""
+"""A process of the lock matrix: a setting, row by row."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gpu.driver.sharing import say
 STREAMS = 40
 FAST_STREAMS = 4  # of the highest priority, as the engine's stream for copies
 HIGHEST_PRIORITY = -5
-QUICK = os.environ.get("DLSLIME_TEST_GPUS") != "real"  # the fake driver is as slow everywhere
-WINDOW_S = 0.12 if QUICK else 0.25  # for which a row's calls are watched
-BLOCKED_S = WINDOW_S / 2  # a call that takes longer is held up
+QUICK = os.environ.get("DLSLIME_TEST_GPUS") != "real"  # the fake driver is equally slow everywhere
+WINDOW_S = 0.12 if QUICK else 0.25  # time for watching a row's calls
+BLOCKED_S = WINDOW_S / 2  # a longer call counts as held up
 CALLS = 30  # of a column in a row: a stream that does not move takes some hundred
 JOIN_S = 2.0
 LATER = "when the stream goes on"
 
 
 class Column:
-    """A call that is made again and again on a thread of its own, some times in a row's window."""
+    """A call made again and again on a thread of its own, some times in a row's window."""
 
     def __init__(self, cuda: Driver, call: Callable[[], Any], pause_s: float) -> None:
         self.error = ""
@@ -49,7 +49,7 @@ class Column:
                 self.calls += 1
                 self._first.set()
                 time.sleep(self._pause_s)
-        except Exception as error:  # noqa: BLE001 - it is the answer
+        except Exception as error:  # noqa: BLE001 - the error is the answer
             self.error = str(error)
             self._began = None
             self._first.set()
@@ -59,11 +59,11 @@ class Column:
         self._first.wait(BLOCKED_S)
 
     def stop(self) -> None:
-        """Begin no other call."""
+        """Begin no further call."""
         self._over.set()
 
     def verdict(self) -> str | float:
-        """Say how long the longest call took, in ms, or that one does not return."""
+        """Return the ms of the longest call, or "blocked" if a call does not return."""
         if self.error:
             return self.error
         began = self._began
@@ -89,17 +89,17 @@ class Call:
             self._worker.cuda.enter()
             with rows.current(self._worker.held):
                 self._call()
-        except Exception as error:  # noqa: BLE001 - it is the answer
+        except Exception as error:  # noqa: BLE001 - the error is the answer
             self.error = f"{type(error).__name__}: {error}"
         self.returned_s = time.monotonic() - self._begin
 
 
 class Worker:
-    """A stream to hold, others beside it, and the calls that our engine makes.
+    """A stream to hold, other streams beside, and the calls made by the engine.
 
     Attributes:
-        held: the stream, of torch's.
-        kept: what rows must not give back while the process runs.
+        held: the stream, of torch.
+        kept: objects that rows must keep while the process runs.
     """
 
     def __init__(self, file: int, *, legacy: bool) -> None:
@@ -119,7 +119,7 @@ class Worker:
             self.cuda.settle(stream)
         self._event = self.cuda.event()
         self.cuda.call("cuEventRecord", self._event, self._streams[0])
-        for column in self._columns().values():  # what a first call makes is made
+        for column in self._columns().values():  # so that measured calls are no first calls
             with contextlib.suppress(DriverError, AttributeError):
                 column()
 
@@ -153,7 +153,7 @@ class Worker:
         }
 
     def _moving(self, streams: list[int]) -> list[int]:
-        """Return the streams whose copies end while the held one waits."""
+        """Return the streams with copies that end while the held stream waits."""
         events = []
         for stream in streams:
             self._copy(stream)
@@ -164,7 +164,7 @@ class Worker:
         return [one for one, each in pairs if self.cuda.within(end - time.monotonic(), each)]
 
     def streams(self) -> dict[str, int]:
-        """Count the streams that move beside the held one; the rows use some that do."""
+        """Count the streams that move beside the held stream, for use by the rows."""
         self._hold()
         moving, fast = self._moving(self._streams), self._moving(self._fast)
         self._release()
@@ -190,7 +190,7 @@ class Worker:
             column.await_first()
         call = Call(self, row)
         call.thread.join(window_s)
-        time.sleep(BLOCKED_S * 1.2)  # so that a column that is held up shows it
+        time.sleep(BLOCKED_S * 1.2)  # long enough for a held-up column to show
         found: dict[str, Any] = {key: each.verdict() for key, each in columns.items()}
         back_s = call.returned_s
         found["returns_ms"] = LATER if back_s is None else round(back_s * 1e3, 2)
@@ -205,7 +205,7 @@ class Worker:
         return found
 
     def _stuck(self, threads: dict[str, threading.Thread]) -> list[str]:
-        """Return what does not come back though the stream was let go."""
+        """Return the names of threads, and the stream, that do not go on after the release."""
         end = time.monotonic() + JOIN_S
         for thread in threads.values():
             thread.join(max(0.0, end - time.monotonic()))
@@ -219,15 +219,15 @@ class Worker:
 
 
 def work(file: int, names: list[str], *, legacy: bool) -> None:
-    """Do the rows, and print each before it is begun and when it is over."""
+    """Run the rows, and print each row at its begin and at its end."""
     worker = Worker(file, legacy=legacy)
     for name in names:
         say(begin=name)
         try:
             found = worker.streams() if name == "streams" else worker.row(name)
-        except Exception as error:  # noqa: BLE001 - one row's failure is its answer
+        except Exception as error:  # noqa: BLE001 - a row's failure is its answer
             found = {"error": f"{type(error).__name__}: {error}"}
         say(row=name, found=found)
         if "stuck" in found:
             break  # the rest in another process
-    os._exit(0)  # what is broken by now may keep the driver from ending
+    os._exit(0)  # damage by a row may keep the driver from ending

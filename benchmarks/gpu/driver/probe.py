@@ -1,9 +1,9 @@
-"""What the CUDA driver does where its documentation does not say; nothing of ours is asked.
+"""Behaviour of the CUDA driver beyond its documentation, without dlslime.
 
     python benchmarks/gpu/driver/probe.py           # all cases, each in a process
-    python benchmarks/gpu/driver/probe.py remap     # one
+    python benchmarks/gpu/driver/probe.py remap     # one case
 
-docs/cuda.md says what each answer ("driver.CASE.FIELD") means for us.
+docs/cuda.md gives the meaning of each answer ("driver.CASE.FIELD") for dlslime.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpu.runner.findings import Findings
 
 
 def outcome(action: Callable[[], Any]) -> str:
-    """Say "ok" where the call goes well, else the driver's name of what went wrong."""
+    """Return "ok" for a successful call, else the driver's name of the error."""
     try:
         action()
     except DriverError as error:
@@ -40,7 +40,7 @@ def outcome(action: Callable[[], Any]) -> str:
 
 
 def device(findings: Findings) -> None:
-    """What the driver says of itself and of the GPU."""
+    """Answer with the driver's attributes of the driver and of the GPU."""
     cuda = Driver()
     name = ctypes.create_string_buffer(100)
     cuda.call("cuDeviceGetName", name, len(name), cuda.device)
@@ -54,7 +54,7 @@ def device(findings: Findings) -> None:
 
 
 def told(cuda: Driver, attribute: int, pointer: int) -> int | str:
-    """Return an attribute of memory, or the driver's word why it tells none."""
+    """Return an attribute of memory, or the driver's reason for giving none."""
     try:
         return cuda.pointer_attribute(attribute, pointer)
     except DriverError as error:
@@ -62,7 +62,7 @@ def told(cuda: Driver, attribute: int, pointer: int) -> int | str:
 
 
 class Space:
-    """Reserved addresses, in which pieces are mapped."""
+    """Reserved addresses, with pieces mapped inside."""
 
     def __init__(self, cuda: Driver, size: int) -> None:
         self.cuda = cuda
@@ -75,26 +75,26 @@ class Space:
         return handle
 
     def replace(self, at: int, handle: int) -> int:
-        """Map another piece at the same address; return its handle."""
+        """Map another piece at an address; return its handle."""
         self.cuda.call("cuMemUnmap", self.base + at, PIECE)
         self.cuda.call("cuMemRelease", handle)
         return self.map(at)
 
     def id_at(self, at: int) -> int:
-        """Return the buffer id there."""
+        """Return the buffer id at an offset."""
         return self.cuda.pointer_attribute(api.BUFFER_ID, self.base + at)
 
     def block_at(self, at: int) -> int | str:
-        """Return the id of the block of memory there, or the driver's word why it tells none."""
+        """Return the id of the memory block at an offset, or the reason for having none."""
         return told(self.cuda, api.BLOCK_ID, self.base + at)
 
     def handle_at(self, at: int) -> int:
-        """Return the driver's handle of the piece there, which is held from then on."""
+        """Return the driver's handle of the piece at an offset, which is held from then on."""
         return self.cuda.number("cuMemRetainAllocationHandle", self.base + at)
 
 
 def remap(findings: Findings) -> None:
-    """Whether another piece at the same address shows, by buffer id and by handle."""
+    """Answer whether another piece at an address shows, by buffer id and by handle."""
     cuda = Driver()
     space = Space(cuda, 4 * PIECE)
     first, _ = space.map(0), space.map(PIECE)
@@ -125,7 +125,7 @@ def remap(findings: Findings) -> None:
 
 
 def reuse(findings: Findings) -> None:
-    """Whether memory that is allocated where other was freed has another buffer id."""
+    """Answer whether memory allocated at a freed address has another buffer id."""
     cuda = Driver()
     first = cuda.allocate(4 * PIECE)
     before, block = (told(cuda, name, first) for name in (api.BUFFER_ID, api.BLOCK_ID))
@@ -139,7 +139,7 @@ def reuse(findings: Findings) -> None:
 
 
 def registered(findings: Findings) -> None:
-    """Whether memory that processes share can be registered, and a stream writes words in it."""
+    """Answer whether shared memory can be registered, and whether a stream writes words there."""
     cuda = Driver()
     with sharing.Words() as words:
         findings.answer(register=outcome(lambda: words.register(cuda)))
@@ -153,7 +153,7 @@ def registered(findings: Findings) -> None:
 
 
 def expandable(findings: Findings) -> None:
-    """How torch's expandable segments can be shared."""
+    """Answer how torch's expandable segments can be shared."""
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     tensor = sharing.tensor(64 * MIB)
     cuda = Driver()
@@ -176,7 +176,7 @@ def expandable(findings: Findings) -> None:
 
 
 def dma_buf(findings: Findings) -> None:
-    """Whether memory of a GPU can be handed to a NIC as a dma-buf."""
+    """Answer whether memory of a GPU can be handed to a NIC as a dma-buf."""
     cuda = Driver()
     pointer = cuda.allocate(PIECE)
     made = ctypes.c_int(-1)
@@ -190,7 +190,7 @@ def dma_buf(findings: Findings) -> None:
 
 
 class Moved:
-    """So many pieces of 4 KiB, and a batch that copies them to where others come from."""
+    """Pieces of 4 KiB, and a batch that copies the pieces in the opposite order."""
 
     SIZE = 4096
 
@@ -210,23 +210,23 @@ class Moved:
         )
 
     def enqueue(self) -> str:
-        """Enqueue the batch, and say how that went."""
+        """Enqueue the batch, and return the outcome."""
         return outcome(lambda: self._batch.enqueue(self._stream))
 
     def settle(self) -> str:
-        """Wait for it, and say how that went."""
+        """Wait for the batch, and return the outcome."""
         return outcome(lambda: self._cuda.settle(self._stream))
 
     def right(self) -> bool:
-        """Tell whether each piece is where it should be."""
+        """Tell whether each piece is in its place."""
         moved = self._cuda.read(self._target, self._count * self.SIZE, self._stream)
         return moved == b"".join(reversed(self._pieces))
 
 
 def _batch(findings: Findings, count: int) -> None:
-    """One batch of so many copies."""
+    """Run a batch of `count` copies."""
     moved = Moved(Driver(), count)
-    moved.enqueue()  # what a first call makes is made
+    moved.enqueue()  # so that the measured call is no first call
     moved.settle()
     begin = time.perf_counter()
     result = moved.enqueue()

@@ -1,4 +1,4 @@
-"""The calls of the lock matrix's rows: what a program may do while one of its streams waits.
+"""The calls of the lock matrix's rows: calls that a program may make while a stream waits.
 
 Each entry of `ROWS` prepares itself before the stream is held, and returns the call to make.
 """
@@ -17,20 +17,20 @@ from gpu.driver.sharing import MIB
 
 PTX = (Path(__file__).parent / "spin.ptx").read_bytes()
 REAL = os.environ.get("DLSLIME_TEST_GPUS") == "real"
-LAUNCHES = 5000 if REAL else 1200  # more than a launch queue takes
-# Rows that take longer, or are prepared for longer, and how many times.
+LAUNCHES = 5000 if REAL else 1200  # more than the capacity of a launch queue
+# Rows with longer calls or preparations, and the factor.
 PATIENCE = {"nvrtc": 16, "many_launches": 2, "many_copies": 2, "ipc_open": 1, "ipc_close": 1}
 
 
 def new_stream() -> Any:
-    """Return a stream of torch's."""
+    """Return a new stream of torch."""
     import gpus
 
     return gpus.stream()
 
 
 def default_stream() -> Any:
-    """Return torch's default stream, which a program uses that names none."""
+    """Return torch's default stream, used by programs that name no stream."""
     import torch
 
     import gpus
@@ -41,12 +41,12 @@ def default_stream() -> Any:
 
 
 def raw(stream: Any) -> int:
-    """Return the driver's handle of a stream of torch's."""
+    """Return the driver's handle of a stream of torch."""
     return int(getattr(stream, "cuda_stream", stream.stream_id))
 
 
 def current(stream: Any) -> contextlib.AbstractContextManager[object]:
-    """Make it the calling thread's current stream for a while."""
+    """Make a stream current on the calling thread for a while."""
     import gpus
 
     return gpus.on(stream)
@@ -56,12 +56,12 @@ Row = Callable[[Any], Callable[[], Any]]
 
 
 def _nothing(_: Any) -> Callable[[], Any]:
-    """The control: what the columns take when no other call is made."""
+    """Return the control: the columns' times without another call."""
     return lambda: None
 
 
 def _with_room(worker: Any, tensor: Any) -> Any:
-    """Return the tensor when its result fits what torch has cached for the held stream."""
+    """Return the tensor after giving torch's cache for the held stream room for a result."""
     with current(worker.held):
         tensor.clone()
     worker.cuda.settle(raw(worker.held))
@@ -69,7 +69,7 @@ def _with_room(worker: Any, tensor: Any) -> Any:
 
 
 def _late_launch(worker: Any) -> Callable[[], Any]:
-    """One of torch's kernels that this process has not launched yet."""
+    """Launch a kernel of torch not yet launched by the process."""
     import torch
 
     values = _with_room(worker, sharing.tensor(4000).float())
@@ -77,9 +77,9 @@ def _late_launch(worker: Any) -> Callable[[], Any]:
 
 
 def _many_launches(_: Any) -> Callable[[], Any]:
-    """More kernels than a launch queue takes."""
+    """Launch more kernels than a launch queue takes."""
     target = sharing.tensor(4000)
-    target.add_(1)  # it is loaded then
+    target.add_(1)  # loads the kernel
 
     def launch() -> None:
         for _ in range(LAUNCHES):
@@ -99,14 +99,14 @@ def _many_copies(_: Any) -> Callable[[], Any]:
 
 
 def _cpu(_: Any) -> Callable[[], Any]:
-    """A copy to memory that is not pinned."""
+    """Copy to memory that is not pinned."""
     values = sharing.tensor(4000)
     return lambda: values.cpu()
 
 
 def _item(_: Any) -> Callable[[], Any]:
     values = sharing.tensor(1)
-    values.item()  # torch pins memory for it once
+    values.item()  # torch pins memory for the call once
     return lambda: values.item()
 
 
@@ -139,7 +139,7 @@ def _stream_creation(worker: Any) -> Callable[[], Any]:
 
 
 def _module_load(worker: Any) -> Callable[[], Any]:
-    """PTX, which the driver translates and loads."""
+    """Load PTX, which the driver translates."""
 
     def load() -> None:
         module = worker.cuda.number("cuModuleLoadData", PTX, of=ctypes.c_void_p)
@@ -149,7 +149,7 @@ def _module_load(worker: Any) -> Callable[[], Any]:
 
 
 def _nvrtc(worker: Any) -> Callable[[], Any]:
-    """A kernel of torch's that is compiled when it is launched first."""
+    """Launch a kernel of torch that is compiled at its first launch."""
     import torch
 
     values = _with_room(worker, sharing.tensor(4000).float())
@@ -157,7 +157,7 @@ def _nvrtc(worker: Any) -> Callable[[], Any]:
 
 
 def _map(worker: Any) -> Callable[[], Any]:
-    """Memory mapped as torch's expandable segments are."""
+    """Map memory in the way of torch's expandable segments."""
     cuda = worker.cuda
 
     def make() -> None:
@@ -168,20 +168,20 @@ def _map(worker: Any) -> Callable[[], Any]:
 
 
 def _handle_of_peer(worker: Any) -> api.Handle:
-    """Return a handle of a peer's, which lives until this process ends; another one each time."""
+    """Return a new handle of a peer, which lives until the calling process ends."""
     peer = sharing.Peer("exporter")
     worker.kept.append(peer)
     return api.Handle.from_buffer_copy(bytes.fromhex(peer.answer()["handle"]))
 
 
 def _ipc_open(worker: Any) -> Callable[[], Any]:
-    """A peer's memory, opened by its handle."""
+    """Open a peer's memory by its handle."""
     handle = _handle_of_peer(worker)
     return lambda: worker.cuda.number("cuIpcOpenMemHandle_v2", handle, 1)
 
 
 def _ipc_close(worker: Any) -> Callable[[], Any]:
-    """The only opening of a peer's memory, closed."""
+    """Close the only opening of a peer's memory."""
     pointer = worker.cuda.number("cuIpcOpenMemHandle_v2", _handle_of_peer(worker), 1)
     return lambda: worker.cuda.call("cuIpcCloseMemHandle", pointer)
 

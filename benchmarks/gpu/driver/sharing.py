@@ -1,4 +1,4 @@
-"""Memory of GPUs between two processes, by plain driver calls: the probe's cases that need a peer.
+"""Memory of GPUs between two processes, by plain driver calls: the probe's cases with a peer.
 
 The owner starts the peer and answers its lines; a peer's process is `PROGRAM --peer NAME`, with its
 questions on standard output and the answers on standard input, each a line of JSON.
@@ -26,18 +26,18 @@ from gpu.runner.findings import Findings
 KIB = 1 << 10
 MIB = 1 << 20
 PIECE = 2 * MIB
-_OPEN, _GETFD = 434, 438  # system calls pidfd_open and pidfd_getfd, the same on all processors
+_OPEN, _GETFD = 434, 438  # system calls pidfd_open and pidfd_getfd, equal on all processors
 
 
 @functools.cache
 def _use_gpu() -> None:
-    import gpus  # of the tests: it makes the GPU that is none, where there is none
+    import gpus  # of the tests: makes a fake GPU on a machine without a GPU
 
     gpus.use(0)
 
 
 def tensor(size: int) -> Any:
-    """Return a tensor of so many bytes on the GPU."""
+    """Return a tensor of `size` bytes on the GPU."""
     import torch
 
     _use_gpu()
@@ -45,14 +45,14 @@ def tensor(size: int) -> Any:
 
 
 def create_piece(cuda: Driver, size: int) -> int:
-    """Return the handle of new physical memory, which may be shared by a descriptor."""
+    """Return the handle of new physical memory that may be shared by a descriptor."""
     here = api.Location(api.DEVICE_LOCATION, cuda.device)
     wanted = api.Properties(type=1, handle_types=api.DESCRIPTOR, location=here)
     return cuda.number("cuMemCreate", size, ctypes.byref(wanted), 0)
 
 
 def map_piece(cuda: Driver, pointer: int, size: int, handle: int) -> None:
-    """Map physical memory at an address, for this GPU."""
+    """Map physical memory at an address, for the driver's GPU."""
     cuda.call("cuMemMap", pointer, size, 0, handle, 0)
     here = api.Location(api.DEVICE_LOCATION, cuda.device)
     access = api.Access(here, api.READ_AND_WRITE)
@@ -60,7 +60,7 @@ def map_piece(cuda: Driver, pointer: int, size: int, handle: int) -> None:
 
 
 class Words:
-    """A page of 32-bit words that processes share, and streams once it is registered."""
+    """A page of 32-bit words shared by processes, and by streams after the registration."""
 
     def __init__(self, file: int | None = None) -> None:
         self.file = os.memfd_create("words") if file is None else file
@@ -81,7 +81,7 @@ class Words:
         """Register the page with the driver.
 
         Raises:
-            DriverError: it can't be.
+            DriverError: the page can't be registered.
         """
         flags = api.REGISTER_PORTABLE_AND_MAPPED
         cuda.call("cuMemHostRegister_v2", self.address, mmap.PAGESIZE, flags)
@@ -92,32 +92,32 @@ class Words:
         return int(self._words[index])
 
     def store(self, index: int, value: int) -> None:
-        """Set a word: what waits for it in a stream goes on, without a call to the driver."""
+        """Set a word: a stream that waits for the value goes on, without a call to the driver."""
         self._words[index] = value
 
 
 class Peer:
-    """Another process, which has a `Driver` of its own."""
+    """Another process, with a `Driver` of its own."""
 
     def __init__(self, name: str, **given: Any) -> None:
         command = [sys.executable, sys.argv[0], "--peer", name, json.dumps(given)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def answer(self) -> dict[str, Any]:
-        """Return what it says next; nothing where it has died."""
+        """Return the peer's next line; nothing if the peer has died."""
         assert self._process.stdout is not None
         said: dict[str, Any] = json.loads(self._process.stdout.readline() or b"{}")
         return said
 
     def tell(self, **what: Any) -> None:
-        """Give it what it waits for."""
+        """Give the peer an answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(what).encode() + b"\n")
         self._process.stdin.flush()
 
 
 def say(**what: Any) -> None:
-    """Tell the parent a line."""
+    """Print a line for the parent."""
     print(json.dumps(what), flush=True)
 
 
@@ -139,7 +139,7 @@ def _export(cuda: Driver, pointer: int) -> str:
 
 
 def ipc_small(findings: Findings) -> None:
-    """Where a peer finds a small buffer that was cut from a larger block."""
+    """Answer where a peer finds a small buffer cut from a larger block."""
     cuda = Driver()
     stream = cuda.stream()
     size = 64 * KIB
@@ -179,7 +179,7 @@ def _ipc_small_peer(handles: list[str], size: int) -> None:
 
 
 def ipc_twice(findings: Findings) -> None:
-    """What opening a handle again gives, in a peer and in the process that made it."""
+    """Answer how a second opening of a handle ends, in a peer and in the owner."""
     cuda = Driver()
     handle = _export(cuda, cuda.allocate(PIECE))
     findings.answer(open_in_its_own_process=_open(cuda, handle)[1])
@@ -205,7 +205,7 @@ def _ipc_twice_peer(handle: str) -> None:
 
 
 def ipc_freed(findings: Findings) -> None:
-    """What a peer sees of memory that was freed, and of what is allocated in its place."""
+    """Answer how a peer sees freed memory, and memory allocated at the freed address."""
     cuda = Driver()
     stream = cuda.stream()
     first = cuda.allocate(4 * PIECE)
@@ -231,7 +231,7 @@ def _ipc_freed_peer(handle: str) -> None:
 
 
 def descriptor(findings: Findings) -> None:
-    """Whether a peer that is no child gets a piece by pidfd_getfd, and sees its bytes."""
+    """Answer whether a peer that is no child gets a piece by pidfd_getfd, and sees its bytes."""
     cuda = Driver()
     stream = cuda.stream()
     handle = create_piece(cuda, PIECE)
@@ -269,7 +269,7 @@ def _descriptor_peer(pid: int, number: int) -> None:
 
 
 def _exporter() -> None:
-    """Shares memory until its process is ended."""
+    """Share memory until the process is ended."""
     cuda = Driver()
     say(handle=_export(cuda, cuda.allocate(PIECE)))
     sys.stdin.readline()
@@ -285,9 +285,9 @@ _PEERS: dict[str, Callable[..., None]] = {
 
 
 def peer_main() -> int | None:
-    """Run a peer, if the command line says that this process is one."""
+    """Run a peer, if the command line makes the process a peer."""
     if len(sys.argv) != 4 or sys.argv[1] != "--peer":
         return None
     _PEERS[sys.argv[2]](**json.loads(sys.argv[3]))
     sys.stdout.flush()
-    os._exit(0)  # the driver's own end may wait for what is broken by now
+    os._exit(0)  # damage so far may make the driver's own end wait

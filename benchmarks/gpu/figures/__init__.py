@@ -1,1 +1,1 @@
-"""What messages and transfers on GPUs cost."""
+"""Costs of messages and transfers on GPUs."""

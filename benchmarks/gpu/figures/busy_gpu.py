@@ -2,11 +2,11 @@
 
     python benchmarks/gpu/figures/busy_gpu.py
 
-That no kernel shows in a profile proves nothing: a copy within a GPU is called Memcpy, however it
-is made. Here a kernel spins on every processor of the receiver's GPU until it is told to end, or
-for SPIN_S; a message that comes meanwhile has been copied by a copy engine. The driver's own copies
-are tried beside it: within one GPU it may make them by processors, where it would use a copy engine
-between two. Answers: "busy.FIELD".
+The absence of kernels in a profile proves nothing: a copy within a GPU is called Memcpy, by
+processors or by a copy engine. Here a kernel spins on every processor of the receiver's GPU until
+told to end, or for SPIN_S; a message that comes meanwhile has been copied by a copy engine. The
+driver's own copies are tried alongside: within a GPU the driver may copy by processors, but between
+two GPUs by a copy engine. Answers: "busy.FIELD".
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from measuring.harness import Rank, run_job
 SPIN_S = 10.0
 PATIENCE_S = 2.0  # for the messages, while the kernel spins
 CONTROL_S = 1.5  # for each of the driver's own copies
-SIZES = (1 << 10, 4 << 20)  # an eager one, and one by CUDA IPC
+SIZES = (1 << 10, 4 << 20)  # an eager message, and a message by CUDA IPC
 COPY = 4 << 20  # bytes of each of the driver's own copies
 THREADS, BLOCKS = 1024, 2  # as many as a processor takes
 
 
 class Control:
-    """A copy of the driver's own, by a stream of its own; made once before the kernel spins."""
+    """A copy by the driver on a stream of its own; made once before the kernel spins."""
 
     def __init__(self, cuda: Driver, copy: Callable[[int], None]) -> None:
         self._cuda, self._copy = cuda, copy
@@ -52,14 +52,14 @@ class Control:
             self.refusal = str(error)
 
     def moves(self) -> bool:
-        """Tell whether it ends within CONTROL_S."""
+        """Tell whether the copy ends within CONTROL_S."""
         self._copy(self._stream)
         self._cuda.call("cuEventRecord", self._event, self._stream)
         return self._cuda.within(CONTROL_S, self._event)
 
 
 class Spinning:
-    """A kernel that has all processors of the GPU, and copies to try beside it."""
+    """A kernel that has all processors of the GPU, and copies to try meanwhile."""
 
     def __init__(self) -> None:
         cuda = self._cuda = Driver(torch.cuda.current_device() if gpus.REAL else 0)
@@ -84,7 +84,7 @@ class Spinning:
         }
 
     def start(self) -> None:
-        """Launch it, and wait until it runs."""
+        """Launch the kernel, and wait until the kernel runs."""
         word, value = ctypes.c_uint64(self._words.device), ctypes.c_uint32(1)
         limit = ctypes.c_uint64(int(SPIN_S * 1e9))
         addresses = (ctypes.addressof(word), ctypes.addressof(value), ctypes.addressof(limit))
@@ -96,11 +96,11 @@ class Spinning:
         time.sleep(0.2)
 
     def spins(self) -> bool:
-        """Tell whether it still has the processors."""
+        """Tell whether the kernel still has the processors."""
         return not self._cuda.within(0, self._end)
 
     def controls(self) -> dict[str, bool | str]:
-        """Tell which of the driver's own copies move while it spins, or why that is not known."""
+        """Tell which of the driver's copies move under the kernel, or why that is not known."""
         found: dict[str, bool | str] = {}
         for name, control in self._controls.items():
             if control.refusal:
@@ -111,7 +111,7 @@ class Spinning:
         return found
 
     def stop(self) -> None:
-        """Let it end."""
+        """End the kernel."""
         self._words.store(0, 1)
         self._cuda.settle(self._stream)
 
@@ -144,11 +144,11 @@ def receive(me: Rank, tensors: list[torch.Tensor]) -> None:
 
 
 def work(me: Rank) -> None:
-    """Two messages, in one rank."""
+    """Send or receive two messages, in a rank."""
     gpus.use(me.rank)
     tensors = [torch.full((size,), me.rank + 1, dtype=torch.uint8, device="cuda") for size in SIZES]
     exchange = [torch.zeros_like(tensor) for tensor in tensors]
-    for tensor in exchange:  # connections and mappings are made before
+    for tensor in exchange:  # makes connections and mappings before
         (dist.send if me.rank == 0 else dist.recv)(tensor, 1 - me.rank)
     gpus.settle()
     me.barrier()

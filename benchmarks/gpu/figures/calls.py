@@ -1,11 +1,11 @@
-"""Which calls of the driver a message and a batch of pages make, and what each of them takes.
+"""Calls of the driver for a message and for a batch of pages, and the time of each call.
 
-    python benchmarks/gpu/figures/calls.py               # what the host does, call by call
-    python benchmarks/gpu/figures/calls.py compile FILE  # the library that counts them
+    python benchmarks/gpu/figures/calls.py               # the host's work, call by call
+    python benchmarks/gpu/figures/calls.py compile FILE  # the library that counts calls
 
-Answers: "calls.PART.ROLE.THREAD", by name of the call: how often one message (or batch) makes it,
-and the microseconds of one call; "calls.PART.ROLE.host_us": what the program's own thread spends
-in one isend() or irecv(), in one wait(), or in one read() to its end.
+Answers: "calls.PART.ROLE.THREAD", by name of the call: the number of calls for a message (or
+batch), and the microseconds of a call; "calls.PART.ROLE.host_us": the time of the program's own
+thread in an isend() or irecv(), in a wait(), or in a read() to its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpu.runner.findings import Findings
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 LIBRARY = "DLSLIME_GPU_CHECK_TIMED"  # the variable that names the library that counts
-REAL_LIBRARY = "DLSLIME_GPU_CHECK_REAL_LIBRARY"  # the variable that names the one behind it
+REAL_LIBRARY = "DLSLIME_GPU_CHECK_REAL_LIBRARY"  # the variable that names the library behind
 THREADS = ("caller", "others")
 PARTS = {"8_kib": (8 << 10, 400), "1_mib": (1 << 20, 200)}  # messages: bytes, how many
 PAGES, BATCHES = 512, 20
@@ -50,7 +50,7 @@ def compile_to(library: Path) -> None:
 
 
 class Counter:
-    """The sums of the library that counts, in this process."""
+    """The sums of the library that counts, in the calling process."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(os.environ["DLSLIME_CUDA_LIBRARY"])
@@ -68,7 +68,7 @@ class Counter:
         return found
 
     def during(self, action: Callable[[], dict[str, float]], count: int) -> dict[str, Any]:
-        """Run `action` for `count` messages; return what it says, and the calls of each."""
+        """Run `action` for `count` messages; return its times, and the calls for each message."""
         before = self.sums()
         host = action()
         after = self.sums()
@@ -83,7 +83,7 @@ class Counter:
 
 
 def messages(me: Any, size: int, count: int) -> dict[str, float]:
-    """Post so many messages from rank 0 to rank 1, then wait for them: microseconds of each."""
+    """Post `count` messages from rank 0 to rank 1, then wait: microseconds for each."""
     import torch
     import torch.distributed as dist
 
@@ -106,13 +106,13 @@ def messages(me: Any, size: int, count: int) -> dict[str, float]:
 
 
 def reads(me: Any, cache: Any) -> dict[str, float]:
-    """Read batches of pages at rank 1: microseconds of each."""
+    """Read batches of pages at rank 1: microseconds for each."""
     seconds = sum(cache.read() for _ in range(BATCHES))
     return {"read": round(seconds / BATCHES * 1e6, 1)}
 
 
 def work(me: Any) -> None:
-    """Count, in one rank; rank 1 leaves the answers of both."""
+    """Count in a rank; rank 1 leaves the answers of both."""
     import gpus
     from gpu.figures import traffic
 
@@ -121,7 +121,7 @@ def work(me: Any) -> None:
     found: dict[str, dict[str, Any]] = {}
     for part, (size, whole) in PARTS.items():
         count = max(8, whole // traffic.SCALE)
-        messages(me, size, count)  # which connects, maps and allocates
+        messages(me, size, count)  # connects, maps and allocates
         found[part] = counter.during(lambda s=size, n=count: messages(me, s, n), count)  # type: ignore[misc]
     cache = traffic.Cache(me, me.groups["ours"], max(2, PAGES // traffic.SCALE))
     cache.read()

@@ -1,11 +1,11 @@
-"""What messages and transfers between two ranks on GPUs cost, against copies of the same shape.
+"""Costs of messages and transfers between two ranks on GPUs, against copies of equal shape.
 
     python benchmarks/gpu/figures/figures.py bandwidth|latency|pages|mappings|profile [VARIANT]
 
 The ways take turns in every round, and move on through more memory than caches hold. Times are
-fitted as a + b n: what a message costs, and what a byte does; on one GPU that two contexts share
-neither a ratio at one size nor the chip's own rate says what an NVLink would show. The receiver
-leaves each figure as soon as it has it.
+fitted as a + b n: the cost of a message, and of a byte. On one GPU shared by two contexts, neither
+a ratio at a size nor the chip's own rate predicts an NVLink. The receiver leaves each figure as
+soon as known.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ SIZES = [128 << 10, 512 << 10, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 PAGES = [64, 512, 2048, 8192]
 ALLOCATIONS = [16, 64, 256]
 SMALL = [8, 1 << 10, 8 << 10, 64 << 10, MIB]
-EXCHANGES = 1000  # that the profiler watches
+EXCHANGES = 1000  # watched by the profiler
 DEADLINE_S = 300  # the step's own limit is shorter
 
 Ways = dict[str, Callable[[], float]]
 
 
 def turns(me: Rank, ways: Ways) -> dict[str, list[float]]:
-    """Samples of every way in seconds, which take turns; the first round warms up."""
+    """Return samples of every way in seconds, taken in turns; the first round warms up."""
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(ROUNDS + 1):
         for name, once in ways.items():
@@ -57,7 +57,7 @@ def turns(me: Rank, ways: Ways) -> dict[str, list[float]]:
 
 
 class Report:
-    """What the receiver leaves: figures in microseconds, and fits as answers."""
+    """The receiver's results: figures in microseconds, and fits as answers."""
 
     def __init__(self, me: Rank, part: str, variant: str) -> None:
         self._findings = Findings(f"fit.{part}.{variant}.") if me.rank == 1 else None
@@ -66,7 +66,7 @@ class Report:
     def figure(
         self, name: str, samples: dict[str, list[float]], count: int, base: str, target: str = ""
     ) -> None:
-        """Leave what one message (or batch) of each way takes, and ours against `base`'s."""
+        """Leave the time of a message (or batch) of each way, and ours against `base`'s."""
         if self._findings is None:
             return
         times = {way: median(values) / count * 1e6 for way, values in samples.items()}
@@ -95,7 +95,8 @@ class Report:
             values = {"a_us": line.fixed * 1e6, "worst_residual": line.worst}
             if of == "bytes":
                 values["gb_per_s"] = 1 / line.each / 1e9
-                # Back to back the larger of both counts: what a message costs, and its bytes.
+                # Back to back the larger of two times counts: the cost of a message, and of its
+                # bytes.
                 at_link = MIB / LINK
                 values["share_of_450_gb_per_s_at_1_mib"] = at_link / max(at_link, line.fixed)
             else:
@@ -110,12 +111,12 @@ class Report:
 
 
 def bandwidth(me: Rank, variant: str) -> None:
-    """Messages of growing sizes, back to back."""
+    """Measure messages of growing sizes, back to back."""
     report = Report(me, "bandwidth", variant)
     points: dict[int, dict[str, float]] = {}
     for whole in SIZES:
         size = whole // SCALE
-        # Enough that a sample takes milliseconds: ours has the ranks' meeting in it.
+        # Enough for a sample of milliseconds: ours contains the ranks' meeting.
         count = max(64, min(256, 256 * MIB // whole)) if REAL else max(4, 256 * MIB // whole // 16)
         stream = traffic.Messages(me, size, count)
         ways: Ways = {"copy": stream.copies}
@@ -134,7 +135,7 @@ def bandwidth(me: Rank, variant: str) -> None:
 
 
 def latency(me: Rank, variant: str) -> None:
-    """One way from stream to stream, and the host's part of isend() and wait()."""
+    """Measure the way from stream to stream, and the host's part of isend() and wait()."""
     report = Report(me, "latency", variant)
     for size in SMALL:
         count = 100 if REAL else 8  # two contexts on one GPU may take milliseconds a turn
@@ -153,7 +154,7 @@ def latency(me: Rank, variant: str) -> None:
 
 
 def pages(me: Rank, variant: str) -> None:
-    """Batches of reads of 16 KiB that can't be merged."""
+    """Measure batches of reads of 16 KiB that can't be merged."""
     report = Report(me, "pages", variant)
     points: dict[int, dict[str, float]] = {}
     for whole in PAGES:
@@ -169,7 +170,7 @@ def pages(me: Rank, variant: str) -> None:
 
 
 def mappings(me: Rank, variant: str) -> None:
-    """What the first use of a peer's allocation costs more than the next."""
+    """Measure the extra cost of the first use of a peer's allocation."""
     report = Report(me, "mappings", variant)
     for whole in ALLOCATIONS:
         count = whole if REAL else max(2, whole // SCALE)
@@ -183,9 +184,9 @@ def mappings(me: Rank, variant: str) -> None:
 
 
 def profile(me: Rank, variant: str) -> None:
-    """Kernels, copies and waits of the host in a loop of exchanges, as CUPTI sees them.
+    """Count kernels, copies and waits of the host in a loop of exchanges, as CUPTI sees them.
 
-    CUPTI waits for the GPU itself: a few waits are its own.
+    CUPTI waits for the GPU itself: a few waits are CUPTI's own.
     """
     seen = me.share(traffic.watched(me, me.groups["ours"], EXCHANGES))
     if me.rank == 1:
@@ -202,13 +203,13 @@ GROUPS = {
 
 
 def work(me: Rank, name: str, variant: str) -> None:
-    """One group of figures, in one rank."""
+    """Measure a group of figures, in a rank."""
     gpus.use(me.rank)
     GROUPS[name](me, variant)
 
 
 def main() -> None:
-    """Run one group in two ranks."""
+    """Run a group in two ranks."""
     name, variant = sys.argv[1], (sys.argv[2:] or ["plain"])[0]
     backends = {"ours": "dlslime"}
     if REAL and torch.cuda.device_count() > 1 and dist.is_nccl_available():

@@ -1,6 +1,6 @@
-// A libcuda between dlslime and the real one (DLSLIME_CUDA_LIBRARY): it adds up
-// how often each call is made and how long it takes, for the first thread of
-// the process and for all others. calls.py reads the sums.
+// A libcuda between dlslime and the real libcuda (DLSLIME_CUDA_LIBRARY): adds
+// up the number and time of each call, for the process's first thread and for
+// all further threads. calls.py reads the sums.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -15,8 +15,8 @@
 using dlslime::cuda::Driver;
 using dlslime::cuda::Result;
 
-// The calls that messages and transfers make again and again, by Driver's names
-// for them; all others go to the real library uncounted.
+// Calls made again and again by messages and transfers, with Driver's names;
+// all further calls go to the real library uncounted.
 #define TIMED_CALLS(call)                                                     \
   call(cuCtxPushCurrent, contextPush) call(cuCtxPopCurrent, contextPop) call( \
       cuThreadExchangeStreamCaptureMode,                                      \
@@ -133,7 +133,8 @@ __attribute__((visibility("default"))) const char* timed_name(int call) {
   return entries.at(call).name;
 }
 
-// Of the first thread, or of all others.
+// Returns the sums of the first thread (`others` = 0) or of all further threads
+// (1).
 __attribute__((visibility("default"))) void
 timed_sum(int call, int others, uint64_t* calls, uint64_t* nanoseconds) {
   const auto& sum = sums.at(call).at(others);

@@ -1,4 +1,4 @@
-"""What the two ranks of the figures do: messages, transfers, and copies of the same shape."""
+"""Traffic of the figures' two ranks: messages, transfers, and copies of equal shape."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from measuring.harness import PayloadError, Rank
 
 MIB = 1 << 20
 PAGE = 16 << 10
-ROTATION = 64 * MIB  # at least so much is gone through: an H100 caches 50 MB
+ROTATION = 64 * MIB  # least amount of memory to go through: an H100 caches 50 MB
 REAL = gpus.REAL
-SENT = 17  # the seed of what rank 0 sends
+SENT = 17  # the seed of rank 0's bytes
 SCALE = 1 if REAL else 64  # the fake driver copies by a processor
 
 
 def pattern(size: int, seed: int) -> torch.Tensor:
-    """Bytes of which none is where it would be if some were lost."""
+    """Return bytes that show any loss by a shift."""
     return torch.arange(size, device="cuda").add(seed).remainder(251).to(torch.uint8)
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Seconds until the current stream has done it."""
+    """Return the seconds until the current stream has done an action."""
     gpus.settle()
     start = time.perf_counter()
     action()
@@ -37,7 +37,7 @@ def timed(action: Callable[[], object]) -> float:
 
 
 class Messages:
-    """So many messages of one size from rank 0 to rank 1, through memory that is not cached."""
+    """Equal messages from rank 0 to rank 1, through memory that is not cached."""
 
     def __init__(self, me: Rank, size: int, count: int) -> None:
         self._me, self._size, self._count = me, size, count
@@ -46,7 +46,7 @@ class Messages:
         self._whole = pattern(size, self._seed).repeat(parts)
         self._parts = list(self._whole.view(parts, size).unbind())
         self._local = list(pattern(size, 5).repeat(parts).view(parts, size).unbind())
-        # Apart, so that both ranks are at the same one of messages.
+        # Separate, so that both ranks are at an equal position of messages.
         self._at = {"copies": 0, "messages": 0}
 
     def _turn(self, of: str) -> int:
@@ -64,19 +64,19 @@ class Messages:
         return seconds
 
     def copies(self) -> float:
-        """Seconds of as many copies by rank 1, within its own memory."""
+        """Return the seconds of as many copies by rank 1, within its own memory."""
         return self._copy_from(self._parts)
 
     def ipc_copies(self) -> Callable[[], float] | None:
-        """Return what gives the seconds of as many copies by rank 1 from memory of rank 0.
+        """Return a function for the seconds of as many copies by rank 1 from memory of rank 0.
 
         The memory is shared by torch's own CUDA IPC: the limit of every copy between processes.
-        None where torch can't share it; the log says why.
+        None if torch can't share memory; the log gives the reason.
         """
         sources: list[torch.Tensor] = []
         try:
             sources = self._shared_by_torch()
-        except Exception as error:  # noqa: BLE001 - the other ways can be measured all the same
+        except Exception as error:  # noqa: BLE001 - other ways can be measured all the same
             print(f"torch's CUDA IPC: {type(error).__name__}: {error}", flush=True)
         if not self._me.share(bool(sources))[1]:
             return None
@@ -98,7 +98,7 @@ class Messages:
         return list(remote.unbind())
 
     def messages(self, group: dist.ProcessGroup) -> float:
-        """Seconds from the first post to the last byte at the receiver."""
+        """Return the seconds from the first post to the last byte at the receiver."""
         me = self._me
         post = dist.isend if me.rank == 0 else dist.irecv
         gpus.settle()
@@ -115,7 +115,7 @@ class Messages:
         return timed(exchange)
 
     def check(self) -> None:
-        """Raises PayloadError where what has come is not what was sent."""
+        """Raise PayloadError if the bytes received differ from the bytes sent."""
         self._me.barrier()
         if self._me.rank == 1:
             sent = pattern(self._size, SENT)
@@ -127,7 +127,7 @@ class Messages:
 
 
 def ping_pong(me: Rank, group: dist.ProcessGroup, size: int, count: int) -> float:
-    """Seconds of so many one-way trips, from stream to stream."""
+    """Return the seconds of `count` one-way trips, from stream to stream."""
     buffer = torch.zeros(size, dtype=torch.uint8, device="cuda")
     gpus.settle()
     me.barrier()
@@ -144,7 +144,7 @@ def ping_pong(me: Rank, group: dist.ProcessGroup, size: int, count: int) -> floa
 
 
 def host_times(me: Rank, group: dist.ProcessGroup, size: int, count: int) -> tuple[float, float]:
-    """Median seconds that the host spends in one isend() or irecv(), and in one wait()."""
+    """Return the host's median seconds in an isend() or irecv(), and in a wait()."""
     buffers = [torch.zeros(size, dtype=torch.uint8, device="cuda") for _ in range(count)]
     post = dist.isend if me.rank == 0 else dist.irecv
     gpus.settle()
@@ -163,9 +163,9 @@ def host_times(me: Rank, group: dist.ProcessGroup, size: int, count: int) -> tup
 
 
 class Cache:
-    """Registered pages of each rank; rank 1 reads those of rank 0 in another order.
+    """Registered pages of each rank; rank 1 reads rank 0's pages in another order.
 
-    Each batch is of the next part of them, so that caches hold none of it.
+    Each batch is of the next part of the pages, so that caches hold none of the part.
     """
 
     def __init__(self, me: Rank, group: dist.ProcessGroup, pages: int) -> None:
@@ -174,7 +174,7 @@ class Cache:
         self._memory = pattern(self._parts * pages * PAGE, me.rank)
         self._copied = torch.empty_like(self._memory)
         self._order = torch.arange(pages - 1, -1, -1, device="cuda")
-        gpus.settle()  # the peer's reads wait for no stream of ours
+        gpus.settle()  # the peer's reads wait for no stream of the rank
         self._at = 0
         self._read: set[int] = set()
         self._region = dlslime_backend.register(self._memory, name="pages")
@@ -189,23 +189,23 @@ class Cache:
         return seconds
 
     def _next(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Move on; return that part of the memory, and where copies of it go."""
+        """Move on; return the next part of the memory, and the place for copies of the part."""
         self._at = (self._at + 1) % self._parts
         shape = (self._parts, self._pages, PAGE)
         return self._memory.view(shape)[self._at], self._copied.view(shape)[self._at]
 
     def copy(self) -> float:
-        """Seconds of one copy of as many bytes."""
+        """Return the seconds of a copy of as many bytes."""
         source, target = self._next()
         return self._alone(lambda: target.copy_(source, non_blocking=True))
 
     def gather(self) -> float:
-        """Seconds of torch's kernel that copies as many pages in another order."""
+        """Return the seconds of torch's kernel that copies as many pages in another order."""
         source, target = self._next()
         return self._alone(lambda: torch.index_select(source, 0, self._order, out=target))
 
     def read(self) -> float:
-        """Seconds of one batch, every page to another place."""
+        """Return the seconds of a batch, with every page to another place."""
         self._next()
         if self._me.rank == 1:
             self._read.add(self._at)
@@ -214,7 +214,7 @@ class Cache:
         return self._alone(lambda: self._peer.read(self._region, self._remote, pieces).wait())
 
     def check(self) -> None:
-        """Raises PayloadError where a page that was read is not the peer's."""
+        """Raise PayloadError if a page read is not the peer's."""
         self._me.barrier()
         shape = (self._parts, self._pages, PAGE)
         theirs = pattern(self._memory.numel(), 0).cpu().view(shape)
@@ -230,9 +230,9 @@ class Cache:
 
 
 class Allocations:
-    """Allocations of rank 0, of each of which rank 1 reads one page.
+    """Allocations of rank 0, with a page of each read by rank 1.
 
-    The first read of each maps its allocation, those after it find it mapped.
+    The first read of each allocation maps the allocation, later reads find the mapping.
     """
 
     def __init__(self, me: Rank, group: dist.ProcessGroup, count: int) -> None:
@@ -242,7 +242,7 @@ class Allocations:
         self._memory = [torch.zeros(size, dtype=torch.uint8, device="cuda") for size in sizes]
         for number, memory in enumerate(self._memory):
             memory[:PAGE].copy_(pattern(PAGE, SENT + number))
-        gpus.settle()  # the peer's reads wait for no stream of ours
+        gpus.settle()  # the peer's reads wait for no stream of the rank
         self._regions = [
             dlslime_backend.register(memory, name=f"allocation {number}")
             for number, memory in enumerate(self._memory)
@@ -253,7 +253,7 @@ class Allocations:
         self._peer = dlslime_backend.peer(1 - me.rank, group)
 
     def read(self) -> float:
-        """Seconds of a read of each allocation, of one page to a place of its own."""
+        """Return the seconds of a read of each allocation, of a page to a place of its own."""
 
         def reads() -> None:
             (mine,) = self._regions
@@ -269,7 +269,7 @@ class Allocations:
         return seconds
 
     def check(self) -> None:
-        """Raises PayloadError where a page that was read is not the peer's."""
+        """Raise PayloadError if a page read is not the peer's."""
         if self._me.rank == 1:
             pages = self._memory[0].cpu().view(self._count, PAGE)
             for number, page in enumerate(pages):
@@ -284,14 +284,14 @@ class Allocations:
 
 
 def watched(me: Rank, group: dist.ProcessGroup, exchanges: int) -> dict[str, Any]:
-    """Counts what a profiler sees in a loop of exchanges."""
+    """Count the events that a profiler sees in a loop of exchanges."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 
     mine, theirs = (torch.zeros(MIB, dtype=torch.uint8, device="cuda") for _ in range(2))
     gpus.settle()
     me.barrier()
-    # The driver's waits are no calls of torch's: CUPTI's own records of them are asked for.
+    # The driver's waits are no calls of torch: CUPTI's own records of waits are needed.
     waits = torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)
     both = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     with profiled(activities=both, experimental_config=waits) as profiler:

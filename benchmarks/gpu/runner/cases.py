@@ -1,8 +1,7 @@
-"""Runs the cases of a program each in a process of its own: one that hangs or crashes loses itself.
+"""Runs the cases of a program each in a process of its own: a hang or crash loses a case only.
 
-A program that uses it is started as `PROGRAM` for all its cases, and starts itself as
-`PROGRAM CASE` for each. What a case answers goes to the step's findings; "CASE.ended" says how its
-process ended where that was not well.
+A program with cases is started as `PROGRAM` for all cases, and starts itself as `PROGRAM CASE` for
+each. A case's answers go to the step's findings; "CASE.ended" says how a process ended badly.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ def _ended(status: int | None, limit_s: float) -> str:
 
 
 def run_case(prefix: str, name: str, limit_s: float) -> bool:
-    """Run one case of this program in a process; tell whether it ended well."""
+    """Run a case of the program in a process; tell whether the process ended well."""
     begin = time.monotonic()
     process = subprocess.Popen([sys.executable, sys.argv[0], name])
     try:
         status: int | None = process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        process.kill()  # and what it started is ended with the step
+        process.kill()  # and the step's end ends its children
         status = None
     if status != 0:
         Findings(f"{prefix}{name}.").answer(ended=_ended(status, limit_s))
@@ -42,10 +41,9 @@ def run_case(prefix: str, name: str, limit_s: float) -> bool:
 
 
 def main(prefix: str, cases: Mapping[str, Case], limit_s: float) -> int:
-    """Run all cases, or the one that the command line names; return the exit status.
+    """Run all cases, or the case named on the command line; return the exit status.
 
-    A case that the machine can't do is an answer; the status is that of the program: 1 where a
-    case crashed, hung or raised.
+    Inability of the machine is an answer; the status is 1 only if a case crashed, hung or raised.
     """
     if len(sys.argv) > 1:
         cases[sys.argv[1]](Findings(f"{prefix}{sys.argv[1]}."))

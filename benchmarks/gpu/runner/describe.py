@@ -1,4 +1,4 @@
-"""The machine that gpu_check runs on; every question may stay without an answer."""
+"""Description of the machine for gpu_check; every question may stay without an answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu.runner.findings import Findings
 
 
 def said(*command: str) -> list[str]:
-    """What a command prints, by lines; nothing where it can't be run."""
+    """Return the lines printed by a command; none if the command can't be run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -27,22 +27,22 @@ def said(*command: str) -> list[str]:
 
 
 def attempt(question: Callable[[], Any]) -> Any:
-    """The answer, or in words why there is none."""
+    """Return the answer, or the reason for having none."""
     try:
         return question()
-    except Exception as error:  # noqa: BLE001 - it is the answer
+    except Exception as error:  # noqa: BLE001 - the error is the answer
         return f"{type(error).__name__}: {error}"
 
 
 def gpus_of_torch() -> int:
-    """How many GPUs torch can use."""
+    """Return the number of GPUs that torch can use."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def about_torch() -> dict[str, Any]:
-    """The torch, and what the report of every benchmark says of a machine."""
+    """Describe torch, and the machine as in the report of every benchmark."""
     import torch
 
     from measuring.report import environment
@@ -51,13 +51,13 @@ def about_torch() -> dict[str, Any]:
 
 
 def resolves() -> str:
-    """Whether this host's name resolves: torchrun needs it, and gpu_check does not."""
+    """Tell whether the host's name resolves: torchrun needs the name, and gpu_check does not."""
     socket.getaddrinfo(socket.gethostname(), None)
     return "yes"
 
 
 def main() -> None:
-    """Answer everything, first what decides which steps can be run."""
+    """Answer all questions, beginning with those that decide which steps can be run."""
     findings = Findings()
     findings.machine(
         driver_gpus=attempt(

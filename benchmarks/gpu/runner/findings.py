@@ -1,4 +1,4 @@
-"""What a step's program leaves for the results."""
+"""The results of a step's program."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ FINDINGS = "DLSLIME_GPU_CHECK_FINDINGS"  # the variable that names the file
 
 
 class Findings:
-    """What a step's program leaves for the results; saved at each change, in case it is stopped."""
+    """The results of a step's program, saved at each change, in case the step is stopped."""
 
     def __init__(self, prefix: str = "") -> None:
         self._path = os.environ.get(FINDINGS)
         self._prefix = prefix
         self.all: dict[str, Any] = {"answers": {}, "figures": [], "machine": {}}
-        if self._path and Path(self._path).exists():  # another program of the same step left it
+        if self._path and Path(self._path).exists():  # left by another program of the step
             self.all.update(json.loads(Path(self._path).read_text()))
 
     def answer(self, **values: Any) -> None:

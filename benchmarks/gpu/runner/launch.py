@@ -2,9 +2,9 @@
 
     python benchmarks/gpu/runner/launch.py RANKS PROGRAM ARGUMENTS...
 
-torchrun starts no rank where the hostname does not resolve, and costs an import of torch more. The
-ranks find each other at 127.0.0.1. When one fails the others have some seconds to say why they
-fail, too; the exit status is that of the first.
+torchrun starts no rank if the hostname does not resolve, and costs an extra import of torch. The
+ranks find each other at 127.0.0.1. After a failure the other ranks have some seconds to report
+their own errors; the exit status is that of the first failure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GRACE_S = 5.0
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses now, and that the kernel gives to nobody."""
+    """Return a port of 127.0.0.1 that is unused now, and never given out by the kernel."""
     least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(least // 2, least)
@@ -50,7 +50,7 @@ def start(ranks: int, command: list[str]) -> list[subprocess.Popen[bytes]]:
 
 
 def wait(ranks: list[subprocess.Popen[bytes]]) -> int:
-    """Wait for all of them; return the first status that is not 0, or 0."""
+    """Wait for all ranks; return the first status that is not 0, or 0."""
     first, end = 0, None
     while any(rank.poll() is None for rank in ranks):
         for number, rank in enumerate(ranks):

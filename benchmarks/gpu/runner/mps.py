@@ -2,8 +2,9 @@
 
     python benchmarks/gpu/runner/mps.py COMMAND...
 
-Without it two ranks on one GPU wait for each other's time slice, some 200 us, at each message. The
-daemon is this program's own, in a folder of its own, and ends with it. Exit status: the command's.
+Without MPS two ranks on one GPU wait for each other's time slice, some 200 us, at each message. The
+daemon is the program's own, in a folder of its own, and ends with the program. Exit status: the
+command's.
 """
 
 from __future__ import annotations

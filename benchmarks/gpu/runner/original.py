@@ -1,9 +1,9 @@
-"""Runs the programs that call the original DLSlime's API, with memory of a GPU: some at a time.
+"""Runs programs of the original DLSlime's API, with memory of a GPU: some at a time.
 
     python benchmarks/gpu/runner/original.py
 
-Each has both of its ends in one process, or one in each of two. The exit status is 1 if any fails,
-and its output is shown.
+Each program has both ends in one process, or an end in each of two. The exit status is 1 if any
+program fails, and the output of failed programs is shown.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RUN = (
 
 
 def start(program: str, output: IO[str], *arguments: str, **more: str) -> subprocess.Popen[str]:
-    """Start one process of a program."""
+    """Start a process of a program."""
     path = os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-c", RUN, path_of(program), "--device", "cuda", *arguments],
@@ -59,7 +59,7 @@ def start(program: str, output: IO[str], *arguments: str, **more: str) -> subpro
 
 
 def commands(program: str, processes: int) -> list[tuple[list[str], dict[str, str]]]:
-    """Arguments and variables of each process of a program."""
+    """Return arguments and variables of each process of a program."""
     if program == "nvlink_ranks":
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
         return [([], {**shared, "RANK": str(rank), "LOCAL_RANK": "0"}) for rank in range(2)]
@@ -70,7 +70,7 @@ def commands(program: str, processes: int) -> list[tuple[list[str], dict[str, st
 
 
 def run(case: tuple[str, int]) -> bool:
-    """Run a program to its end; tell whether it was right."""
+    """Run a program to its end; tell whether the result was right."""
     program, processes = case
     with tempfile.TemporaryFile("w+") as output:
         started = [
@@ -92,7 +92,7 @@ def run(case: tuple[str, int]) -> bool:
 
 
 def main() -> int:
-    """Run all of them."""
+    """Run all programs."""
     cases = [(program, processes) for program in EXAMPLES for processes in (1, 2)]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         return int(not all(pool.map(run, [*cases, ("nvlink_ranks", 2)])))

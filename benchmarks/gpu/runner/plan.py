@@ -1,4 +1,4 @@
-"""Which steps gpu_check runs, in which order: what is worth most comes first."""
+"""The steps of gpu_check in order: the most valuable steps come first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu.runner.steps import Step
 HERE = Path(__file__).resolve().parents[1]
 ROOT = HERE.parents[1]
 PROGRAMS = ROOT / "tests" / "python" / "programs" / "cuda"
-ON_DRIVER = ("GPU",)  # what a step needs that asks the driver alone
+ON_DRIVER = ("GPU",)  # the needs of a step that uses only the driver
 ON_TORCH = ("GPU", "torch's GPU")
 OURS = (*ON_TORCH, "import")
 
@@ -24,12 +24,12 @@ COUNTER = "libtimed.so"
 
 
 def python(program: str, *arguments: str) -> list[str]:
-    """The command of one of gpu_check's own programs."""
+    """Return the command of one of gpu_check's own programs."""
     return [sys.executable, str(HERE / f"{program}.py"), *arguments]
 
 
 def ranks(program: str, *arguments: str) -> list[str]:
-    """The command of a program of the tests, in two ranks."""
+    """Return the command of a program of the tests, in two ranks."""
     return [*python("runner/launch", "2"), str(PROGRAMS / f"{program}.py"), *arguments]
 
 
@@ -37,8 +37,8 @@ MESSAGES = ranks("cuda_messages", "--host-waits")
 
 
 def preparation(built: Path, *, make: bool, fake: bool) -> Iterator[Step]:
-    """The steps that say what there is, and make what the others need."""
-    if fake:  # before the machine is asked how many GPUs it has
+    """Yield the steps that describe the machine, and build programs for later steps."""
+    if fake:  # before the machine is asked for its number of GPUs
         make_fake = (
             "import sys; sys.path.insert(0, 'tests/python'); import fake_gpu; fake_gpu.use()"
         )
@@ -60,7 +60,7 @@ def preparation(built: Path, *, make: bool, fake: bool) -> Iterator[Step]:
 
 
 def questions(built: Path) -> Iterator[Step]:
-    """What only a GPU can answer, by programs that need nothing of ours."""
+    """Yield the steps for questions to a GPU, by programs without dlslime."""
     yield Step("driver probe", python("driver/probe"), 50, ON_DRIVER, LAZY)
     yield Step("lock matrix", python("driver/lock_matrix"), 90, ON_TORCH)
     prototype = {PROGRAM: str(built / "committed_waits")}
@@ -68,9 +68,9 @@ def questions(built: Path) -> Iterator[Step]:
 
 
 def figures(built: Path, *, separate_gpus: bool, fake: bool) -> Iterator[Step]:
-    """Each group in processes of its own: one that fails or hangs loses no other.
+    """Yield a step for each group of figures: a group that fails or hangs loses no other group.
 
-    Kernels are loaded late, as by default and in less time, where that makes no difference.
+    Kernels are loaded late, as by default and in less time, if the group's figures don't change.
     """
 
     def step(name: str, group: str, variant: str, limit_s: float, more: dict[str, str]) -> Step:
@@ -95,14 +95,14 @@ def figures(built: Path, *, separate_gpus: bool, fake: bool) -> Iterator[Step]:
 
 
 def tests(*, separate_gpus: bool, fake: bool) -> Iterator[Step]:
-    """The programs that the test suite runs on the fake driver."""
+    """Yield the programs that the test suite runs on the fake driver."""
     late = {**LAZY, **EXPANDABLE}
     yield Step("collectives by NCCL", ranks("cuda_nccl"), 60, OURS, LAZY)
     yield Step("cuda_messages, lazy loading", MESSAGES, 60, OURS, LAZY)
     yield Step("cuda_transfers", ranks("cuda_transfers"), 60, OURS, LAZY)
     yield Step("cuda_messages, expandable", MESSAGES, 60, OURS, late)
     yield Step("cuda_transfers, expandable", ranks("cuda_transfers"), 60, OURS, late)
-    if not fake:  # test_original_programs runs some of them on the fake driver
+    if not fake:  # test_original_programs runs some of the programs on the fake driver
         yield Step("programs of the original", python("runner/original"), 100, OURS, LAZY)
     if separate_gpus:
         yield Step("cuda_messages, two GPUs", MESSAGES, 60, OURS, TWO)
@@ -115,7 +115,7 @@ def tests(*, separate_gpus: bool, fake: bool) -> Iterator[Step]:
 
 
 def last(*, fake: bool) -> Iterator[Step]:
-    """What may hang, disturbs what is measured beside it, or is another figure of the same kind."""
+    """Yield the steps that may hang or disturb measurements, and further figures of a kind."""
     for loading in ("EAGER",) if fake else ("EAGER", "LAZY"):
         name = f"launches behind a stream that waits, {loading}"
         more = {"CUDA_MODULE_LOADING": loading, "DLSLIME_STREAM_WAITS": "on"}
@@ -126,5 +126,5 @@ def last(*, fake: bool) -> Iterator[Step]:
     expandable = [*command, "bandwidth", "expandable"]
     more = {**LAZY, **EXPANDABLE}
     yield Step("figures: bandwidth, expandable", expandable, 60, OURS, more)
-    if not fake:  # the profiler is CUDA's own, and disturbs all that comes after it
+    if not fake:  # the profiler is CUDA's own, and disturbs all later steps
         yield Step("profiler", [*command, "profile"], 60, OURS, LAZY)

@@ -1,6 +1,6 @@
-"""The open questions that only a GPU can answer, and the line that each gets.
+"""The open questions that only a GPU can answer, and a line for each answer.
 
-docs/cuda.md says, question by question, what is to be done with each answer.
+docs/cuda.md says, question by question, the consequences of each answer.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _registered(a: Answers) -> str:
 
 
 def _row(name: str, row: Answers) -> str:
-    """Say what a row of the lock matrix has shown; nothing where it held nothing up."""
+    """Return a text on a row of the lock matrix; "" if the row held nothing up."""
     held = [column for column in COLUMNS if row.get(column) == "blocked"]
     wrong = [f"{column} {row[column]}" for column in COLUMNS if _is_error(row.get(column))]
     notes = [row["error"]] if "error" in row else []
@@ -99,7 +99,7 @@ def _is_error(value: object) -> bool:
 
 
 def _blocked(a: Answers, setting: str) -> str:
-    """Which calls of ours are held up, by which calls of the program."""
+    """Return a text on dlslime's calls held up, and the program's calls that hold up."""
     prefix = f"lock.{setting}."
     found = {key[len(prefix) :]: row for key, row in a.items() if key.startswith(prefix)}
     error = found.pop("error", None)

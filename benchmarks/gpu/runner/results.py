@@ -1,4 +1,4 @@
-"""What a run of gpu_check has found: saved after each step, in every place that was asked for."""
+"""Findings of a run of gpu_check: saved after each step, in every folder asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def without_places(text: str) -> str:
-    """Leave out where this machine keeps the project and Python: results are read elsewhere."""
+    """Leave out the folders of the project and of Python: results are read elsewhere."""
     for folder, name in ((sys.prefix, "PYTHON"), (str(ROOT), ".")):
         text = text.replace(folder, name)
     return text
@@ -51,7 +51,7 @@ class Results:
 
     @property
     def path(self) -> Path:
-        """The JSON file in the first folder."""
+        """Return the JSON file's path in the first folder."""
         return self._folders[0] / f"{self._name}.json"
 
     def log(self, step: str, text: str) -> None:
@@ -61,7 +61,7 @@ class Results:
                 file.write(f"== {step}\n{without_places(text).rstrip()}\n")
 
     def merge(self, step: str, findings: dict[str, Any]) -> None:
-        """Take what a step's programs have left: answers by name, figures, and the machine."""
+        """Take the findings of a step's programs: answers by name, figures, and the machine."""
         self.found["machine"].update(findings.get("machine", {}))
         self.found["answers"].update(findings.get("answers", {}))
         for figure in findings.get("figures", []):
@@ -79,7 +79,7 @@ class Results:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def finish(self, seconds: float) -> None:
-        """Note that nothing more will come, and save."""
+        """Note that the run is complete, and save."""
         self.found["complete"] = True
         self.found["seconds"] = round(seconds, 1)
         self.save()

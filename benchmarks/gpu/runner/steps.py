@@ -1,8 +1,8 @@
-"""Runs commands as steps: each limited in time, ended for good, and recorded as soon as it is over.
+"""Runs commands as steps: each limited in time, ended for good, and recorded once over.
 
-A step's processes carry a mark in their environment. When the step is over, every process with its
-mark is killed, in whatever session or group it is: ranks that hang would hold the GPU otherwise. A
-step's output goes to a file, which no survivor can keep us waiting for, as it could with a pipe.
+A step's processes carry a mark in their environment. After the step, every process with the mark is
+killed, in any session or group: ranks that hang would hold the GPU otherwise. A step's output goes
+to a file, which can't delay the runner, unlike a pipe held by a survivor.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from gpu.runner.findings import FINDINGS
 
 MARK = "DLSLIME_GPU_CHECK_STEP"  # the variable that marks a step's processes
 RESERVE_S = 12.0  # of the budget, for ending the last step, saving and the table
-LEAST_S = 2.0  # a step that has less than this left is not begun
-KILL_S = 8.0  # until processes that SIGKILL does not end are given up
+LEAST_S = 2.0  # the least time left for beginning a step
+KILL_S = 8.0  # until processes that survive SIGKILL are given up
 TAIL = 6000  # characters of a failed step's output that the results keep
 LOG_TAIL = 200_000  # characters of any step's output that the log keeps
 
 
 @dataclass
 class Step:
-    """A command, and when it can be run.
+    """A command, and the conditions for running the command.
 
     Attributes:
-        limit_s: seconds after which it is stopped; less where the budget ends sooner.
-        needs: names of earlier steps, or of facts, without which it is not begun.
+        limit_s: seconds after which the step is stopped; less if the budget ends sooner.
+        needs: names of earlier steps, or of facts, required for beginning the step.
         environ: variables beside those of all steps.
     """
 
@@ -47,7 +47,7 @@ class Step:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the ids of all processes whose environment carries the mark."""
+    """Return the ids of all processes with the mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -60,7 +60,7 @@ def marked(mark: str) -> list[int]:
 
 
 def _kill_until_gone(mark: str, left: list[int]) -> None:
-    """Kill them; `left` holds those that are there until none is."""
+    """Kill marked processes until none is left; `left` holds the remaining ids."""
     end = time.monotonic() + KILL_S
     while time.monotonic() < end:
         left[:] = marked(mark)
@@ -73,9 +73,9 @@ def _kill_until_gone(mark: str, left: list[int]) -> None:
 
 
 def end_marked(mark: str) -> list[int]:
-    """Kill every process with the mark; return those that a broken driver keeps from ending."""
+    """Kill every process with the mark; return processes that a broken driver keeps from ending."""
     left: list[int] = []
-    # On a thread: where the kernel holds a process's memory, reading its environment may not end.
+    # On a thread: reading the environment of a process may not end if the kernel holds the memory.
     sweep = threading.Thread(target=_kill_until_gone, args=(mark, left), daemon=True)
     sweep.start()
     sweep.join(KILL_S + 2)
@@ -83,7 +83,7 @@ def end_marked(mark: str) -> list[int]:
 
 
 def show_stacks(mark: str, process: subprocess.Popen[bytes]) -> None:
-    """Have Python programs with the mark write where they are, and end (PYTHONFAULTHANDLER)."""
+    """Make Python programs with the mark write their stacks, and end (PYTHONFAULTHANDLER)."""
     for pid in marked(mark):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGABRT)
@@ -93,10 +93,10 @@ def show_stacks(mark: str, process: subprocess.Popen[bytes]) -> None:
 
 
 class Runner:
-    """Runs steps within a budget, and keeps what became of them in a `Results`.
+    """Runs steps within a budget, and keeps the outcomes in a `Results`.
 
     Attributes:
-        patience: how many times as long as its limit a step may take.
+        patience: factor for the limits of all steps.
     """
 
     patience = 1.0
@@ -105,29 +105,29 @@ class Runner:
         self.results = results
         self.environ = {**environ, "PYTHONFAULTHANDLER": "1"}
         self.root = root
-        self.facts: set[str] = set()  # what later steps may need
-        self.missing: dict[str, str] = {}  # why a fact is none
+        self.facts: set[str] = set()  # facts that later steps may need
+        self.missing: dict[str, str] = {}  # the reason for a missing fact
         self._begin = time.monotonic()
         self._budget_s = budget_s
         self._number = 0
 
     def left_s(self) -> float:
-        """Seconds of the budget that steps may still use."""
+        """Return the seconds of the budget that steps may still use."""
         return self._begin + self._budget_s - RESERVE_S - time.monotonic()
 
     def elapsed_s(self) -> float:
-        """Seconds since the beginning."""
+        """Return the seconds since the beginning."""
         return time.monotonic() - self._begin
 
     def learn(self, fact: str, true: bool, otherwise: str) -> None:
-        """Note whether a fact holds, and what to say of steps that need it where it does not."""
+        """Note whether a fact holds, and `otherwise`, the outcome of steps that need the fact."""
         if true:
             self.facts.add(fact)
         else:
             self.missing[fact] = otherwise
 
     def run(self, step: Step) -> bool:
-        """Run a step and save everything; whatever happens to it, this returns."""
+        """Run a step and save everything; returns after any failure of the step."""
         record: dict[str, Any] = {"step": step.name, "outcome": "failed", "seconds": 0.0}
         try:
             print(f"== {step.name}", flush=True)
@@ -147,7 +147,7 @@ class Runner:
         return bool(record["outcome"] == "ok")
 
     def _refusal(self, step: Step) -> str:
-        """Say why a step is not begun; nothing if it is."""
+        """Return the reason against beginning a step, or ""."""
         for need in step.needs:
             if need not in self.facts:
                 return self.missing.get(need, f"not run: {need} did not pass")
@@ -195,7 +195,7 @@ class Runner:
         return "ok" if status == 0 else f"failed with status {status}"
 
     def _take(self, step: Step, record: dict[str, Any], text: str, findings: Path) -> None:
-        """Keep what a step said and found, also where it was stopped in the middle."""
+        """Keep the output and the findings of a step, also of a stopped step."""
         self.results.log(step.name, text[-LOG_TAIL:])
         record["output"] = "" if record["outcome"] == "ok" else text[-TAIL:]
         if findings.exists():

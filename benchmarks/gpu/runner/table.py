@@ -1,4 +1,4 @@
-"""The end of gpu_check's output: what was run, what was measured, and a line for each question."""
+"""The end of gpu_check's output: steps run, figures, and a line for each question."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _figures(found: dict[str, Any]) -> Iterator[str]:
 
 
 def text(found: dict[str, Any]) -> str:
-    """Return it."""
+    """Return the tables."""
     lines = ["", "steps:", *_steps(found)]
     if found["figures"]:
         lines += ["figures:", *_figures(found)]

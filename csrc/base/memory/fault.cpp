@@ -13,7 +13,7 @@ std::string faultText(Fault fault, bool write) {
     case Fault::kReadOnly:
       return what + "it is read-only";
     case Fault::kNoScratch:
-      return what + "there is neither a descriptor nor memory left to do it by";
+      return what + "neither a descriptor nor memory is left for the copy";
     case Fault::kNone:
     case Fault::kGone:
       break;

@@ -47,9 +47,8 @@ void requireMappable(int fd, size_t size) {
       ErrorCode::kPeerFailed,
       "the peer's shared segment is refused: " + std::to_string(info.st_size) +
           " bytes with seals " + std::to_string(seals) +
-          (system.f_type == kTmpfs ? "" : " of another kind of memory") +
-          ", expected " + std::to_string(size) +
-          " bytes of plain pages, sealed against shrinking");
+          (system.f_type == kTmpfs ? "" : " outside of tmpfs") + ", expected " +
+          std::to_string(size) + " bytes in tmpfs, sealed against shrinking");
 }
 
 } // namespace

@@ -23,7 +23,9 @@ namespace dlslime {
 namespace {
 
 std::string problemOf(uint32_t pid, const std::string& why) {
-  return "a descriptor of process " + std::to_string(pid) +
+  return "a descriptor of " +
+      (pid == 0 ? std::string("the peer's process")
+                : "process " + std::to_string(pid)) +
       " can't be had: " + why;
 }
 
@@ -33,7 +35,8 @@ std::string problemOf(uint32_t pid, const std::string& why) {
 
 [[noreturn]] void outdated(uint32_t pid) {
   throw OutdatedDescriptor(
-      ErrorCode::kUnavailable, problemOf(pid, "it has been closed meanwhile"));
+      ErrorCode::kUnavailable,
+      problemOf(pid, "the process has closed the descriptor"));
 }
 
 // Read of a word in a peer's memory, on a separate thread. The peer names the
@@ -126,7 +129,7 @@ class SilentProcesses {
 uint64_t wordOf(uint32_t pid, uint64_t address) {
   const auto silent = [&] {
     cannotFetch(
-        pid, "its memory does not answer (process_vm_readv has not returned)");
+        pid, "process_vm_readv of the process's memory has not returned");
   };
   if (SilentProcesses::all().contains(pid)) {
     silent();
@@ -172,7 +175,8 @@ fetchDescriptor(uint32_t pid, int number, const DescriptorProof& proof) {
   if (pid == 0) {
     cannotFetch(
         pid,
-        "its memory can't be read either (process_vm_readv; the container's "
+        "the peer's memory can't be read (process_vm_readv; see the "
+        "container's "
         "seccomp profile, ptrace_scope, or DLSLIME_CMA=off)");
   }
   const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
@@ -188,7 +192,8 @@ fetchDescriptor(uint32_t pid, int number, const DescriptorProof& proof) {
     cannotFetch(
         pid,
         "pidfd_getfd: " + errnoText(errno) +
-            " (Linux 5.6, the container's seccomp profile, ptrace_scope)");
+            " (needs Linux 5.6; see the container's seccomp profile and "
+            "ptrace_scope)");
   }
   // Reads the word last: a word still set proves that the copied descriptor was
   // open.

@@ -24,7 +24,7 @@ Segment mapShared(uint32_t pid, ByteSpan description) {
         ErrorCode::kTransportFailed,
         "process " + std::to_string(pid) + " describes its shared memory by " +
             std::to_string(description.size()) +
-            " bytes that are no such thing");
+            " bytes that can't be decoded");
   }
   auto segment = Segment::adopt(
       fetchDescriptor(pid, number, proof), static_cast<size_t>(size));

@@ -119,7 +119,7 @@ void PieceKernel::endTrial() {
   usable_ = std::memcmp(bytes, bytes + kTrialBytes, kTrialBytes) == 0;
   trial_.reset();
   if (!usable_) {
-    giveUp("it has copied other bytes than it should");
+    giveUp("the kernel's trial has copied wrong bytes");
   }
 }
 
@@ -181,7 +181,7 @@ void PieceKernel::giveUp(const std::string& why) {
   usable_ = false;
   logInfo(
       "batches of small pieces are copied by the copy engines of " +
-      gpu_->describe() + ", and not by a kernel of ours, because " + why);
+      gpu_->describe() + " instead of dlslime's kernel, because " + why);
 }
 
 } // namespace dlslime::cuda

@@ -34,7 +34,7 @@ Allocation allocationOf(const Driver& driver, DevicePointer pointer) {
     throw Error(
         ErrorCode::kInvalidArgument,
         "the address " + std::to_string(pointer) +
-            " is not of a GPU's memory, or it has been freed");
+            " is not in memory of a GPU, or the memory has been freed");
   }
   found.bufferId = bufferId;
   found.legacyIpc = legacyIpc != 0;
@@ -57,10 +57,10 @@ Allocation mappedAt(const Gpu& gpu, DevicePointer pointer) {
   if (!found.holds(pointer, 1)) { // else allocationsOf() would never end
     throw Error(
         ErrorCode::kUnavailable,
-        "the CUDA driver says of the address " + std::to_string(pointer) +
-            " of " + gpu.describe() + " that it is in " +
-            std::to_string(found.size) + " bytes at " +
-            std::to_string(found.base));
+        "the CUDA driver finds the address " + std::to_string(pointer) +
+            " of " + gpu.describe() + " in " + std::to_string(found.size) +
+            " bytes at " + std::to_string(found.base) +
+            ", which do not contain the address");
   }
   return found;
 }

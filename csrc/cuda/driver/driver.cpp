@@ -48,8 +48,8 @@ class Library {
     if (library_ == nullptr) {
       unavailable(
           "the CUDA driver can't be loaded: " + std::string(dlerror()) +
-          "; this host has no NVIDIA driver, or its container was started "
-          "without it");
+          "; install the NVIDIA driver on this host, or start the container "
+          "with the driver");
     }
     find_ = reinterpret_cast<GetProcAddress*>(
         dlsym(library_, "cuGetProcAddress_v2"));
@@ -72,7 +72,8 @@ class Library {
   [[noreturn]] void tooOld(const std::string& lacks) const {
     unavailable(
         name_ + " has no " + lacks + ": CUDA " + versionText(kOldest) +
-        " is the oldest that we work with; update the NVIDIA driver");
+        " is the oldest version that dlslime works with; update the NVIDIA "
+        "driver");
   }
 
  private:
@@ -186,10 +187,11 @@ Driver load() {
   bindAll(library, driver);
   driver.check(driver.init(0), "starting the CUDA driver (cuInit)");
   driver.check(
-      driver.driverGetVersion(&driver.version), "asking for its version");
+      driver.driverGetVersion(&driver.version),
+      "asking for the CUDA driver's version");
   driver.check(driver.deviceGetCount(&driver.devices), "counting GPUs");
   if (driver.devices == 0) {
-    unavailable("the CUDA driver shows no GPU (CUDA_VISIBLE_DEVICES?)");
+    unavailable("the CUDA driver shows no GPU: check CUDA_VISIBLE_DEVICES");
   }
   return driver;
 }

@@ -93,7 +93,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   Found find(int rank) {
     if (!rendezvous_->blocks()) {
       auto record = rendezvous_->tryGet(addressKey(rank));
-      return {std::move(record), "its address is not there yet"};
+      return {std::move(record), "its address is not in the store yet"};
     }
     const std::lock_guard<std::mutex> guard(mutex_);
     auto& entry = entries_[rank];

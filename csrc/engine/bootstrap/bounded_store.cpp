@@ -64,8 +64,8 @@ uint64_t callWithin(
         ErrorCode::kTimeout,
         "the group's store has not answered for " +
             std::to_string(waited / milliseconds(1)) + " ms (" + what +
-            "): it is gone, or a FileStore whose disk was full, which spins "
-            "for ever");
+            "): check that the store's process lives, and that the disk of a "
+            "FileStore is not full");
   }
   if (answer->error) {
     std::rethrow_exception(answer->error);

@@ -92,7 +92,11 @@ ErrorCode connectCode(int error) {
 UnixAddress::UnixAddress(const std::string& name) {
   name_.sun_family = AF_UNIX;
   if (name.size() + 1 > sizeof(name_.sun_path)) {
-    throw Error(ErrorCode::kPeerFailed, "the peer's socket name is too long");
+    throw Error(
+        ErrorCode::kPeerFailed,
+        "the name of the peer's socket has " + std::to_string(name.size()) +
+            " bytes: at most " + std::to_string(sizeof(name_.sun_path) - 1) +
+            " are possible");
   }
   std::memcpy(name_.sun_path + 1, name.data(), name.size());
   size_ =
@@ -144,7 +148,7 @@ ControlSocket ControlSocket::connectTo(const std::string& abstractName) {
     const int error = errno;
     throw Error(
         connectCode(error),
-        "nobody answers on its socket: " + errnoText(error));
+        "no process answers on the peer's socket: " + errnoText(error));
   }
   return made;
 }
@@ -154,9 +158,9 @@ uint32_t ControlSocket::requireUser(uint32_t own) const {
   if (other.uid != own && other.uid != geteuid()) {
     throw Error(
         ErrorCode::kPeerFailed,
-        "its socket belongs to a process of uid " + std::to_string(other.uid) +
-            ", and this process is of uid " + std::to_string(own) +
-            ": nothing is said to it");
+        "the peer's socket belongs to a process of uid " +
+            std::to_string(other.uid) + ", and this process is of uid " +
+            std::to_string(own) + ": no handshake is begun");
   }
   return other.pid;
 }
@@ -186,7 +190,10 @@ ControlSocket::Credentials ControlSocket::credentials() const {
   ucred peer{};
   socklen_t size = sizeof(peer);
   if (getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    throwErrno("cannot tell who is at the other end of a socket", errno);
+    throwErrno(
+        "cannot get the pid and uid of the process at the other end of a "
+        "socket",
+        errno);
   }
   return {static_cast<uint32_t>(peer.pid), static_cast<uint32_t>(peer.uid)};
 }
@@ -316,7 +323,7 @@ bool ControlSocket::receiveUpTo(size_t size) {
     if ((message.msg_flags & MSG_CTRUNC) != 0) {
       throw Error(
           ErrorCode::kPeerFailed,
-          "it sends descriptors where the handshake has none");
+          "the peer sends descriptors where the handshake has none");
     }
     heard_ = true;
     received_.insert(received_.end(), buffer.begin(), buffer.begin() + got);

@@ -61,8 +61,8 @@ ByteSpan SessionKey::open(End from, uint8_t number, ByteSpan sealed) const {
           sealed.subspan(size), codeOf(useOf(from), number, record))) {
     throw Error(
         ErrorCode::kPeerFailed,
-        "a record of the handshake has not the seal of its other end: it does "
-        "not know the secret, or the record was changed on its way");
+        "the seal of a handshake record is wrong: the other end does not know "
+        "the secret, or the record was changed on the way");
   }
   return record;
 }

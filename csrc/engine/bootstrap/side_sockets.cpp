@@ -141,7 +141,7 @@ proven(const SideSocketWay& way, ControlSocket socket, TimePoint deadline) {
       !key.provenBy(challenge.proof)) {
     throw Error(
         ErrorCode::kPeerFailed,
-        "what answers there does not know the secret: " + challenge.text);
+        "the answering process does not know the secret: " + challenge.text);
   }
   socket.sendFrame(key.seal(SessionKey::End::kInitiator, 0, way.hello));
   return socket.release();
@@ -173,7 +173,7 @@ SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
       }
     }
   }
-  throw Error(code, "its second socket can't be opened: " + tried);
+  throw Error(code, "a second socket to the peer can't be opened: " + tried);
 }
 
 } // namespace dlslime

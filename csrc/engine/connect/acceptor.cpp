@@ -166,7 +166,7 @@ void Acceptor::tellExhausted(Unproven& handshake, const std::string& why) {
     handshake.socket.sendFrame(
         encode(Challenge{Verdict::kLater, text, {}, {}}));
   } catch (const Error& error) {
-    logDebug(std::string("nobody waited to be told: ") + error.what());
+    logDebug(std::string("no process waited for the refusal: ") + error.what());
   }
 }
 
@@ -219,10 +219,11 @@ bool Acceptor::onGreeting(Unproven& handshake) {
   const auto& greeting = handshake.greeting;
   Challenge challenge;
   if (greeting.target != self_.identity.instance) {
-    challenge.text = "this is another process than the one that is meant";
-    sayRefused(handshake.socket, "it means another process");
+    challenge.text = "the connection was meant for a different process";
+    sayRefused(
+        handshake.socket, "the connection was meant for a different process");
   } else if (greeting.self == self_.identity.instance) {
-    throw Error(ErrorCode::kPeerFailed, "it claims to be this process itself");
+    throw Error(ErrorCode::kPeerFailed, "the peer claims to be this process");
   } else if (const auto secret = secretOf_(greeting); secret.empty()) {
     challenge.text = "the connection that is to be replaced is given up";
   } else {
@@ -248,12 +249,12 @@ bool Acceptor::onHello(Unproven& handshake) {
       (asksAsPair && !ofPair)) {
     throw Error(
         ErrorCode::kPeerFailed,
-        "its hello and its greeting do not agree on what it is");
+        "the peer's hello contradicts the peer's greeting");
   }
   if (hello.descriptors > 0 && !handshake.socket.local()) {
     throw Error(
         ErrorCode::kPeerFailed,
-        "it announces descriptors, which no network carries");
+        "the peer announces descriptors over TCP, which carries none");
   }
   handshake.hello = std::move(hello);
   return handshake.hello->descriptors > 0 ? step(handshake)

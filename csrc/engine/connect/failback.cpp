@@ -82,7 +82,8 @@ void Failback::take() {
     const EngineLock lock(state_);
     if (const auto channel = state_.channels.find(key)) {
       channel->handOver(Status(
-          ErrorCode::kTransportFailed, "a better way is there: " + what));
+          ErrorCode::kTransportFailed,
+          "a better connection is possible: " + what));
     }
   }
 }

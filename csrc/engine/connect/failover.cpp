@@ -173,9 +173,9 @@ void Failover::giveUp(const ChannelTable::Member& lost, const Search& search) {
   lost.channel->fail(Status(
       ErrorCode::kPeerFailed,
       "the connection to pid " + std::to_string(peer.pid) + " on " + peer.host +
-          " by " + lost.channel->route() + " was lost (" +
+          " over " + lost.channel->route() + " was lost (" +
           lost.channel->failure().message() +
-          "), and no other could be made in its place (tried for " +
+          "), and could not be replaced (tried for " +
           std::to_string(state_.config.recovery.count()) +
           " ms, DLSLIME_RECOVERY_MS): " + search.problem));
   state_.retireFailed();

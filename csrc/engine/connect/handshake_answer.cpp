@@ -16,7 +16,7 @@ constexpr microseconds kDrainPause{50};
 
 // Returns whether a further handshake may begin: the handshakes of an origin
 // must leave room for all remaining origins.
-bool Handshakes::roomFor(const Incoming& incoming) const {
+void Handshakes::requireRoomToBegin(const Incoming& incoming) const {
   const auto origin = incoming.socket.peerOrigin();
   const auto ofOrigin = std::count_if(
       incoming_.begin(),
@@ -24,28 +24,15 @@ bool Handshakes::roomFor(const Incoming& incoming) const {
       [&](const IncomingHandshake& handshake) {
         return handshake.incoming.socket.peerOrigin() == origin;
       });
-  return incoming_.size() < limits_.proven &&
-      static_cast<size_t>(ofOrigin) < limits_.provenOfOneSource;
+  limits_.requireRoomToBegin(incoming_.size(), static_cast<size_t>(ofOrigin));
 }
 
-// Throws Error when the origin has as many connections as allowed: a member may
-// claim to be any number of processes, and each connection holds memory and
-// descriptors of this process.
 void Handshakes::requireRoomToStay(const Incoming& incoming) const {
   const auto& socket = incoming.socket;
-  const auto origin = socket.peerOrigin();
   const bool one = socket.local() && socket.credentials().pid != 0;
-  const auto most =
-      one ? limits_.connectionsOfOneProcess : limits_.connectionsOfOneHost;
   const EngineLock lock(state_);
-  const auto open = state_.channels.countOf(origin);
-  if (open >= most) {
-    throw Error(
-        ErrorCode::kExhausted,
-        origin + " has " + std::to_string(open) +
-            " connections to this process, which are as many as it may have" +
-            (one ? "" : " (an eighth of ulimit -n)"));
-  }
+  const auto open = state_.channels.countOf(socket.peerOrigin());
+  limits_.requireRoomToStay(socket.peerOrigin(), open, one);
 }
 
 void Handshakes::onIncoming(Incoming incoming) {
@@ -55,11 +42,7 @@ void Handshakes::onIncoming(Incoming incoming) {
       bringSideSocket(incoming);
       return;
     }
-    if (!roomFor(incoming)) {
-      throw Error(
-          ErrorCode::kExhausted,
-          "too many handshakes have begun that are not finished");
-    }
+    requireRoomToBegin(incoming);
     auto made = answer(incoming, refusal);
     if (made) {
       incoming_.push_back(
@@ -98,10 +81,13 @@ bool Handshakes::onConfirm(IncomingHandshake& handshake) {
     const auto confirm = decodeConfirm(
         incoming.key.open(SessionKey::End::kInitiator, 1, *frame));
     if (confirm.nonce != incoming.hello.nonce) {
-      throw Error(ErrorCode::kPeerFailed, "it confirms another connection");
+      throw Error(
+          ErrorCode::kPeerFailed, "the peer confirms a different connection");
     }
     if (made.probe) {
-      throw Error(ErrorCode::kPeerFailed, "it confirms a mere question");
+      throw Error(
+          ErrorCode::kPeerFailed,
+          "the peer confirms a probe, which needs no confirmation");
     }
     if (!confirm.problem.empty()) {
       throw Error(ErrorCode::kPeerFailed, "the peer says: " + confirm.problem);
@@ -162,7 +148,8 @@ std::optional<Handshakes::Made> Handshakes::answer(
 // Delivers the side socket of a connection accepted by this end.
 void Handshakes::bringSideSocket(Incoming& incoming) {
   if (!sideSockets_->bring(incoming.hello.nonce, incoming.socket.release())) {
-    throw Error(ErrorCode::kPeerFailed, "its second socket is not expected");
+    throw Error(
+        ErrorCode::kPeerFailed, "the peer's second socket is not expected");
   }
 }
 
@@ -194,7 +181,7 @@ std::optional<Welcome> Handshakes::answerReplacing(
                      : std::nullopt;
     }
     const Status why(
-        ErrorCode::kTransportFailed, "the other end needs another one");
+        ErrorCode::kTransportFailed, "the other end asks for a new connection");
     if (channel && hello.replaces < channel->generation()) {
       return Welcome{Verdict::kCrossed, "", {}, 0}; // replaced already
     }
@@ -207,7 +194,8 @@ std::optional<Welcome> Handshakes::answerReplacing(
     }
     again = !channel->open();
     if (!again && !channel->handOver(why)) {
-      return Welcome{Verdict::kRefused, "it can't be replaced now", {}, 0};
+      return Welcome{
+          Verdict::kRefused, "the old connection can't be replaced now", {}, 0};
     }
   }
   // Messages received over the old connection count, so that connection is read
@@ -237,7 +225,10 @@ std::optional<Welcome> Handshakes::answerReplacing(
     std::this_thread::sleep_for(kDrainPause);
   }
   return Welcome{
-      Verdict::kRefused, "what came by the old one is not all read", {}, 0};
+      Verdict::kRefused,
+      "the old connection is not yet read to the end",
+      {},
+      0};
 }
 
 // Returns the group that needs the connection: for a replacement, any group

@@ -35,7 +35,7 @@ void Handshakes::requireAddress(const Attempt& attempt) const {
       sameHost(state_.self, peer)
           ? "it is of another user (uid " + std::to_string(peer.uid) +
               ", this process of uid " + std::to_string(state_.self.uid) +
-              "), so that the two could only meet by the network, and it has "
+              "), so that both can connect only over the network, and it has "
               "no network address (DLSLIME_SOCKET_IFNAME)"
           : "it is on another host (" + peer.host +
               ") and has no network address there: its log says why "
@@ -58,7 +58,7 @@ void Handshakes::connectByNetwork(Attempt& attempt) {
   attempt.gone = attempt.refused;
   throw Error(
       attempt.givenUp ? ErrorCode::kTransportFailed : ErrorCode::kPeerFailed,
-      "nobody answers at " + attempt.unreachable);
+      "no process answers at " + attempt.unreachable);
 }
 
 void Handshakes::nextAddress(Attempt& attempt, const Status& problem) {
@@ -114,8 +114,9 @@ void Handshakes::onChallenge(Attempt& attempt, ByteSpan frame) {
     throw Error(
         ErrorCode::kPeerFailed,
         attempt.request.pairSecret.empty()
-            ? "what answers there does not know the token of its address record"
-            : "what answers there does not know this pair's secret");
+            ? "the answering process does not know the token in the address "
+              "record"
+            : "the answering process does not know the pair's secret");
   }
   attempt.key = key;
   attempt.socket->sendFrame(
@@ -140,7 +141,8 @@ void Handshakes::onAnswer(const ChannelKey& key) {
       return;
     }
     if (attempt.connection) {
-      throw Error(ErrorCode::kPeerFailed, "it says more than was asked");
+      throw Error(
+          ErrorCode::kPeerFailed, "the peer sends more than was asked for");
     }
     attempt.welcome =
         decodeWelcome(attempt.key->open(SessionKey::End::kAcceptor, 0, *frame));

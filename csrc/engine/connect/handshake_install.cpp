@@ -52,7 +52,7 @@ void Handshakes::refusedBy(const Attempt& attempt, const std::string& text) {
   throw Error(
       attempt.request.replaces != 0 ? ErrorCode::kTransportFailed
                                     : ErrorCode::kPeerFailed,
-      "it refuses us: " + text);
+      "the peer refuses the connection: " + text);
 }
 
 void Handshakes::sendConfirm(Attempt& attempt, const Confirm& confirm) {
@@ -146,7 +146,7 @@ void Handshakes::install(Made made, ControlSocket socket) {
   EngineLock lock(state_);
   logInfo(
       "connected to pid " + std::to_string(peer.pid) + " on " + peer.host +
-      " by " + std::string(made.connection->route()) + "/" +
+      " over " + std::string(made.connection->route()) + "/" +
       std::string(made.connection->info().copyName));
   if (made.replaces != 0) {
     installAgain(lock, made, std::move(socket));

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/status.h"
+
 namespace dlslime {
 
 HandshakeLimits HandshakeLimits::ofProcess() {
@@ -22,6 +24,32 @@ HandshakeLimits HandshakeLimits::ofProcess() {
   limits.connectionsOfOneProcess =
       std::min(limits.connectionsOfOneProcess, limits.connectionsOfOneHost);
   return limits;
+}
+
+void HandshakeLimits::requireRoomToBegin(size_t begun, size_t ofOrigin) const {
+  if (begun >= proven || ofOrigin >= provenOfOneSource) {
+    throw Error(
+        ErrorCode::kExhausted,
+        std::to_string(begun) +
+            " handshakes have begun and are not finished: at most " +
+            std::to_string(proven) + ", and " +
+            std::to_string(provenOfOneSource) +
+            " of one process or host, are answered at a time");
+  }
+}
+
+void HandshakeLimits::requireRoomToStay(
+    const std::string& origin,
+    size_t open,
+    bool one) const {
+  const auto most = one ? connectionsOfOneProcess : connectionsOfOneHost;
+  if (open >= most) {
+    throw Error(
+        ErrorCode::kExhausted,
+        origin + " has " + std::to_string(open) +
+            " connections to this process, and may have no more than " +
+            std::to_string(most) + (one ? "" : " (by ulimit -n)"));
+  }
 }
 
 } // namespace dlslime

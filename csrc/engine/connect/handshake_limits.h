@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "base/clock.h"
 
@@ -25,6 +26,16 @@ struct HandshakeLimits {
 
   // Returns the limits that fit RLIMIT_NOFILE.
   static HandshakeLimits ofProcess();
+
+  // Throws Error when no further handshake is answered: `begun` are not
+  // finished, and `ofOrigin` of them are of the new one's process or host.
+  void requireRoomToBegin(size_t begun, size_t ofOrigin) const;
+  // Throws Error when the origin has as many connections as allowed: a member
+  // may claim to be any number of processes, and each connection holds memory
+  // and descriptors of this process. `one`: the origin is a process, and not a
+  // host.
+  void requireRoomToStay(const std::string& origin, size_t open, bool one)
+      const;
 
   // Time for a connection's proof, mere microseconds for a genuine peer.
   static constexpr milliseconds kProofTime{1000};

@@ -127,7 +127,9 @@ bool Handshakes::tryNext(Attempt& attempt) {
     }
     if (needsCarrier(*attempt.transport) && !attempt.request.carrierSource) {
       attempt.rejected.push_back(
-          {option.route, "it brings no Gloo to carry its messages", false});
+          {option.route,
+           "this process's group has no Gloo to carry messages",
+           false});
       continue;
     }
     if (isFallback(*attempt.transport, attempt.request.key.policy)) {
@@ -344,18 +346,23 @@ void Handshakes::onLate(const ChannelKey& key) {
   auto& attempt = attempts_.at(key);
   if (attempt.connection) {
     try {
-      tryAnother(attempt, "it connects, but no message passes");
+      tryAnother(attempt, "the connection is made, but no message passes");
     } catch (const Error& error) {
       fail(key, error.status());
     }
     return;
   }
   std::string text =
-      "its process accepts connections but has not answered for 10 s";
+      "its process accepts connections but has not answered for " +
+      std::to_string(kHandshakeTime / std::chrono::seconds(1)) + " s";
   if (!attempt.socket) {
-    text = "it has a connection to us, or was making one, that has not come";
+    text =
+        "the peer has connected to this process, or was connecting, but no "
+        "connection has come within " +
+        std::to_string(kCrossedTime / milliseconds(1)) + " ms";
   } else if (attempt.connecting) {
-    text = "no answer for 5 s";
+    text = "no answer for " +
+        std::to_string(kConnectTime / std::chrono::seconds(1)) + " s";
   }
   onProblem(key, Status(ErrorCode::kTimeout, text));
 }

@@ -200,7 +200,7 @@ class Handshakes {
 
   // The following functions are in handshake_answer.cpp.
   void onIncoming(Incoming incoming);
-  bool roomFor(const Incoming& incoming) const;
+  void requireRoomToBegin(const Incoming& incoming) const;
   void requireRoomToStay(const Incoming& incoming) const;
   bool onConfirm(IncomingHandshake& handshake); // true: finished
   std::optional<Made> answer(Incoming& incoming, Welcome& refusal);

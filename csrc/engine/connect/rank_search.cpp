@@ -247,7 +247,8 @@ bool RankSearch::onFailure(
     group->addresses().refresh(task.rank);
     return false;
   }
-  task.problem += ", and no newer address has appeared for 60 s";
+  task.problem += ", and no newer address has appeared for " +
+      std::to_string(kDeadRecordTime / std::chrono::seconds(1)) + " s";
   fail(task, group, ErrorCode::kPeerFailed);
   return true;
 }

@@ -36,9 +36,8 @@ void RefusalLog::tell(TimePoint now) {
 void RefusalLog::sayCount() {
   if (untold_ > 0) {
     logWarning(
-        "connections refused since, which have no line of their own: " +
-        std::to_string(std::exchange(untold_, 0)) + ", the last one from " +
-        last_);
+        "further connections were refused, without lines of their own: " +
+        std::to_string(std::exchange(untold_, 0)) + ", the last from " + last_);
   }
 }
 

@@ -10,7 +10,7 @@ Status allowed(RoutePolicy policy, const Transport& transport) {
     return needsCarrier(transport)
         ? Status(
               ErrorCode::kUnavailable,
-              "taken only where it is asked for (DLSLIME_ROUTE=gloo)")
+              "taken only if named (DLSLIME_ROUTE=gloo)")
         : Status();
   }
   const auto forced = routePolicyName(policy);
@@ -70,12 +70,12 @@ void tellFallback(
     const std::string& peer,
     const std::vector<RejectedRoute>& rejected) {
   const std::string what = "messages to and from " + peer +
-      " go by TCP, the slowest route, because " + describeRejected(rejected);
+      " go over TCP, the slowest route, because " + describeRejected(rejected);
   if (policy == FallbackPolicy::kWarn) {
     logWarning(
         what +
-        ". Set DLSLIME_FALLBACK=forbid to make this an error, "
-        "=allow to silence it");
+        ". Set DLSLIME_FALLBACK=forbid to make the fallback an error, "
+        "=allow to silence the warning");
   } else {
     logInfo(what);
   }
@@ -86,7 +86,7 @@ std::string describeRejected(const std::vector<RejectedRoute>& rejected) {
   for (const auto& entry : rejected) {
     text += (text.empty() ? "" : "; ") + entry.route + ": " + entry.reason;
   }
-  return text.empty() ? "none was tried before" : text;
+  return text.empty() ? "no route was tried before" : text;
 }
 
 } // namespace dlslime

@@ -87,7 +87,7 @@ void PeerGpus::say(const Error& error) {
     logWarning(
         "memory of a GPU of pid " + std::to_string(peer_.pid) + " on " +
         peer_.host +
-        " is reached through pinned memory, several times slower than by "
+        " is reached through pinned memory, several times slower than over "
         "NVLink, because " +
         error.what());
   }

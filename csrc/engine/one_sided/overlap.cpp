@@ -206,7 +206,7 @@ void refuseOverlap(const std::vector<Transfer::Part>& parts, bool write) {
             " overlap in the " +
             (write ? "remote memory"
                    : "local " + all.front().part->local->describe()) +
-            ": which one would be there in the end is not known");
+            ": the result would depend on the order of the copies");
   }
 }
 

@@ -13,7 +13,7 @@ Status unknown(const RegionHandle& remote) {
   return {
       ErrorCode::kInvalidArgument,
       remote.describe() +
-          " is not registered there: its owner has deregistered it"};
+          " is not registered any more: the owner has deregistered the region"};
 }
 
 } // namespace

@@ -18,15 +18,15 @@ Status refused(const wire::PutAck& ack) {
     return statusOf(told, unwritable);
   }
   if (status == FinishStatus::kForReading) {
-    return {ErrorCode::kPeerFailed, "the peer says that it is for reading"};
+    return {ErrorCode::kPeerFailed, "the peer's region is for reading"};
   }
   return {
       ErrorCode::kPeerFailed,
       status == FinishStatus::kFailed
-          ? "the peer's GPU could not copy it; its log says why"
-          : "the peer could not serve it (status " +
+          ? "the peer's GPU could not copy the bytes; the peer's log says why"
+          : "the peer could not serve the transfer (status " +
               std::to_string(static_cast<int>(status)) +
-              "): it has deregistered the memory or left the group"};
+              "): the peer has deregistered the region or left the group"};
 }
 } // namespace
 
@@ -136,7 +136,7 @@ bool RmaInitiator::hasBytes(uint64_t id) {
     return true;
   }
   if (active.staged->failed()) {
-    end(id, Status(ErrorCode::kUnavailable, "its memory can't be read"));
+    end(id, Status(ErrorCode::kUnavailable, "the memory can't be read"));
     return false;
   }
   takeTurn(id, active);
@@ -288,7 +288,7 @@ RmaInitiator::Active* RmaInitiator::continued(
     end(data.id,
         Status(
             ErrorCode::kTransportFailed,
-            "the peer sends what does not continue the read, at byte " +
+            "the peer sends bytes that do not continue the read, at byte " +
                 std::to_string(data.offset)));
     return nullptr;
   }

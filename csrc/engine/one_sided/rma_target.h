@@ -27,9 +27,7 @@ class RmaTarget {
       RegionTable& regions)
       : connection_(&connection), out_(out), gpus_(gpus), regions_(regions) {}
 
-  // onResolve(), onGetRequest() and onPut() handle messages of the peer.
-  // `joined` is false if the message is for a group that is gone; the answer
-  // says so.
+  // `joined` is false if the message is for a group that is gone.
   void onResolve(bool joined, const wire::Resolve& resolve);
   void
   onGetRequest(bool joined, const wire::GetRequest& request, ByteSpan payload);
@@ -41,8 +39,7 @@ class RmaTarget {
   // Answers the peer's Resolve once the region was registered, or could not be.
   void onRegistered(const RegionPtr& region, const Status& status);
   RegionPtr lent(uint64_t id) const; // null: not lent
-  // Asks the peer to give the region back, if lent. Region::lent is counted
-  // down when the peer has.
+  // Asks the peer for the region, if lent; counts Region::lent down then.
   void recall(const Region& region);
   void onKeyRevoked(const wire::KeyRevoked& revoked);
   // Adds the ids of GPU allocations shown to the peer and holding lent regions.
@@ -50,8 +47,7 @@ class RmaTarget {
   // Sends what had to wait for room. Returns true if anything moved.
   bool flush();
 
-  // Takes all regions back: the connection has failed for good, and touches no
-  // memory any more.
+  // Takes all regions back, after the connection has failed for good.
   void fail();
   void detach() {
     connection_ = nullptr;
@@ -60,6 +56,10 @@ class RmaTarget {
   }
   void resume(Connection& connection) {
     connection_ = &connection;
+  }
+  // True if no answer to the peer is due.
+  bool idle() const {
+    return streams_.empty() && waiting_.empty() && arriving_.empty();
   }
 
  private:

@@ -159,7 +159,7 @@ std::vector<Piece> PieceBuilder::take() {
           std::string("two pieces of a ") +
               (write_ ? "write overlap in the remote " + remote_.describe()
                       : "read overlap in the local " + local_.describe()) +
-              ": which one would be there in the end is not known");
+              ": the result would depend on the order of the copies");
     }
   }
   return std::move(pieces_);

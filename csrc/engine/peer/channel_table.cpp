@@ -44,6 +44,7 @@ void ChannelTable::add(
     channel->useSocket(socket->fd());
   }
   auto origin = socket ? socket->peerOrigin() : "";
+  looks_.add(*channel);
   entries_.push_back(
       {key,
        std::move(contact),
@@ -94,42 +95,22 @@ std::vector<ChannelTable::Member> ChannelTable::those(
   return found;
 }
 
-bool ChannelTable::poll(int most) {
-  bool any = false;
-  // Loops by index, because handling a message may fail a channel, but never
-  // adds a channel.
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    any |= entries_[i].channel->poll(most);
-  }
-  return any;
-}
-
 bool ChannelTable::endsSoon() const {
-  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
-    return entry.channel->endsSoon();
+  return looks_.firstBusy([](const PeerChannel& channel) {
+    return channel.endsSoon();
+  }) != nullptr;
+}
+
+std::shared_ptr<PeerChannel> ChannelTable::claimCopy(CopyJob& job) const {
+  auto* const found = looks_.firstBusy([&](PeerChannel& channel) {
+    return !channel.copyOverdue() && channel.claimCopy(job);
   });
+  return found != nullptr ? found->shared_from_this() : nullptr;
 }
 
-std::shared_ptr<PeerChannel> ChannelTable::claimCopy(
-    CopyJob& job,
-    const PeerChannel* only) {
-  for (const auto& entry : entries_) {
-    const bool wanted = only != nullptr ? entry.channel.get() == only
-                                        : !entry.channel->copyOverdue();
-    if (wanted && entry.channel->claimCopy(job)) {
-      return entry.channel;
-    }
-  }
-  return nullptr;
-}
-
-const PeerChannel* ChannelTable::serving(const Operation& operation) const {
-  for (const auto& entry : entries_) {
-    if (entry.channel->serves(operation)) {
-      return entry.channel.get();
-    }
-  }
-  return nullptr;
+PeerChannel* ChannelTable::serving(const Operation& operation) const {
+  return looks_.firstBusy(
+      [&](const PeerChannel& channel) { return channel.serves(operation); });
 }
 
 void ChannelTable::dropSocket(Entry& entry) {
@@ -157,9 +138,9 @@ void ChannelTable::onSocket(uint64_t token) {
     const auto who = "pid " + std::to_string(peer.pid) + " on " + peer.host;
     const Status why(
         ErrorCode::kPeerFailed,
-        error == 0 ? "its process has ended or shut down (" + who +
-                " closed its connection)"
-                   : "its process or its host is gone (" + who + ": " +
+        error == 0 ? "the peer's process has ended or shut down (" + who +
+                " closed the connection)"
+                   : "the peer's process or host is gone (" + who + ": " +
                 errnoText(error) + ")");
     // A severed channel waits for another connection, with a new socket, and so
     // does the peer. If instead the peer has died, connecting will show the
@@ -192,9 +173,21 @@ void ChannelTable::noteFailure(const Entry& entry) {
   failures.last = entry.channel->failure();
 }
 
+bool ChannelTable::someOver() const {
+  return looks_.firstBusy([](const PeerChannel& channel) {
+    return channel.hasSevered() ||
+        channel.state() == PeerChannel::State::kFailed;
+  }) != nullptr;
+}
+
 void ChannelTable::reap(std::vector<Retired>& retired) {
   for (auto entry = entries_.begin(); entry != entries_.end();) {
-    entry = isOver(*entry, retired) ? entries_.erase(entry) : entry + 1;
+    if (isOver(*entry, retired)) {
+      looks_.remove(*entry->channel);
+      entry = entries_.erase(entry);
+    } else {
+      ++entry;
+    }
   }
 }
 

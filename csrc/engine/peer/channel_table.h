@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "engine/bootstrap/control_socket.h"
 #include "engine/bootstrap/wire_records.h"
+#include "engine/peer/look_order.h"
 #include "engine/peer/peer_channel.h"
 #include "engine/progress/epoll_waiter.h"
 
@@ -52,17 +53,16 @@ class ChannelTable {
   void replaceSocket(const PeerChannel& channel, ControlSocket socket);
   void dropSocket(const PeerChannel& channel);
 
-  bool poll(int most);
+  LookOrder& looks() {
+    return looks_;
+  }
   // True if Connection::endsSoon() is true for any channel.
   bool endsSoon() const;
-  // Claims a copy of the channel `only`, or of any channel without an overdue
-  // copy. Returns the channel on which the caller has to finish the copy; null
-  // if no copy is to be made.
-  std::shared_ptr<PeerChannel> claimCopy(
-      CopyJob& job,
-      const PeerChannel* only = nullptr);
+  // Claims a copy of any channel without an overdue copy. Returns the channel
+  // on which the caller has to finish the copy; null if no copy is to be made.
+  std::shared_ptr<PeerChannel> claimCopy(CopyJob& job) const;
   // Returns the channel now serving the operation, or null.
-  const PeerChannel* serving(const Operation& operation) const;
+  PeerChannel* serving(const Operation& operation) const;
   // Handles a readable control socket: the peer has rung, or the socket has
   // ended.
   void onSocket(uint64_t token);
@@ -81,6 +81,8 @@ class ChannelTable {
     Status last;
   };
   Failures failures(const ChannelKey& key) const;
+  // True if a channel of which a look has seen the end awaits reap().
+  bool someOver() const;
   // Drops failed channels that are idle, and severed connections. The caller
   // closes the connections added to `retired`, outside of the lock.
   void reap(std::vector<Retired>& retired);
@@ -118,6 +120,7 @@ class ChannelTable {
 
   EpollWaiter& epoll_;
   std::vector<Entry> entries_;
+  LookOrder looks_;
   std::map<ChannelKey, Failures> failures_;
   uint64_t nextToken_ = 1;
 };

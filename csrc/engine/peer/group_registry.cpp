@@ -18,25 +18,27 @@ Status closedByOther(const Group& group) {
 Status refusalOf(const wire::Refused& refused) {
   using wire::RefusalReason;
   const auto amount = std::to_string(refused.amount);
-  std::string why = "the other end takes nobody now";
+  std::string why = "the other end accepts no endpoint now";
   switch (refused.reason) {
     case RefusalReason::kTaken:
       why =
-          "the endpoint with this address has another peer: each has one, and "
-          "a hub has many";
+          "the endpoint with this address has a different peer: an endpoint "
+          "has "
+          "one peer, a hub has many";
       break;
     case RefusalReason::kTooManyGuests:
       why = "the hub has " + amount +
-          " guests that its owner has not accepted: come again once it has";
+          " guests that the hub's owner has not accepted: connect again once "
+          "the owner has";
       break;
     case RefusalReason::kTooMuchUnread:
       why = "the hub keeps " + amount +
-          " bytes of guests that have left, which its owner has not read "
-          "(DLSLIME_UNEXPECTED_LIMIT): come again once it has";
+          " bytes of guests that have left, which the hub's owner has not read "
+          "(DLSLIME_UNEXPECTED_LIMIT): connect again once the owner has";
       break;
     case RefusalReason::kTooManyOfOne:
       why = "this process has " + amount +
-          " endpoints at that hub, which are as many as it may have: close "
+          " endpoints at the hub, and may have no more: close "
           "some";
       break;
   }
@@ -110,7 +112,7 @@ Group* GroupRegistry::groupOf(
   return theirs ? lastGroup_ : nullptr;
 }
 
-const PeerChannel* GroupRegistry::channelTo(const Operation& operation) {
+PeerChannel* GroupRegistry::channelTo(const Operation& operation) {
   const auto id = static_cast<uint32_t>(operation.groupKey);
   auto* group = lastGroup_;
   if (group == nullptr || group->id() != id) {

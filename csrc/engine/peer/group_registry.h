@@ -44,7 +44,7 @@ class GroupRegistry final : public ChannelOwner {
   void forgetIfGone(const std::shared_ptr<Group>& guest);
 
   // Returns the channel to the operation's peer, or null.
-  const PeerChannel* channelTo(const Operation& operation);
+  PeerChannel* channelTo(const Operation& operation);
   // Asks the process behind `channel` to confirm that it is rank `rank` of the
   // group. `remoteGroup` is the group's id in the rank's address record.
   void sendJoin(

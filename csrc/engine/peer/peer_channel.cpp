@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "engine/peer/batch.h"
 #include "engine/progress/copier.h"
 
 namespace dlslime {
@@ -32,26 +33,6 @@ void insist(const Tell& tell) {
     }
   }
 }
-
-class Batch {
- public:
-  explicit Batch(const Connection& connection)
-      : batching_(connection.batching()) {
-    if (batching_ != nullptr) {
-      batching_->beginBatch();
-    }
-  }
-  ~Batch() {
-    if (batching_ != nullptr) {
-      batching_->endBatch();
-    }
-  }
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-
- private:
-  BatchAbility* const batching_;
-};
 } // namespace
 
 void PeerChannel::use(
@@ -63,14 +44,7 @@ void PeerChannel::use(
   rejected_ = std::move(rejected);
   route_ = connection_->route();
   gpus_.connected(*connection_);
-  if (!began) {
-    mostMerit_.clear();
-  }
-  auto& lanes = mostLanes_[route_];
-  const auto info = connection_->info();
-  lanes = std::max(lanes, info.lanes);
-  auto& merit = mostMerit_[route_];
-  merit = std::max(merit, info.merit);
+  best_.note(*connection_, began);
   state_ = State::kOpen;
 }
 
@@ -111,25 +85,20 @@ void PeerChannel::resumed(
   initiator_->resume(*connection_);
   std::string reasons;
   for (const auto& entry : rejected_) {
-    reasons += "; not by " + entry.route + ": " + entry.reason;
+    reasons += "; not over " + entry.route + ": " + entry.reason;
   }
   sayReplaced(
       "connected to pid " + std::to_string(peer_.pid) + " on " + peer_.host +
-      " again, by " + route_ + " " + connection_->info().devices +
-      ": what was lost is sent again" + reasons);
+      " again, over " + route_ + " " + connection_->info().devices +
+      ": lost messages are sent again" + reasons);
   owner_.onChannelResumed(*this);
 }
 
 bool PeerChannel::couldBeBetter() const {
-  if (state_ != State::kOpen) {
-    return false;
-  }
-  const auto info = connection_->info();
-  return info.lanes < mostLanes_.at(route_) ||
-      info.merit < mostMerit_.at(route_) ||
-      std::any_of(rejected_.begin(), rejected_.end(), [](const auto& entry) {
-           return entry.tried;
-         });
+  const auto tried = [](const auto& entry) { return entry.tried; };
+  return state_ == State::kOpen &&
+      (best_.beats(*connection_) ||
+       std::any_of(rejected_.begin(), rejected_.end(), tried));
 }
 
 bool PeerChannel::sever(const Status& why) {
@@ -146,15 +115,13 @@ bool PeerChannel::replace(const Status& why, ReplaceAbility::When least) {
     return false;
   }
   ++replacements_;
+  const bool broken = least == ReplaceAbility::When::kBroken;
   sayReplaced(
-      "the connection to pid " + std::to_string(peer_.pid) + " on " +
-      peer_.host + " by " + route_ +
-      (least == ReplaceAbility::When::kBroken ? " is lost ("
-                                              : " is given up (") +
-      why.message() + "): another will take its place");
+      connectionText() + (broken ? " is lost (" : " is given up (") +
+      why.message() + "): the engine is connecting again");
   state_ = State::kSevered;
   failure_ = why;
-  leftWhole_ = least == ReplaceAbility::When::kWhole;
+  leftWhole_ = !broken;
   quiet_ = false;
   const bool device =
       connection_->replaceable() == ReplaceAbility::When::kBroken;
@@ -175,7 +142,7 @@ void PeerChannel::sayReplaced(const std::string& what) const {
   logWarning(
       replacements_ == 1 ? what
                          : what + " (the " + std::to_string(replacements_) +
-              "th time; told of the 1st, 2nd, 4th, 8th, ...)");
+              "th time; only the 1st, 2nd, 4th, 8th, ... are warnings)");
 }
 
 // Gives up the old connection once drained, or after the drain time.
@@ -216,10 +183,17 @@ bool PeerChannel::idle() const {
   return copies_ == 0 && (ended || Clock::now() >= giveUpAt_);
 }
 
+bool PeerChannel::working() const {
+  const bool still = state_ == State::kOpen && severed_ == nullptr &&
+      peerClosed_.ok() && copies_ == 0 && sequencer_.kept() == 0 &&
+      out_->idle() && in_->idle() && initiator_->idle() && target_->idle();
+  return !still;
+}
+
 // Fails the pair, and not the process, when a peer's messages exhaust memory.
-bool PeerChannel::poll(int most) {
+bool PeerChannel::pollSafely(int most, bool flushes) {
   try {
-    return pollOnce(most);
+    return pollOnce(most, flushes);
   } catch (const std::bad_alloc&) {
     failForWantOfMemory();
     return true;
@@ -230,19 +204,13 @@ void PeerChannel::failForWantOfMemory() {
   fail(inWords([&] {
     return Status(
         ErrorCode::kExhausted,
-        "this process has no memory for what it has to do with pid " +
-            std::to_string(peer_.pid) + " on " + peer_.host);
+        "this process has no memory left for " + connectionText());
   }));
 }
 
-Status PeerChannel::lost(const Status& broken) const {
-  return inWords([&] {
-    return Status(
-        broken.code(),
-        "the connection to pid " + std::to_string(peer_.pid) + " on " +
-            peer_.host + " by " + route_ + " is lost (" + broken.message() +
-            ")");
-  });
+std::string PeerChannel::connectionText() const {
+  return "the connection to pid " + std::to_string(peer_.pid) + " on " +
+      peer_.host + " over " + route_;
 }
 
 // Sends queued messages first. The three parts take turns to be next, because
@@ -265,7 +233,7 @@ bool PeerChannel::flush() {
   return any || queued;
 }
 
-bool PeerChannel::pollOnce(int most) {
+bool PeerChannel::pollOnce(int most, bool flushes) {
   if (!connection_) {
     return false;
   }
@@ -277,7 +245,7 @@ bool PeerChannel::pollOnce(int most) {
     if (!gpus_.uploads().many()) {
       any |= connection_->poll(*this, broken, most);
     }
-    if (broken.ok() && state_ == State::kOpen) {
+    if (broken.ok() && state_ == State::kOpen && (flushes || any)) {
       any |= flush();
     }
   }
@@ -295,7 +263,12 @@ bool PeerChannel::pollOnce(int most) {
     return device; // a broken connection tells the same again
   }
   if (!sever(broken)) {
-    fail(peerClosed_.ok() ? lost(broken) : peerClosed_);
+    const auto lost = inWords([&] {
+      return Status(
+          broken.code(),
+          connectionText() + " is lost (" + broken.message() + ")");
+    });
+    fail(peerClosed_.ok() ? lost : peerClosed_);
   }
   return true;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -10,41 +9,15 @@
 #include "base/clock.h"
 #include "engine/one_sided/rma_initiator.h"
 #include "engine/one_sided/rma_target.h"
+#include "engine/peer/best_connection.h"
+#include "engine/peer/channel_owner.h"
+#include "engine/peer/rejected_route.h"
 #include "engine/two_sided/inbound.h"
 #include "engine/two_sided/outbound.h"
 #include "engine/two_sided/sequencer.h"
-#include "engine/wire/group_messages.h"
 #include "interface/transport.h"
 
 namespace dlslime {
-
-class PeerChannel;
-
-// What a channel needs of the rest of the process, and tells it. Under the
-// engine's lock.
-class ChannelOwner {
- public:
-  virtual ~ChannelOwner() = default;
-  // Returns the group with the id `group`; null if the group is unknown or
-  // closed, or if the channel's peer has not joined as rank `source`.
-  virtual ReceivingGroup*
-  groupOf(const PeerChannel& channel, uint32_t group, uint32_t source) = 0;
-  // Handles a message of engine/wire/group_messages.h.
-  virtual void onGroupMessage(
-      const std::shared_ptr<PeerChannel>& channel,
-      const MessageHeader& header) = 0;
-  // Posts the note of a transfer whose bytes are all in place.
-  virtual void sendNote(const Transfer& transfer) = 0;
-  virtual void onChannelFailed(PeerChannel& channel, const Status& why) = 0;
-  // Called when a new connection has replaced the severed connection.
-  virtual void onChannelResumed(PeerChannel& channel) = 0;
-};
-
-// Route that comes before the chosen route, and why the route was not taken.
-struct RejectedRoute {
-  std::string route, reason;
-  bool tried = false; // by this process; might work at a later time
-};
 
 // All traffic between this process and a peer by one route policy, shared by
 // all groups. Outlives connections: a broken connection is replaced if the
@@ -68,15 +41,12 @@ class PeerChannel final : public ConnectionEvents,
         peer_(std::move(peer)),
         gpus_(peer_, [this](uint64_t id) { askForShare(id); }) {}
 
-  // `began`: this end has asked for the connection. A connection begun by the
-  // peer resets mostMerit_, because the best devices for the peer may not be
-  // the best for this end.
+  // `began`: this end has asked for the connection.
   void connected(
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected,
       bool began = true);
-  // Sets the control socket for this and all later connections. See
-  // Connection::useSocket().
+  // Sets the socket that this and all later connections are to use.
   void useSocket(int fd) {
     socket_ = fd;
     if (connection_) {
@@ -124,7 +94,14 @@ class PeerChannel final : public ConnectionEvents,
   // before the end still count.
   void peerClosed(const Status& why);
 
-  bool poll(int most = kMessagesPerPoll);
+  bool poll(int most = kMessagesPerPoll) {
+    return pollSafely(most, true);
+  }
+  // Like poll(), for a channel without work: what waits to be sent is only
+  // looked at if the peer has sent something.
+  bool glance(int most) {
+    return pollSafely(most, false);
+  }
   bool endsSoon() const {
     return connection_ && connection_->copying() != nullptr &&
         connection_->copying()->endsSoon();
@@ -179,6 +156,9 @@ class PeerChannel final : public ConnectionEvents,
   // a device that does not report the end: then destroying the connection, and
   // quieted() after it, end the rest.
   bool idle() const;
+  // True while something of this end is under way on the channel, so that the
+  // channel has to be polled by every look.
+  bool working() const;
   const Status& failure() const {
     return failure_;
   }
@@ -254,14 +234,15 @@ class PeerChannel final : public ConnectionEvents,
   void onTransferred(uint64_t id, const Status& status) override;
 
  private:
-  Status lost(const Status& broken) const;
+  std::string connectionText() const;
   bool replace(const Status& why, ReplaceAbility::When least);
   void sayReplaced(const std::string& what) const;
   void use(
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected,
       bool began);
-  bool pollOnce(int most);
+  bool pollSafely(int most, bool flushes);
+  bool pollOnce(int most, bool flushes);
   bool flush();
   void detachIfDrained();
   void refuse(const MessageHeader& header);
@@ -306,9 +287,7 @@ class PeerChannel final : public ConnectionEvents,
   int socket_ = -1;
   int firstToFlush_ = 0; // the part that comes first in the next flush()
   std::string route_;
-  // By route: the most lanes of all connections so far, and the highest merit
-  // since the last connection begun by the peer.
-  std::map<std::string, size_t> mostLanes_, mostMerit_;
+  BestConnection best_;
   bool leftWhole_ = false;
   std::string_view copyName_; // of the last connection, once gone
   int copies_ = 0; // claimed and not finished: they use the connection

@@ -47,7 +47,8 @@ void PeerChannel::onRegistered(const RegionPtr& region, const Status& status) {
 
 void PeerChannel::onParted() {
   handOver(Status(
-      ErrorCode::kTransportFailed, "the other end has found a better one"));
+      ErrorCode::kTransportFailed,
+      "the other end has found a better connection"));
 }
 
 void PeerChannel::onMessage(const MessageHeader& header, ByteSpan payload) {
@@ -96,7 +97,8 @@ void PeerChannel::refuse(const MessageHeader& header) {
   fail(Status(
       ErrorCode::kTransportFailed,
       "a message of type " + std::to_string(static_cast<int>(header.type)) +
-          " from process " + std::to_string(peer_.pid) + ", which can't be"));
+          " from process " + std::to_string(peer_.pid) +
+          " is invalid at this point"));
 }
 
 void PeerChannel::askForShare(uint64_t id) {
@@ -125,10 +127,10 @@ void PeerChannel::inOrder(const MessageHeader& header, ByteSpan payload) {
         fail(Status(
             ErrorCode::kTransportFailed,
             "a message is missing, and " + std::to_string(sequencer_.kept()) +
-                " later ones of " + std::to_string(sequencer_.keptBytes()) +
+                " later messages of " + std::to_string(sequencer_.keptBytes()) +
                 " bytes have come (at most " + std::to_string(kMostKept) +
                 " of " + std::to_string(kMostKeptBytes) +
-                " bytes are kept for it)"));
+                " bytes are kept until the missing message comes)"));
       }
       return;
     case Sequencer::Verdict::kSeen:

@@ -136,15 +136,15 @@ class Completions {
     } else if (!follower->cancelStatus.ok()) {
       finish(follower, follower->cancelStatus);
     } else {
-      finish(
-          follower, inWords([&] {
-            return Status(
-                status.code(),
-                follower->describe() +
-                    " failed: its bytes are there, but the peer has not been "
-                    "told: " +
-                    status.message());
-          }));
+      finish(follower, inWords([&] {
+               return Status(
+                   status.code(),
+                   follower->describe() +
+                       " failed: the bytes are in place, but the peer has not "
+                       "been "
+                       "told: " +
+                       status.message());
+             }));
     }
   }
 

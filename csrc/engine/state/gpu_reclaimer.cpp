@@ -25,7 +25,9 @@ void GpuReclaimer::start() {
     } catch (
         const Error& error) { // memory is given back later, at the engine's end
       logWarning(
-          std::string("GPUs get nothing back that was freed: ") + error.what());
+          std::string("freed memory of GPUs is given back only when the engine "
+                      "stops: ") +
+          error.what());
     }
   }
 }

@@ -33,7 +33,8 @@ Status finishError(const Operation& send, const wire::Finish& finish) {
     case FinishStatus::kRevoked:
       return {
           ErrorCode::kTransportFailed,
-          what + rank + " says that it was taken back, which it was not"};
+          what + rank +
+              " says that the send was taken back, but the send was not"};
     case FinishStatus::kTruncated:
       return {
           ErrorCode::kTruncated,
@@ -49,11 +50,11 @@ Status finishError(const Operation& send, const wire::Finish& finish) {
     case FinishStatus::kFailed:
       return {
           ErrorCode::kTransportFailed,
-          what + rank + " could not fetch it; its receive says why"};
+          what + rank + " could not fetch the message; its receive says why"};
     case FinishStatus::kUnreadable:
       return {
           ErrorCode::kTransportFailed,
-          what + "its memory " + faultText(Fault::kGone, false)};
+          what + "this process's memory " + faultText(Fault::kGone, false)};
     case FinishStatus::kUnwritable:
       return {
           ErrorCode::kTransportFailed,
@@ -63,7 +64,10 @@ Status finishError(const Operation& send, const wire::Finish& finish) {
     case FinishStatus::kForReading:
       break;
   }
-  return {ErrorCode::kTransportFailed, what + "unknown status"};
+  return {
+      ErrorCode::kTransportFailed,
+      what + "the peer answered with the unknown status " +
+          std::to_string(static_cast<int>(finish.status))};
 }
 
 } // namespace dlslime

@@ -25,7 +25,7 @@ Status lost(Fault fault) {
   return {
       ErrorCode::kTransportFailed,
       "the message had come into the memory of an earlier receive, which was "
-      "taken back, and " +
+      "taken back; the memory " +
           faultText(fault, false)};
 }
 

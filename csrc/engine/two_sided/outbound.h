@@ -84,8 +84,7 @@ class Outbound final : public OperationHolder {
   void addShown(const MemoryView& view, std::set<uint64_t>& ids) const;
   // Adds the ids of the allocations that hold announced messages.
   void addShownInUse(std::set<uint64_t>& ids);
-  // Takes back a queued or announced send, which ends with `why` unless the
-  // receiver has matched the message.
+  // Takes a send back: it ends with `why` unless the receiver has matched it.
   void cancel(const OperationPtr& operation, const Status& why) override;
   // Sends queued messages while the route has room. True if any were sent.
   bool flushQueued();

@@ -54,7 +54,8 @@ void Outbound::cancelQueued(const OperationPtr& operation, const Status& why) {
 Status Outbound::unreadable(const Operation& operation, Fault fault) {
   return {
       ErrorCode::kTransportFailed,
-      operation.describe() + " failed: its memory " + faultText(fault, false)};
+      operation.describe() + " failed: this process's memory " +
+          faultText(fault, false)};
 }
 
 // Ends a send whose memory can't be read, and so the use of the memory. The

@@ -85,7 +85,8 @@ Status ReceiveCopies::whyFailed(
   switch (status.code()) {
     case ErrorCode::kOwnFault:
       return {
-          ErrorCode::kTransportFailed, what + "its memory " + status.message()};
+          ErrorCode::kTransportFailed,
+          what + "this process's memory " + status.message()};
     case ErrorCode::kPeerFault:
       return {
           ErrorCode::kTransportFailed,

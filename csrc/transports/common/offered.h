@@ -22,7 +22,8 @@ class Offered {
     auto found = halves_.extract(nonce);
     if (found.empty()) {
       throw Error(
-          ErrorCode::kPeerFailed, "an answer to an offer that was never made");
+          ErrorCode::kPeerFailed,
+          "the peer answers an offer that was never made");
     }
     return std::move(found.mapped());
   }

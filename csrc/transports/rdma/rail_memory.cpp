@@ -46,7 +46,7 @@ RailMemory::Regions RailMemory::acquire(MemoryView view) const {
       regions[nics_[i].number] = acquireWith(*nics_[i].nic, view);
     } catch (const Error& error) {
       logWarning(
-          std::string(error.what()) + "; the transfer goes by other NICs");
+          std::string(error.what()) + "; the transfer goes over other NICs");
     }
   }
   return regions;
@@ -106,7 +106,7 @@ RegistrationPtr RailRegistrar::registerRegion(MemoryView view) {
     throw Error(problem);
   }
   if (!problem.ok()) {
-    logWarning(problem.message() + "; transfers go by other NICs");
+    logWarning(problem.message() + "; transfers go over other NICs");
   }
   return registration;
 }

@@ -36,7 +36,7 @@ class RailProblems {
     // Never freed, because threads may outlast main().
     static auto* const said = new LogOnce;
     if (said->isNew(text_)) {
-      logWarning(text_ + "; RDMA goes by other queue pairs");
+      logWarning(text_ + "; RDMA goes over other queue pairs");
     }
   }
 

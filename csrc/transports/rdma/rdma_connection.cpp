@@ -125,7 +125,7 @@ bool RdmaConnection::verify(Bytes& result) {
   if (good == 0 && !waiting) {
     throw Error(
         ErrorCode::kUnavailable,
-        "it connects, but no message passes (" + problems + ")");
+        "the connection is made, but no message passes (" + problems + ")");
   }
   if (good != 0 && waiting) {
     verifyBy_ = std::min(verifyBy_, deadlineAfter(kOtherRailsTime));
@@ -144,7 +144,7 @@ void RdmaConnection::confirm(ByteSpan result) {
   ByteReader reader(result);
   const auto good = reader.number<uint32_t>();
   if (!reader.atEnd()) {
-    throw Error(ErrorCode::kPeerFailed, "the peer confirms no queue pairs");
+    throw Error(ErrorCode::kPeerFailed, "the confirmation is malformed");
   }
   keepRails(good);
 }
@@ -295,7 +295,7 @@ void RdmaConnection::peerClosed() {
 }
 
 void RdmaConnection::sever() {
-  breakWith(first(), "it was given up");
+  breakWith(first(), "the connection was given up");
   givenUp_ = true;
   bulk_.abandonAll(Status(ErrorCode::kTransportFailed, broken_.message()));
 }

@@ -222,7 +222,7 @@ void RdmaConnection::onImmediate(
   if (!out_.credit(immediate & kPositionMask)) {
     breakWith(
         first(),
-        "the peer returned credit for what was never sent (position " +
+        "the peer returned credit for unsent messages (position " +
             std::to_string(immediate & kPositionMask) + ")");
   }
 }
@@ -236,9 +236,9 @@ void RdmaConnection::onRecord(uint32_t position, ConnectionEvents& events) {
       offset + bytes > kRingBytes) {
     breakWith(
         first(),
-        "the peer wrote a record of " + std::to_string(header.payloadSize) +
-            " bytes at position " + std::to_string(position) +
-            " of its ring, which can't be");
+        "the peer wrote an invalid record of " +
+            std::to_string(header.payloadSize) + " bytes at position " +
+            std::to_string(position) + " of the ring");
     return;
   }
   events.onMessage(

@@ -164,10 +164,10 @@ std::vector<RdmaTransport::Berth> RdmaTransport::matchRails(
   if (berths.empty()) {
     throw Error(
         ErrorCode::kUnavailable,
-        "its NICs are " +
+        "the peer's NICs are " +
             std::string(
                 peer.rails[0].pair.ethernet ? "Ethernet" : "InfiniBand") +
-            ", and none here is");
+            ", and no NIC of this process is");
   }
   return berths;
 }

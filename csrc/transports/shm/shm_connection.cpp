@@ -129,8 +129,8 @@ bool ShmConnection::poll(ConnectionEvents& events, Status& broken, int most) {
   if (pulls_ && pulls_->corrupted()) {
     broken = Status(
         ErrorCode::kTransportFailed,
-        "the shared desk of a transfer holds what cannot be: process " +
-            std::to_string(peerPid_) + " has overwritten it");
+        "the copy desk of a transfer holds impossible values: process " +
+            std::to_string(peerPid_) + " has overwritten the shared memory");
     return true;
   }
   MessageHeader header;
@@ -143,8 +143,8 @@ bool ShmConnection::poll(ConnectionEvents& events, Status& broken, int most) {
     if (next == RingConsumer::Next::kBroken) {
       broken = Status(
           ErrorCode::kTransportFailed,
-          "the shared ring holds a record that cannot be: process " +
-              std::to_string(peerPid_) + " has overwritten it");
+          "the shared ring holds an invalid record: process " +
+              std::to_string(peerPid_) + " has overwritten the shared memory");
       return true;
     }
     events.onMessage(header, payload);

@@ -28,8 +28,8 @@ Status ShmTransport::reaches(const PeerIdentity& self, const PeerIdentity& peer)
   if (self.networkNamespace != peer.networkNamespace) {
     return {
         ErrorCode::kUnavailable,
-        "same host, but another network namespace: its unix socket can't be "
-        "reached"};
+        "same host, but different network namespaces, which unix sockets do "
+        "not connect"};
   }
   if (self.uid != peer.uid) {
     return {

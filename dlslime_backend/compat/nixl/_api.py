@@ -278,7 +278,9 @@ class nixl_agent(Notes, Descriptors):  # noqa: N801
             xfer_list = unrolled(xfer_list)
         descs = self.get_xfer_descs(xfer_list, mem_type)
         if descs is None:
-            raise TypeError("no list of descriptors")
+            raise TypeError(
+                f"an object of type {type(xfer_list).__name__} is no list of descriptors"
+            )
         require_memory(descs)
         name = text(agent_name)
         if name in ("", "NIXL_INIT_AGENT"):

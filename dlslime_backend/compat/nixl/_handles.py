@@ -171,13 +171,15 @@ def parts_of(
     """
     here, there = local.select(local_indices), remote.select(remote_indices)
     if len(here) != len(there):
-        raise b.nixlInvalidParamError(f"{len(here)} local and {len(there)} remote descriptors")
+        raise b.nixlInvalidParamError(
+            f"{len(here)} local and {len(there)} remote descriptors: both numbers must be equal"
+        )
     lengths = local.lengths[here]
     if not np.array_equal(lengths, remote.lengths[there]):
         first = np.flatnonzero(lengths != remote.lengths[there])[0]
         raise b.nixlInvalidParamError(
             f"pair {first} is of {lengths[first]} local and "
-            f"{remote.lengths[there][first]} remote bytes"
+            f"{remote.lengths[there][first]} remote bytes: both numbers must be equal"
         )
     columns = (local.offsets[here], remote.offsets[there], lengths)
     pair = local.index[here] * len(remote.regions) + remote.index[there]

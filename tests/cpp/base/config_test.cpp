@@ -77,7 +77,7 @@ class ConfigTest : public ::testing::Test {
       "NCCL_IB_PKEY",
       "NCCL_IB_TIMEOUT",
       "NCCL_IB_RETRY_CNT"};
-  // Any text is a value of these.
+  // Variables for which any text is valid.
   static constexpr const char* kTexts[] = {
       "DLSLIME_NICS",
       "DLSLIME_NEAR",

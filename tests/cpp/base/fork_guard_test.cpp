@@ -17,7 +17,8 @@
 namespace dlslime::testing {
 namespace {
 
-// What `run` returns in a forked child, which then ends without destructors.
+// Returns the result of `run` in a forked child; the child ends without
+// destructors.
 int inChild(const std::function<int()>& run) {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -29,8 +30,9 @@ int inChild(const std::function<int()>& run) {
   return WEXITSTATUS(status);
 }
 
-// Whether all other threads of this process sleep: one that is starting may
-// hold locks of the address sanitizer, which does not guard them against fork.
+// Returns whether all further threads of the process sleep: a starting thread
+// may hold locks of the address sanitizer, which fork() does not release in the
+// child.
 bool othersSleep() {
   const auto self = std::to_string(gettid());
   for (const auto& task :
@@ -38,7 +40,7 @@ bool othersSleep() {
     std::ifstream file(task.path() / "stat");
     std::string text;
     std::getline(file, text);
-    const auto name = text.rfind(')'); // then a blank, and the state
+    const auto name = text.rfind(')'); // followed by a blank and the state
     if (task.path().filename() != self && name != std::string::npos &&
         text.at(name + 2) != 'S') {
       return false;
@@ -96,7 +98,7 @@ TEST_F(ForkGuardTest, WhoeverOwnedItClosesNothingInTheChild) {
 TEST_F(ForkGuardTest, AGrandchildKeepsWhatItsParentHasOpened) {
   registerForkFd(first.get());
   const int kept = inChild([&] {
-    if (dup2(second.get(), first.get()) < 0) { // its number is free here
+    if (dup2(second.get(), first.get()) < 0) { // free in the child
       return 2;
     }
     return inChild([&] { return isOpen(first.get()) ? 1 : 0; });
@@ -121,8 +123,8 @@ TEST_F(ForkGuardTest, ForkingWhileOthersRegisterNeverHangsTheChild) {
       running = true;
     }
   });
-  // A thread that is starting may hold locks of the address sanitizer, which
-  // does not guard them against fork.
+  // A starting thread may hold locks of the address sanitizer, which fork()
+  // does not release in the child.
   while (!running) {
     std::this_thread::yield();
   }
@@ -167,7 +169,7 @@ TEST_F(ForkGuardTest, JoiningAndLeavingInAForkedChildDoNoHarm) {
       return 3;
     } catch (const Error&) {
     }
-    world[0].engine->leave(*world[0].group); // what a destructor does
+    world[0].engine->leave(*world[0].group); // as a destructor does
     return 1;
   });
   EXPECT_EQ(seen, 1);

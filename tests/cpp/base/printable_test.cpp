@@ -1,4 +1,4 @@
-// Text of other processes, as logs and exceptions show it.
+// Text of peers, as logs and exceptions show the text.
 #include "base/printable.h"
 
 #include <gtest/gtest.h>

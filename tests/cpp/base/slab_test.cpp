@@ -25,7 +25,8 @@ TEST(SlabTest, ZeroIsNeverAnId) {
   EXPECT_EQ(slab.find(0), nullptr);
 }
 
-// One place, taken ten thousand times a second, comes there in 30 hours.
+// A place taken ten thousand times a second uses up all generations in 30
+// hours.
 TEST(SlabTest, IdsStayBelowTheBitsThatOthersMarkThemBy) {
   Slab<int, Slab<int>::kGenerations - 1> slab;
   std::set<uint64_t> ids;

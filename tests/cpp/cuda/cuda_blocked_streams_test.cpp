@@ -55,11 +55,12 @@ TEST(CudaHeldStreams, NoneBeginsToWaitMeanwhile) {
   EXPECT_TRUE(added);
 }
 
-// As in a pipeline: the last one is let go once the next one waits, or can't.
+// As in a pipeline, a stream is released when the next stream is blocked, or
+// can't be.
 TEST(CudaHeldStreams, ThoseThatFollowEachOtherWithoutAGapAreGivenOne) {
   BlockedStreams held;
   std::atomic<bool> stop{false};
-  std::atomic<int> waiting{0}, begun{0}, added{0}; // the last two: in all
+  std::atomic<int> waiting{0}, begun{0}, added{0}; // begun, added: totals
   std::thread program([&] {
     while (!stop) {
       ++begun;
@@ -87,7 +88,8 @@ TEST(CudaHeldStreams, ThoseThatFollowEachOtherWithoutAGapAreGivenOne) {
   messages.join();
 }
 
-// Its thread goes on after a moment, and may be who lets the first one go.
+// The thread of the second stream goes on after a pause, and may be the thread
+// that releases the first stream.
 TEST(CudaHeldStreams, OneThatWaitsForEverKeepsNobodyForEver) {
   BlockedStreams held;
   held.add(nothing);
@@ -98,7 +100,7 @@ TEST(CudaHeldStreams, OneThatWaitsForEverKeepsNobodyForEver) {
       std::this_thread::sleep_for(milliseconds(1));
     }
   });
-  const auto end = deadlineAfter(milliseconds(1500)); // of more than a pause
+  const auto end = deadlineAfter(milliseconds(1500)); // long enough for a pause
   while (Clock::now() < end) {
     held.add(nothing);
     held.drop();

@@ -16,7 +16,7 @@ using dlslime::testing::pattern;
 
 constexpr size_t kSize = 1 << 20;
 
-// The parameter: whether the driver can let streams write words.
+// Parameter: whether the driver lets streams write words.
 class CudaCopier : public ::testing::TestWithParam<bool> {
  protected:
   CudaCopier() {
@@ -26,7 +26,7 @@ class CudaCopier : public ::testing::TestWithParam<bool> {
     gpu = fake.gpu();
     copier.emplace(gpu);
   }
-  // The ends of the next copies, in the order in which they are told.
+  // Returns the ends of the next copies, in the order of takeEnded().
   std::vector<Copier::Ended> ends(size_t count) {
     std::vector<Copier::Ended> all;
     EXPECT_TRUE(eventually([&] {
@@ -73,7 +73,8 @@ TEST_P(CudaCopier, PiecesGoWhereTheyBelong) {
       std::memcmp(reinterpret_cast<void*>(host), bytes.data() + 3000, 700), 0);
 }
 
-// They may be of allocations that lie beside each other.
+// Adjacent pieces may belong to neighbouring allocations, so the copier must
+// not merge pieces.
 TEST_P(CudaCopier, NeighboursStayApart) {
   const auto one = fake.allocate(*gpu, kSize);
   const auto other = fake.allocate(*gpu, kSize);
@@ -91,7 +92,7 @@ TEST_P(CudaCopier, ManyPiecesGoByOneCallWhereTheDriverHasIt) {
   fake.fill(one, bytes);
   std::vector<Copy> pieces;
   constexpr size_t kPiece = kSize / 64;
-  for (size_t i = 0; i < 64; ++i) { // backwards: none goes on where one ended
+  for (size_t i = 0; i < 64; ++i) { // backwards: no two pieces are adjacent
     pieces.push_back({other + i * kPiece, one + (63 - i) * kPiece, kPiece});
   }
   const bool batches = fake.driver().memcpyBatchAsync != nullptr;
@@ -156,11 +157,12 @@ TEST_P(CudaCopier, FailureOfTheDeviceEndsAllThatIsUnderWay) {
   EXPECT_TRUE(copier->idle());
 }
 
-// Of a graph in another stream: what has to do with it is refused meanwhile.
+// A program captures a graph in a stream of its own; calls that would disturb
+// the capture are refused meanwhile.
 TEST_P(CudaCopier, CaptureByTheProgramDisturbsNoCopies) {
   const auto one = fake.allocate(*gpu, kSize);
   const std::vector<Copy> copies{{one, one + 5000, 100}};
-  fake.delay(30000); // looks for failures come sooner
+  fake.delay(30000); // long enough for looks for failures
   fake.capture(reinterpret_cast<Stream>(&fake));
   for (int i = 0; i < 4; ++i) {
     copier->start(copies);
@@ -174,7 +176,7 @@ TEST_P(CudaCopier, CaptureByTheProgramDisturbsNoCopies) {
 TEST_P(CudaCopier, AnswerThatSaysNothingOfTheStreamEndsNothing) {
   const auto one = fake.allocate(*gpu, kSize);
   const std::vector<Copy> copies{{one, one + 5000, 100}};
-  fake.delay(30000); // looks for failures come sooner
+  fake.delay(30000); // long enough for looks for failures
   fake.fail("cuStreamQuery", Result::kStreamCaptureUnsupported, 0, 2);
   copier->start(copies);
   EXPECT_TRUE(ends(1).front().status.ok());
@@ -201,7 +203,7 @@ TEST_P(CudaCopier, ThousandsUnderWayAndNothingLeft) {
   const auto ended = ends(3000);
   ASSERT_EQ(ended.size(), 3000U);
   EXPECT_EQ(ended.back().id, 3000U);
-  copier->start(copies); // is waited for
+  copier->start(copies); // the destructor waits for the copy
   copier.reset();
   EXPECT_EQ(fake.live("streams"), 0);
   EXPECT_EQ(fake.live("events"), 0);

@@ -1,5 +1,5 @@
-// The kernel that copies many small pieces, on the fake driver, which runs its
-// source.
+// The kernel that copies many small pieces, on the fake driver, which runs the
+// kernel's source.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -26,7 +26,7 @@ class CudaKernel : public ::testing::Test {
     if (useKernel) {
       copier->useKernel(pinned);
     }
-    launched = fake.live("launches"); // its trial
+    launched = fake.live("launches"); // by the trial
     fake.driver().streamSynchronize(nullptr);
   }
   Status end() {
@@ -40,7 +40,8 @@ class CudaKernel : public ::testing::Test {
     }));
     return status;
   }
-  // As many pieces of one size, in another order than they were in.
+  // Returns `count` pieces of equal size that reverse the order of the bytes'
+  // blocks.
   std::vector<Copy> backwards(size_t count, size_t size, size_t offset = 0) {
     std::vector<Copy> pieces;
     for (size_t i = 0; i < count; ++i) {
@@ -55,7 +56,8 @@ class CudaKernel : public ::testing::Test {
     copier->start(pieces);
     return end();
   }
-  // What is there is what the pieces say, and nothing else was touched.
+  // Expects the bytes of the pieces at their targets, and all bytes around
+  // unchanged.
   void expectCopied(const std::vector<Copy>& pieces) {
     const auto source = fake.content(from, kSize);
     Bytes wanted(kSize, std::byte{0xee});
@@ -65,11 +67,11 @@ class CudaKernel : public ::testing::Test {
     }
     EXPECT_TRUE(fake.content(to, kSize) == wanted);
   }
-  // Since begin().
+  // Returns the number of launches since begin().
   int launches() {
     return fake.live("launches") - launched;
   }
-  // Many that are small: the first of them may come before the trial is over.
+  // Copies many small pieces until the trial is over and the kernel is in use.
   void settle() {
     ASSERT_TRUE(eventually([&] {
       EXPECT_TRUE(copy(backwards(64, 16)).ok());
@@ -119,7 +121,8 @@ TEST_F(CudaKernel, PiecesOfAllSizesGoWhereTheyBelong) {
   std::mt19937 random(7);
   std::vector<Copy> pieces;
   for (size_t at = 0; at + (300 << 10) < kSize;) {
-    // Of whole vectors, and not; small, and more than a kernel takes.
+    // Whole vectors and odd sizes, small pieces and pieces too large for the
+    // kernel.
     const size_t sizes[] = {
         16, 48, 3 * 4096, 20'000, (16 << 10) + 16, 300 << 10};
     const size_t size = sizes[random() % (pieces.size() < 30 ? 5 : 6)];
@@ -143,10 +146,10 @@ TEST_F(CudaKernel, FewOrLargePiecesGoByCopyEngines) {
 }
 
 TEST_F(CudaKernel, OneThatCopiesWrongIsNotUsed) {
-  fake.fail("kernel", Result::kUnknown); // its trial
+  fake.fail("kernel", Result::kUnknown); // the trial
   begin();
   EXPECT_TRUE(eventually([&] {
-    return copy(backwards(64, 16)).ok() && log.count("other bytes") == 1;
+    return copy(backwards(64, 16)).ok() && log.count("wrong bytes") == 1;
   }));
   const auto pieces = backwards(100, 4096);
   EXPECT_TRUE(copy(pieces).ok());
@@ -173,16 +176,17 @@ TEST_F(CudaKernel, ATrialThatNothingTellsTheEndOfIsOverBeforeItsMemoryIsUsed) {
   fake.fail("cuStreamWriteValue32", Result::kUnknown);
   copier.emplace(gpu);
   copier->useKernel(pinned);
-  constexpr size_t kMost = 128 << 10; // the piece that the trial had
+  constexpr size_t kMost = 128 << 10; // size of the trial's piece
   const auto again = pinned->take(kMost);
-  Bytes bytes(kMost); // none of which are as others that it may copy there
+  // All parts differ, so that a late copy by the trial shows.
+  Bytes bytes(kMost);
   for (size_t i = 0; i < kMost; ++i) {
     bytes[i] = static_cast<std::byte>(i >> 9);
   }
   std::memcpy(again.get(), bytes.data(), kMost);
-  copier.reset(); // waits for what is under way
+  copier.reset(); // waits for the trial
   EXPECT_EQ(std::memcmp(again.get(), bytes.data(), kMost), 0);
-  EXPECT_EQ(log.count("not by a kernel"), 1U) << log.all();
+  EXPECT_EQ(log.count("instead of dlslime's kernel"), 1U) << log.all();
 }
 
 TEST_F(CudaKernel, ALaunchThatIsRefusedIsTheLast) {
@@ -210,7 +214,7 @@ TEST_F(CudaKernel, NothingIsLeft) {
   begin();
   settle();
   for (int i = 0; i < 50; ++i) {
-    copier->start(backwards(100, 4096)); // are waited for
+    copier->start(backwards(100, 4096)); // the destructor waits for the copies
   }
   copier.reset();
   pinned->trim();

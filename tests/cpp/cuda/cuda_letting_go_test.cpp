@@ -1,5 +1,5 @@
-// Memory of a GPU that was shared with another process, and is given back; and
-// descriptors that don't stand any more for what a peer was told of.
+// Memory of a GPU given back after sharing, and descriptors that have come to
+// stand for memory other than the peer was told.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -19,9 +19,9 @@ using dlslime::testing::toHex;
 constexpr size_t kSize = 1 << 20;
 constexpr size_t kPiece = 128 << 10; // of mapped memory
 constexpr int kPieces = 8;
-constexpr size_t kMost = 2; // descriptors that are open
+constexpr size_t kMost = 2; // open descriptors
 
-// Both ends are this process, which the fake permits for mapped memory.
+// Both ends are the test's process, as the fake permits for mapped memory.
 class CudaLettingGo : public ::testing::Test {
  protected:
   DevicePointer piece(int i) const {
@@ -33,7 +33,7 @@ class CudaLettingGo : public ::testing::Test {
   std::string told(int i) {
     return toHex(encode(exports.describe(idOf(i))));
   }
-  // Fetches a whole piece; ok: these are its bytes.
+  // Fetches a whole piece; ok if the right bytes came.
   Status fetch(int i) {
     const auto ours = sharer.fake.allocate(*sharer.gpu, kPiece);
     const auto status = mapper.move(false, ours, piece(i), kPiece);
@@ -44,7 +44,7 @@ class CudaLettingGo : public ::testing::Test {
         ? Status(ErrorCode::kTransportFailed, "other bytes")
         : status;
   }
-  // The first piece, by one of two GPUs.
+  // Fetches the first piece by a given GPU.
   Status fetchBy(int device) {
     const auto ours = sharer.fake.allocate(*sharer.gpu, kPiece);
     const auto status = mapper.move(false, ours, piece(0), kPiece, device);
@@ -90,7 +90,7 @@ TEST_F(CudaLettingGo, ANumberThatIsAnotherDescriptorsByNowIsNotTakenForIt) {
   EXPECT_TRUE(mapper.theirs.takeOutdated().empty());
 }
 
-// The heap may give its word the same place.
+// A new proof word may get the address of the old word.
 TEST_F(CudaLettingGo, ADescriptorThatIsMadeAnewIsAnotherOfTheSameMemory) {
   const auto first = exports.describe(idOf(0));
   for (int i = 1; i < kPieces; ++i) {
@@ -167,7 +167,7 @@ TEST_F(CudaLettingGo, WhatOneGpuCantMapAnotherMay) {
   EXPECT_TRUE(fetchBy(0).ok());
 }
 
-// What is left of a try is in the next one's way until it is unmapped.
+// The remains of a failed try block the next try until unmapped.
 TEST_F(CudaLettingGo, WhatFailsHalfwayIsTriedEverMoreRarely) {
   mapper.add(told(0));
   mapper.add(told(1));
@@ -244,7 +244,7 @@ TEST_F(CudaLettingGo, WhatLiesAcrossWhatWasThereBeforeTakesItsPlace) {
   for (const int i : {0, 1}) {
     sharer.fake.unmapPiece(piece(i), kPiece);
   }
-  sharer.fake.mapPiece(*sharer.gpu, piece(0), 2 * kPiece); // one piece, of two
+  sharer.fake.mapPiece(*sharer.gpu, piece(0), 2 * kPiece); // a double piece
   auto bytes = pattern(2 * kPiece, 7);
   sharer.fake.fill(piece(0), bytes);
   const auto now = exports.describe(idOf(1));
@@ -253,7 +253,7 @@ TEST_F(CudaLettingGo, WhatLiesAcrossWhatWasThereBeforeTakesItsPlace) {
   EXPECT_TRUE(exports.live(behind));
   EXPECT_TRUE(exports.dropFreed()) << "other peers are to be told";
   EXPECT_FALSE(exports.dropFreed());
-  mapper.add(toHex(encode(now))); // and nothing of what it replaces
+  mapper.add(toHex(encode(now))); // and nothing of the replaced pieces
   const auto ours = sharer.fake.allocate(*sharer.gpu, kPiece);
   ASSERT_TRUE(mapper.move(false, ours, piece(1), kPiece).ok());
   bytes.erase(bytes.begin(), bytes.begin() + kPiece);

@@ -1,5 +1,5 @@
-// What one copy from or to a peer's memory may spend on mapping it, while it
-// holds up all others.
+// Limits the mapping of a peer's memory for a single copy, since all further
+// copies wait meanwhile.
 #include <gtest/gtest.h>
 
 #include "fakes/gpu/gpu_sharer.h"
@@ -16,7 +16,7 @@ using dlslime::testing::toHex;
 constexpr size_t kPiece = 64 << 10;
 constexpr size_t kPieces = 600;
 
-// Both ends are this process, which has been told of all pieces.
+// Both ends are the test's process, which has been told of all pieces.
 class CudaMappingCosts : public ::testing::Test {
  protected:
   CudaMappingCosts() {

@@ -1,4 +1,4 @@
-// Sharing memory of a GPU with another process, on the fake driver.
+// Sharing memory of a GPU with a second process, on the fake driver.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -24,15 +24,16 @@ using dlslime::testing::toHex;
 constexpr size_t kSize = 1 << 20;
 constexpr size_t kPiece = 128 << 10; // of mapped memory
 
-// Arguments: an address, a number of bytes there, and what was told of it.
-// Copies them to the place behind, by way of its own GPU.
+// Arguments: an address, a number of bytes, and the descriptions of the memory.
+// Copies the bytes to the addresses behind the bytes, by way of the child's own
+// GPU.
 const ChildRole kMapper("cuda mapper", [](const auto& arguments) {
   const auto address = std::stoull(arguments.at(0));
   const auto bytes = std::stoull(arguments.at(1));
   Mapper mapper({arguments.begin() + 2, arguments.end()});
   auto& fake = mapper.fake;
   const auto ours = fake.allocate(*mapper.gpu, bytes);
-  for (int i = 0; i < 2; ++i) { // mapped once
+  for (int i = 0; i < 2; ++i) { // the second time without mapping
     if (!mapper.move(false, ours, address, bytes).ok() ||
         !mapper.move(true, ours, address + bytes, bytes).ok()) {
       return 2;
@@ -82,7 +83,7 @@ TEST(CudaSharing, PeerWritesAcrossThePiecesOfMappedMemory) {
   EXPECT_EQ(sharer.fake.content(from + bytes.size(), bytes.size()), bytes);
 }
 
-// Maps what a Sharer tells of memory of these kinds, in this process.
+// Maps the Sharer's memory of the given handle types, in the test's process.
 class FabricHandles : public ::testing::Test {
  protected:
   Status mapOf(int handleTypes, uint32_t pid = 0) {
@@ -106,10 +107,10 @@ TEST_F(FabricHandles, NeedNotKnowTheProcess) {
 
 TEST_F(FabricHandles, DescriptorsDoWithoutAChannel) {
   const auto self = static_cast<uint32_t>(getpid());
-  sharer.fake.fail("fabric", Result::kNotPermitted, 0, 100); // here
+  sharer.fake.fail("fabric", Result::kNotPermitted, 0, 100); // exporting
   EXPECT_TRUE(mapOf(kBoth, self).ok());
   EXPECT_FALSE(mapOf(kFabricHandle, self).ok());
-  sharer.fake.fail("fabric", Result::kNotPermitted, 1, 100); // or at the peer
+  sharer.fake.fail("fabric", Result::kNotPermitted, 1, 100); // importing
   EXPECT_TRUE(mapOf(kBoth, self).ok());
   sharer.fake.fail("fabric", Result::kNotPermitted, 1, 100);
   const auto problem = mapOf(kFabricHandle, self);
@@ -140,7 +141,7 @@ TEST(CudaSharing, APieceThatIsMappedAnewIsAnotherExportAndItsNeighboursAreNot) {
   const auto before = sharer.exports.of(*sharer.gpu, base, 3 * kPiece);
   sharer.fake.unmapPiece(base + kPiece, kPiece);
   sharer.fake.mapPiece(*sharer.gpu, base + kPiece, kPiece);
-  sharer.fake.mapPiece(*sharer.gpu, base + 3 * kPiece, kPiece); // it has grown
+  sharer.fake.mapPiece(*sharer.gpu, base + 3 * kPiece, kPiece); // growth
   const auto after = sharer.exports.of(*sharer.gpu, base, 4 * kPiece);
   ASSERT_EQ(after.size(), 4U);
   EXPECT_EQ(after[0], before[0]);
@@ -179,14 +180,14 @@ TEST(CudaSharing, NoMoreDescriptorsAreOpenThanItMayHave) {
     const auto fd = exports.describe(id).descriptor;
     return fd >= 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC;
   };
-  const int least = dup(0); // the first number that is free
+  const int least = dup(0); // the lowest free number
   close(least);
   std::vector<uint64_t> ids;
   for (size_t i = 0; i < 10; ++i) {
     ids.push_back(exports.of(*gpu, base + i * kPiece, 1).at(0));
   }
   EXPECT_EQ(fcntl(least + 3 + 1, F_GETFD), -1) << "one is made before one goes";
-  for (const auto id : ids) { // those which were closed are opened again
+  for (const auto id : ids) { // closed descriptors are opened again
     EXPECT_TRUE(open(id));
   }
   EXPECT_EQ(exports.of(*gpu, base, 3 * kPiece).size(), 3U);
@@ -226,7 +227,7 @@ TEST(CudaSharing, MappingThatFailsIsAnErrorAndLeavesNothing) {
   EXPECT_TRUE(mentions(nobody, "pidfd_open")) << nobody.message();
 }
 
-// Arguments: what was told of an allocation, a lie and the truth.
+// Arguments: a false description of an allocation, and the true description.
 const ChildRole kSceptic("cuda sceptic", [](const auto& arguments) {
   Mapper mapper({});
   const auto lie = fromHex(arguments.at(0)), truth = fromHex(arguments.at(1));

@@ -1,5 +1,5 @@
-// What we do with the CUDA driver, on the fake one: starting, contexts, what
-// memory is, words that streams wait for.
+// Use of the CUDA driver, on the fake driver: starting, contexts, kinds of
+// memory, words for streams to wait for.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -128,7 +128,7 @@ TEST(CudaAllocation, MappedMemoryIsThatOfItsPieces) {
     EXPECT_FALSE(all[i].legacyIpc);
   }
   EXPECT_EQ(allocationsOf(*gpu, base + kPiece, kPiece).size(), 1U);
-  // Behind it there are addresses, and nothing at them.
+  // The addresses behind the pieces are reserved, but not mapped.
   EXPECT_EQ(
       statusOf([&] { allocationsOf(*gpu, base, 3 * kPiece + 1); }).code(),
       ErrorCode::kInvalidArgument);

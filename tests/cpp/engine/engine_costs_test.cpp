@@ -1,4 +1,4 @@
-// What many of a kind cost: as many times as much as one, and no more.
+// Costs grow in proportion to the number of operations, and no faster.
 #include <gtest/gtest.h>
 
 #include <ctime>
@@ -14,14 +14,14 @@
 namespace dlslime::testing {
 namespace {
 
-// Sixteen times as many take 16 times as long, or 256 times where each looks at
-// all the others: what is in between belongs to nobody.
+// Sixteen times the number takes 16 times as long, or 256 times if each looks
+// at all the rest; the limit lies between.
 constexpr size_t kFew = 500, kMany = 16 * kFew;
 constexpr double kMostRatio = 64;
 constexpr int kTries = 3;
 
-// Of this thread's processor, the least of some tries, each with things of its
-// own.
+// Returns the processor time of the thread, the least of some tries; each try
+// is prepared anew.
 double secondsOf(const std::function<std::function<void()>()>& prepare) {
   double least = 1e9;
   for (int i = 0; i < kTries; ++i) {
@@ -38,7 +38,7 @@ double secondsOf(const std::function<std::function<void()>()>& prepare) {
   return least;
 }
 
-// A process that has begun operations with a peer that does not answer.
+// A process with operations begun, whose peer does not answer.
 struct Stuck {
   Stuck() {
     auto made = std::make_unique<ScriptedConnection>();
@@ -179,7 +179,7 @@ std::function<void()> readsWhosePeerDies(size_t count) {
   };
 }
 
-// Which a peer may take back as often as it likes.
+// A peer may take announcements back without end.
 std::function<void()> announcementsTakenBackLastFirst(size_t count) {
   const auto matcher = std::make_shared<Matcher>(2);
   for (size_t id = 0; id < count; ++id) {
@@ -196,8 +196,8 @@ std::function<void()> announcementsTakenBackLastFirst(size_t count) {
   };
 }
 
-// A peer chooses the tags: here such that each would share a bucket with all
-// others, were it not for the seed.
+// A peer chooses the tags: here all tags would fall into a single bucket, but
+// for the seed.
 std::function<void()> messagesOfChosenTags(size_t count) {
   std::unordered_map<uint64_t, int> table;
   for (size_t i = 0; i < count; ++i) {
@@ -223,7 +223,7 @@ std::function<void()> messagesOfChosenTags(size_t count) {
   };
 }
 
-// Beside reads of other memory by the same peer, which are under way.
+// The peer gives memory back while its reads of different memory are under way.
 std::function<void()> memoryGivenBack(size_t count) {
   const auto stuck = std::make_shared<Stuck>();
   const auto read = stuck->local->handle();
@@ -254,7 +254,7 @@ std::function<void()> memoryGivenBack(size_t count) {
   };
 }
 
-// Regions that a NIC is to be told of, while it is busy with the first one.
+// Regions to register with a NIC still busy with the first.
 std::function<void()> regionsToEnroll(size_t count) {
   const auto stuck = std::make_shared<Stuck>();
   std::vector<RegionPtr> all;

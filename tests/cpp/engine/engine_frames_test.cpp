@@ -1,4 +1,4 @@
-// Engines whose messages all go in frames of a stream: by TCP and by Gloo.
+// Engines whose messages all go in frames of a stream: over TCP and over Gloo.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -74,8 +74,8 @@ TEST_P(EngineFrames, GroupsOfOtherPoliciesHaveTheirOwnConnection) {
   EXPECT_EQ(world[0].engine->report(*first).at(0).route, GetParam().route);
 }
 
-// Its process has the same engine, so that its record of an earlier life leads
-// there, before its group is there again.
+// Rank 1 keeps its engine, so the record of an earlier life leads to the engine
+// before rank 1 has joined again.
 TEST_P(EngineFrames, RankThatComesLateToTheNextLifeIsWaitedFor) {
   for (const auto route : {RoutePolicy::kAuto, GetParam().policy}) {
     Cluster world(
@@ -83,7 +83,7 @@ TEST_P(EngineFrames, RankThatComesLateToTheNextLifeIsWaitedFor) {
         [](int /*rank*/) {
           Config config;
           config.shm = false;
-          config.rdma.enabled = false; // also where there is a NIC
+          config.rdma.enabled = false; // even if there is a NIC
           return config;
         },
         by(route));
@@ -178,7 +178,7 @@ TEST_P(EngineFrames, WaitersSleepAndAreWoken) {
   for (const size_t size : {8, 1 << 20}) {
     const auto receive = world[1].receive(0, 1, size);
     std::thread waiter([&] { EXPECT_TRUE(world[1].wait(receive)); });
-    std::this_thread::sleep_for(milliseconds(20)); // it sleeps by now
+    std::this_thread::sleep_for(milliseconds(20)); // asleep by then
     const auto send = world[0].send(1, 1, pattern(size));
     waiter.join();
     EXPECT_EQ(receive->buffer(), send->buffer());

@@ -1,4 +1,4 @@
-// Engines that were told to take Gloo, and what goes wrong with it.
+// Engines told to use Gloo, and failures of Gloo.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -59,7 +59,7 @@ TEST_F(EngineGloo, BrokenCarrierEndsEverythingWithItsText) {
   EXPECT_GT(failed, 0);
 }
 
-// Long before the group's time-out: the end that failed closes its socket.
+// Long before the group's time-out: the failed end closes its socket.
 TEST_F(EngineGloo, CarrierThatCantBeMadeFailsBothEndsSoon) {
   for (const int failing : {0, 1}) {
     CarrierFaults faults;
@@ -91,7 +91,7 @@ TEST_F(EngineGloo, EngineEndsThoughThePeerNeverMakesItsCarrier) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));
 }
 
-// Wait for the second socket, as what sets Gloo up does.
+// Carriers that wait for the side socket, as setting up Gloo does.
 class WaitingCarriers final : public gloo::CarrierSource {
  public:
   std::unique_ptr<gloo::Carrier> make(
@@ -106,7 +106,7 @@ class WaitingCarriers final : public gloo::CarrierSource {
   std::atomic<int> begun{0}, ended{0};
 };
 
-// A member may come again and again: each time a thread would wait for it.
+// A member may begin handshakes without end, each with a waiting thread.
 TEST_F(EngineGloo, HandshakesThatComeToNothingLeaveNoThreads) {
   constexpr int kTimes = 30;
   const auto waiting = std::make_shared<WaitingCarriers>();

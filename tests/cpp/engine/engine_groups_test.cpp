@@ -1,4 +1,4 @@
-// Groups: joining, leaving, coming back, and the connections below them.
+// Groups: joining, leaving, coming back, and the connections below.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -103,7 +103,7 @@ TEST(EngineGroups, RankThatComesBackLateMeetsTheNewLifeOnly) {
     ASSERT_TRUE(world.passes(0, first, 1, second));
     world.leave(0, first);
     first = world.join(0, "lives");
-    // Rank 1 is still in the old life: nothing may go there.
+    // Rank 1 is still in the old life, where no message may go.
     const auto send = makeSend(1, 1, pattern(300000, 9));
     world[0].engine->send(*first, send);
     std::this_thread::sleep_for(milliseconds(60));
@@ -140,7 +140,7 @@ TEST(EngineGroups, EnginesThatStartAgainFindEachOther) {
   }
 }
 
-// One process held on to its engine by another group, the other did not.
+// A further group keeps the engine of rank 1 alive; rank 0 gets a new engine.
 TEST(EngineGroups, NewEngineMeetsAnEngineThatLivedOn) {
   Cluster world(2);
   ASSERT_TRUE(world.passes(0, 1));
@@ -194,7 +194,7 @@ TEST(EngineGroups, EngineEndsWhileItsPeersAreBusy) {
           for (const auto& operation : operations) {
             ASSERT_TRUE(world[rank].wait(operation));
             if (operation->peer() != 2) {
-              // Once it is over, one aborts before the other.
+              // In the end, a rank aborts before its peer.
               ASSERT_TRUE(operation->status().ok() || stop)
                   << operation->status().message();
             }
@@ -212,8 +212,8 @@ TEST(EngineGroups, EngineEndsWhileItsPeersAreBusy) {
     world.stop(2);
     std::this_thread::sleep_for(milliseconds(20));
     stop = true;
-    // The two may be in different rounds: what one still waits for is freed
-    // by the abort.
+    // The ranks may be in different rounds: abort() frees a rank that still
+    // waits.
     std::this_thread::sleep_for(milliseconds(20));
     for (const int rank : {0, 1}) {
       world[rank].engine->abort(

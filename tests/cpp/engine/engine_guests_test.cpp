@@ -1,5 +1,5 @@
-// Which processes may come to a hub or to an endpoint, and what the others are
-// told.
+// Which processes may come to a hub or to an endpoint, and how the rest are
+// refused.
 #include <gtest/gtest.h>
 
 #include "engine/hub.h"
@@ -10,8 +10,8 @@ namespace dlslime::testing {
 namespace {
 
 constexpr uint32_t kTag = 5;
-constexpr int kMostWaiting = 1024; // guests of one process
-constexpr int kMostOfOne = 4096; // with those that have been accepted
+constexpr int kMostWaiting = 1024; // guests of a process
+constexpr int kMostOfOne = 4096; // waiting and accepted
 
 std::unique_ptr<Endpoint> endpointOf(
     const std::shared_ptr<Engine>& engine,
@@ -100,7 +100,7 @@ TEST_F(EngineGuests, AcceptedGuestsOfOneProcessAreBoundedToo) {
   const auto tooMany = endpointOf(other);
   tooMany->connect(hub.address());
   expectText(tell(*other, *tooMany, 1), "4096 endpoints", "has been closed");
-  all.pop_back(); // it leaves
+  all.pop_back(); // leaves
   const auto again = [&] {
     const auto later = endpointOf(other);
     later->connect(hub.address());
@@ -114,15 +114,15 @@ TEST_F(EngineGuests, AcceptedGuestsOfOneProcessAreBoundedToo) {
 
 TEST_F(EngineGuests, WhoComesToAClosedHubIsToldThatItIsClosed) {
   Hub hub(here, {});
-  const auto keeper = endpointOf(here); // its process goes on
+  const auto keeper = endpointOf(here); // keeps the process connectable
   const auto late = endpointOf(other);
   late->connect(hub.address());
   hub.leave();
   expectText(tell(*other, *late, 1), "has been closed", "4096");
 }
 
-// The address of an endpoint that has its peer leads nowhere, and to nobody
-// else's messages: whichever of the two ranks the third one takes itself for.
+// The address of an endpoint with a peer leads neither to the endpoint nor to
+// messages of the pair, whichever rank the third endpoint takes.
 TEST_F(EngineGuests, WhoComesToAnEndpointThatHasItsPeerIsToldSo) {
   for (const bool sameProcess : {true, false}) {
     const auto third = sameProcess ? other : engine();
@@ -149,8 +149,8 @@ TEST_F(EngineGuests, WhoComesToAnEndpointThatHasItsPeerIsToldSo) {
   }
 }
 
-// An endpoint's peer is the one that connect() named, even if another process
-// is quicker.
+// An endpoint's peer is the endpoint named by connect(), even if a different
+// process is quicker.
 TEST_F(EngineGuests, WhoComesBeforeThePeerIsNotTakenForIt) {
   for (const bool sameProcess : {true, false}) {
     const auto third = sameProcess ? other : engine();
@@ -170,7 +170,7 @@ TEST_F(EngineGuests, WhoComesBeforeThePeerIsNotTakenForIt) {
   }
 }
 
-// One that has come first, and is another one than what connect() is told.
+// A stray endpoint has connected before connect() names the peer.
 TEST_F(EngineGuests, EndpointThatAnotherOneHasTakenSaysSo) {
   bool refused = false;
   for (int round = 0; round < 64 && !refused; ++round) {
@@ -178,7 +178,8 @@ TEST_F(EngineGuests, EndpointThatAnotherOneHasTakenSaysSo) {
     const auto stray = endpointOf(other, "stray");
     stray->connect(one->address());
     ASSERT_TRUE(tell(*other, *stray, 9).ok());
-    try { // whichever of the two ranks the stray has taken itself for
+    // Whether the ranks clash depends on the rank taken by the stray.
+    try {
       one->connect(peer->address());
     } catch (const Error& error) {
       EXPECT_EQ(error.status().code(), ErrorCode::kInvalidArgument);

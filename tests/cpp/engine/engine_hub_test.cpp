@@ -14,7 +14,7 @@ class EngineHub : public ::testing::Test {
   static std::shared_ptr<Engine> engine() {
     return std::make_shared<Engine>(Config{});
   }
-  // Who comes to the hub next.
+  // Returns the next guest.
   std::shared_ptr<Group> guest() {
     std::vector<std::shared_ptr<Group>> acceptQueue;
     EXPECT_TRUE(eventually([&] {

@@ -1,4 +1,4 @@
-// Engines that count as on different hosts: they connect by TCP.
+// Engines that count as being on different hosts: connected over TCP.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 namespace dlslime::testing {
 namespace {
 
-// Each rank on a host of its own.
+// A host for each rank.
 Config onHost(int rank) {
   Config config;
   config.rdma.enabled = false;
@@ -31,8 +31,8 @@ class EngineNetwork : public ::testing::Test {
   static AddressRecord recordOf(Cluster& world, int rank) {
     return decodeAddress(*world.rendezvous("first")->tryGet(addressKey(rank)));
   }
-  // A stranger's socket at the first address of this record, which has sent
-  // `bytes`.
+  // Returns a stranger's socket, connected to the record's first address, with
+  // `bytes` sent.
   static ControlSocket knock(const AddressRecord& record, ByteSpan bytes) {
     auto socket = ControlSocket::startConnecting(record.addresses.front());
     EXPECT_TRUE(eventually([&] {
@@ -45,7 +45,7 @@ class EngineNetwork : public ::testing::Test {
     }));
     return socket;
   }
-  // Puts other addresses into the record that peers read.
+  // Changes the addresses in the record read by peers.
   static void readdress(
       Cluster& world,
       int rank,
@@ -91,7 +91,7 @@ TEST_F(EngineNetwork, BothEndsAtOnceMakeOneConnection) {
 
 TEST_F(EngineNetwork, AddressesThatDoNotAnswerAreSkipped) {
   Cluster world(2, onHost, options());
-  // A port where nobody listens any more.
+  // A port without a listener.
   const auto closed = Listener::onTheNetwork("=lo").names().front();
   readdress(world, 1, [&](auto& addresses) {
     addresses.insert(addresses.begin(), {closed, "not an address"});
@@ -99,7 +99,7 @@ TEST_F(EngineNetwork, AddressesThatDoNotAnswerAreSkipped) {
   EXPECT_TRUE(world.passes(0, 1));
 }
 
-// Private addresses are there on many hosts: somebody else may answer.
+// Private addresses exist on many hosts: a stranger may answer.
 TEST_F(EngineNetwork, StrangerAtAnAddressIsSkipped) {
   Cluster world(2, onHost, options());
   const auto own = recordOf(world, 0).addresses.front();
@@ -109,7 +109,7 @@ TEST_F(EngineNetwork, StrangerAtAnAddressIsSkipped) {
   EXPECT_TRUE(world.passes(0, 1));
 }
 
-// The second socket goes where the first one got through.
+// The second socket takes the address at which the first got through.
 TEST_F(EngineNetwork, AddressWhereNobodyAnswersIsTriedOnce) {
   Cluster world(2, onHost, options());
   auto listener = Listener::onTheNetwork("=lo");
@@ -125,8 +125,8 @@ TEST_F(EngineNetwork, AddressWhereNobodyAnswersIsTriedOnce) {
   EXPECT_TRUE(world[1].wait(receive));
 }
 
-// A peer says so while it believes in a connection that is lost at our end: it
-// need not come then.
+// A peer may answer kCrossed because of a connection already lost at the
+// initiator's end, and then never connect.
 TEST_F(EngineNetwork, WhoIsToldToWaitForThePeerAsksAgain) {
   Cluster world(2, onHost, options());
   auto listener = Listener::onTheNetwork("=lo");
@@ -163,7 +163,7 @@ TEST_F(EngineNetwork, UnreachableRankIsNamedWithTheAddressesThatWereTried) {
   const auto text = send->status().message();
   EXPECT_FALSE(send->status().ok());
   EXPECT_NE(
-      text.find("nobody answers at " + closed + " (errno 111"),
+      text.find("no process answers at " + closed + " (errno 111"),
       std::string::npos)
       << text;
   readdress(world, 0, [](auto& addresses) { addresses.clear(); });

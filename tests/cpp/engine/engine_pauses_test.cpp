@@ -1,5 +1,4 @@
-// Peers that can't be reached: they are tried again, after pauses, and told of
-// once.
+// Unreachable peers: tried again after pauses, and logged once.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -15,7 +14,7 @@ namespace {
 std::atomic<int> dialled{0};
 } // namespace
 
-// The tests' own takes the place of the C library's, and counts.
+// Replaces the C library's function, and counts.
 extern "C" int connect(int fd, const sockaddr* name, socklen_t size) {
   ++dialled;
   return static_cast<int>(syscall(SYS_connect, fd, name, size));
@@ -24,8 +23,8 @@ extern "C" int connect(int fd, const sockaddr* name, socklen_t size) {
 namespace dlslime::testing {
 namespace {
 
-// With pauses of up to 50 ms there are some 30 in the first second, without any
-// thousands: a machine that is busy makes fewer.
+// With pauses of up to 50 ms about 30 tries fit into the first second, fewer on
+// a busy machine; without pauses there would be thousands.
 constexpr milliseconds kWatched{1000};
 constexpr int kMostTries = 100;
 constexpr size_t kMostLines = 4;
@@ -50,15 +49,15 @@ class EnginePauses : public ::testing::TestWithParam<bool> {
   static AddressRecord recordOf(Cluster& world, int rank) {
     return decodeAddress(*world.rendezvous("first")->tryGet(addressKey(rank)));
   }
-  // Rank 1's record leads to where another record does.
+  // Makes rank 1's record lead to the place of `there`.
   static void lead(Cluster& world, const AddressRecord& there) {
     auto record = recordOf(world, 1);
     record.addresses = there.addresses;
     record.socketName = there.socketName;
-    record.joined = 0; // so it may be of an earlier life
+    record.joined = 0; // as in an earlier life
     world.rendezvous("first")->set(addressKey(1), encode(record));
   }
-  // How often it is tried to reach somebody, in some time.
+  // Returns the number of connection attempts during kWatched.
   static int tries(const std::function<void()>& meanwhile = {}) {
     const int before = dialled;
     for (const auto end = deadlineAfter(kWatched); Clock::now() < end;) {
@@ -82,25 +81,26 @@ TEST_P(EnginePauses, WhoHangsUpIsTriedAgainAfterAPause) {
   there.socketName = listener.names().front();
   lead(world, there);
   const auto send = world[0].send(1, 1, pattern(8));
-  const int count = tries([&] { listener.accept(); }); // and drop it
+  const int count = tries([&] { listener.accept(); }); // accepts and drops
   EXPECT_GE(count, 1) << "it is tried again";
   EXPECT_LT(count, kMostTries);
   EXPECT_LE(log.count(""), kMostLines) << "of " << count << " tries";
   EXPECT_FALSE(send->done());
 }
 
-// A record of an earlier life whose address somebody else has by now.
+// A record of an earlier life, whose address belongs to a different process by
+// now.
 TEST_P(EnginePauses, StrangerIsAskedAgainAfterAPauseAndSaysSoOnce) {
   Cluster world(3, config, options());
   lead(world, recordOf(world, 2));
   const auto send = world[0].send(1, 1, pattern(8));
   EXPECT_LT(tries(), kMostTries);
-  EXPECT_LE(log.count("it means another process"), kMostLines);
-  EXPECT_LE(log.count("go by TCP"), kMostLines);
+  EXPECT_LE(log.count("meant for a different process"), kMostLines);
+  EXPECT_LE(log.count("go over TCP"), kMostLines);
   EXPECT_FALSE(send->done());
 }
 
-// Nobody listens there: that shows at once, also where it is on this host.
+// An address without a listener fails at once, also on the local host.
 TEST_P(EnginePauses, WhereNobodyListensIsLookedAgainAfterAPause) {
   Cluster world(2, config, options());
   auto there = recordOf(world, 1);
@@ -117,7 +117,7 @@ TEST_P(EnginePauses, WhereNobodyListensIsLookedAgainAfterAPause) {
   EXPECT_FALSE(send->done());
 }
 
-// A newer record is not kept waiting by the pauses of the older one.
+// A newer record must not wait for pauses due to the older record.
 TEST_P(EnginePauses, RankThatComesInItsPlaceIsReached) {
   Cluster world(2, config, options());
   const auto real = recordOf(world, 1);
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class EngineEndpoints : public ::testing::Test {
  protected:
-  // Of two hosts; the second can't be reached by the first.
+  // Returns an engine of the host `name`, reachable at `interfaces`.
   static std::shared_ptr<Engine> onHost(
       const std::string& name,
       const std::string& interfaces) {
@@ -157,7 +157,7 @@ class EngineEndpoints : public ::testing::Test {
     made.interfaces = interfaces;
     return std::make_shared<Engine>(made);
   }
-  // What becomes of a send from one to the other.
+  // Returns the outcome of a send between two endpoints.
   static Status tell(
       const std::shared_ptr<Engine>& from,
       const std::shared_ptr<Engine>& to) {
@@ -186,8 +186,8 @@ TEST_F(EngineEndpoints, OnTwoHostsWithoutNicsGoByTcpAndSayWhy) {
   const auto one = onHost("one", "=lo"), other = onHost("other", "=lo");
   const auto status = tell(one, other);
   EXPECT_TRUE(status.ok()) << status.message();
-  EXPECT_GE(log.count("go by TCP"), 1U) << log.all();
-  EXPECT_EQ(log.count("rdma: "), log.count("go by TCP")) << log.all();
+  EXPECT_GE(log.count("go over TCP"), 1U) << log.all();
+  EXPECT_EQ(log.count("rdma: "), log.count("go over TCP")) << log.all();
 }
 
 } // namespace

@@ -7,7 +7,7 @@
 namespace dlslime::testing {
 namespace {
 
-// Two ranks whose group's store is a scripted one.
+// Two ranks of a group with a scripted store.
 class EngineStore : public ::testing::Test {
  protected:
   std::shared_ptr<Group> join(

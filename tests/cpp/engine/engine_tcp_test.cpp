@@ -1,4 +1,4 @@
-// Engines that take the last route, TCP, and the policies about it.
+// Engines that use the last route, TCP, and the policies for using TCP.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -25,12 +25,12 @@ Cluster::Options by(
   };
 }
 
-// Rank `which` can't share memory; -1: nobody can.
+// Keeps rank `which` from sharing memory; -1: all ranks.
 std::function<Config(int)> without(int which = -1) {
   return [which](int rank) {
     Config config;
     config.shm = which != -1 && rank != which;
-    config.rdma.enabled = false; // also where there is a NIC
+    config.rdma.enabled = false; // even if there is a NIC
     return config;
   };
 }
@@ -43,15 +43,15 @@ class EngineTcp : public ::testing::Test {
 TEST_F(EngineTcp, FallbackIsToldOnceWithItsReason) {
   Cluster world(2, without(), by());
   ASSERT_TRUE(world.passes(0, 1));
-  const auto told = log.count("go by TCP");
+  const auto told = log.count("go over TCP");
   EXPECT_GE(told, 1U);
-  EXPECT_LE(told, 2U) << "each process may say it"; // both are here
+  EXPECT_LE(told, 2U) << "each process may say it"; // one engine each
   EXPECT_EQ(log.count("DLSLIME_SHM=off"), told) << log.all();
   const auto first = world.join(0, "more");
   const auto second = world.join(1, "more");
   ASSERT_TRUE(world.passes(0, first, 1, second));
   ASSERT_TRUE(world.passes(1, second, 0, first));
-  EXPECT_EQ(log.count("go by TCP"), told) << log.all();
+  EXPECT_EQ(log.count("go over TCP"), told) << log.all();
 }
 
 TEST_F(EngineTcp, AllowedFallbackIsSilent) {
@@ -73,7 +73,7 @@ TEST_F(EngineTcp, ForbiddenFallbackFailsWithTheReason) {
   }
 }
 
-// Where only one end has no shared memory the other learns it by being told.
+// If only one end lacks shared memory, the peer must be told.
 TEST_F(EngineTcp, RefusedRouteFallsBackNamingThePeersReason) {
   for (const int refusing : {0, 1}) {
     Cluster world(2, without(refusing), by());
@@ -112,7 +112,8 @@ TEST_F(EngineTcp, AnySourceTakesFromBothRoutes) {
   EXPECT_EQ(from[2], kEach);
 }
 
-// It is there in every process, and what a group brings for Gloo is not used.
+// TCP needs nothing from the group, so the group's carriers for Gloo stay
+// unused.
 TEST_F(EngineTcp, IsTakenInFrontOfGloo) {
   const auto carriers = std::make_shared<MemoryCarriers>();
   Cluster world(2, without(), [&](GroupOptions& options) {
@@ -128,7 +129,7 @@ size_t threads() {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
-// A member may come again and again: each time a thread would wait for it.
+// A member may begin handshakes without end, each with a waiting thread.
 TEST_F(EngineTcp, HandshakesThatComeToNothingLeaveNoThreads) {
   constexpr int kTimes = 30;
   Cluster world(2, without(), by(RoutePolicy::kTcp));
@@ -152,7 +153,7 @@ TEST_F(EngineTcp, HandshakesThatComeToNothingLeaveNoThreads) {
       << threads() << " threads, and before " << before;
 }
 
-// It would wait for as long as such a peer may take.
+// Ending must not wait until the peer's time to open the socket is over.
 TEST_F(EngineTcp, EngineEndsThoughThePeerNeverOpensItsSocket) {
   const auto start = Clock::now();
   {
@@ -170,7 +171,7 @@ TEST_F(EngineTcp, EngineEndsThoughThePeerNeverOpensItsSocket) {
   EXPECT_LT(Clock::now() - start, tcp::TcpConnection::kOpenTime);
 }
 
-// What is refused says nothing of other groups.
+// The refusal must tell nothing about groups.
 TEST_F(EngineTcp, StrangerWithoutAGroupIsNotConnected) {
   Cluster world(2, without(), by(RoutePolicy::kTcp));
   const auto record =

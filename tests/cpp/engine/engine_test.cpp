@@ -12,19 +12,22 @@
 namespace dlslime::testing {
 namespace {
 
-// A receive whose memory keeps the engine: a tensor over something with a
-// deleter of its own, for instance.
+// A receive whose memory keeps the engine alive, as may a tensor with a deleter
+// of its own.
 class EngineKeeper final : public Operation {
  public:
   explicit EngineKeeper(std::shared_ptr<Engine> engine)
-      : Operation(Kind::kReceive, 1, 1, {bytes_.data(), bytes_.size()}),
-        engine_(std::move(engine)) {}
+      : Operation(Kind::kReceive, 1, 1, buffer()), engine_(std::move(engine)) {}
 
  private:
   void releaseMemory() override {
     engine_.reset();
   }
-  std::array<std::byte, 8> bytes_{};
+  static MemoryView buffer() {
+    static std::array<std::byte, 8> bytes;
+    return {bytes.data(), bytes.size()};
+  }
+
   std::shared_ptr<Engine> engine_;
 };
 
@@ -196,8 +199,8 @@ TEST(EngineTest, EagerMessagesOutliveTheirSender) {
   EXPECT_EQ(receive->buffer(), pattern(1000));
 }
 
-#if !defined(__SANITIZE_ADDRESS__) // UBSan asks by a pipe what can be read
-// As many as this process may have, until the end of the scope.
+#if !defined(__SANITIZE_ADDRESS__) // UBSan probes memory with a pipe
+// Leaves the process no free descriptor, during its life.
 class NoFreeDescriptors {
  public:
   NoFreeDescriptors() {
@@ -249,7 +252,7 @@ TEST(EngineTest, ItsLastHandleMayBeDroppedByAThreadOfItsOwn) {
       *receiver.group, std::make_shared<EngineKeeper>(receiver.engine));
   receiver = {};
   EXPECT_FALSE(engine.expired());
-  sender.send(0, 1, pattern(8)); // nobody waits: a thread of its own finds it
+  sender.send(0, 1, pattern(8)); // the engine's own thread sees the message
   EXPECT_TRUE(eventually([&] { return engine.expired(); }));
   EXPECT_TRUE(eventually([&] { return threads() == before; }));
 }

@@ -47,7 +47,7 @@ const Shape kShapes[] = {
      })},
 };
 
-// Both ends know what the n-th message of a lane is.
+// Size of a lane's n-th message, known to both ends.
 size_t sizeOf(int from, int to, int thread, int number) {
   std::mt19937 random(static_cast<unsigned>(
       from * 1000003 + to * 10007 + thread * 101 + number));
@@ -76,7 +76,8 @@ class EngineTraffic : public ::testing::TestWithParam<Shape> {
   static constexpr int kThreads = 3;
   static constexpr int kRounds = 12;
 
-  // All to all, in windows of random size, in random order of posting.
+  // All ranks exchange messages, in windows of random size, posted in random
+  // order.
   void exchange(World& world, int rank, int thread) {
     std::mt19937 random(static_cast<unsigned>(rank * 31 + thread));
     const int size = GetParam().size;

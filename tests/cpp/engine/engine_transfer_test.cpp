@@ -1,4 +1,4 @@
-// One-sided transfers between engines: by every route that this machine has.
+// One-sided transfers between engines, over every route of the machine.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -16,12 +16,12 @@ namespace {
 constexpr size_t kSize = 8 << 20;
 constexpr int64_t kPage = 16 << 10;
 
-// How two ranks reach each other.
+// How two ranks connect.
 struct Way {
   const char* name;
   const char* route;
   RoutePolicy policy = RoutePolicy::kAuto;
-  bool apart = false; // on hosts of their own
+  bool apart = false; // on two hosts
 };
 void PrintTo(const Way& way, std::ostream* out) {
   *out << way.name;
@@ -73,7 +73,7 @@ TEST_P(EngineTransfer, ReadsAndWritesGoWhereTheyBelong) {
   const auto write = side(0).write(1, side(1), {{0, 1 << 20, 1 << 20}});
   ASSERT_TRUE(side(0).done(write));
   EXPECT_TRUE(side(0).same(side(1), 0, 1 << 20, 1 << 20));
-  // Nobody at the other end has posted anything.
+  // Rank 1 has posted nothing.
   EXPECT_TRUE(eventually([&] { return read->ends() == 1; }));
   EXPECT_TRUE(eventually([&] { return read->releases() == 1; }));
 }
@@ -82,7 +82,7 @@ TEST_P(EngineTransfer, ThousandsOfPagesInAnyOrder) {
   TestTransfer::Pieces pieces;
   const auto pages = static_cast<int64_t>(kSize) / kPage / 4;
   for (int64_t i = 0; i < pages; ++i) {
-    // Every second page, backwards: nothing can be merged.
+    // Every second page, backwards, so that no pieces can be merged.
     pieces.push_back({i * 2 * kPage, (pages - 1 - i) * 2 * kPage, kPage});
   }
   const auto before = side(0).memory;
@@ -91,7 +91,8 @@ TEST_P(EngineTransfer, ThousandsOfPagesInAnyOrder) {
   for (const auto& [here, there, length] : pieces) {
     ASSERT_TRUE(
         side(0).same(side(1), size_t(here), size_t(there), size_t(length)));
-    ASSERT_EQ( // the page behind is as it was
+    // The page behind is unchanged.
+    ASSERT_EQ(
         std::memcmp(
             side(0).memory.data() + here + kPage,
             before.data() + here + kPage,
@@ -129,7 +130,7 @@ TEST_P(EngineTransfer, ManyAtATimeFromSeveralThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Copies of all kinds share the threads and the jobs.
+// Copies of all kinds share threads and jobs.
 TEST_P(EngineTransfer, TransfersAndLargeMessagesAtOnce) {
   constexpr size_t kMessage = 3 << 20;
   std::atomic<bool> over{false};
@@ -199,7 +200,7 @@ TEST_P(EngineTransfer, RegionIsGivenBackAndThenUnknown) {
       std::string::npos)
       << late->status().message();
   EXPECT_NE(late->status().message().find("deregistered"), std::string::npos);
-  // The pair is as good as before.
+  // The pair still works.
   EXPECT_TRUE(world->passes(0, 1));
 }
 
@@ -244,7 +245,7 @@ TEST_P(EngineTransfer, HandleOfAnotherProcessIsToldByName) {
   ASSERT_TRUE(side(0).wait(*read));
   EXPECT_EQ(read->status().code(), ErrorCode::kInvalidArgument);
   EXPECT_NE(
-      read->status().message().find("that process has ended, or is another"),
+      read->status().message().find("has ended, or is another rank"),
       std::string::npos)
       << read->status().message();
 }
@@ -261,7 +262,8 @@ TEST_P(EngineTransfer, PeerThatEndsFailsWhatIsGoingOn) {
     ASSERT_TRUE(side(0).wait(*read));
     EXPECT_TRUE(eventually([&] { return read->ends() == 1; }));
   }
-  // Its leaving may be news still, if all reads had ended before it.
+  // If all reads ended first, the news of the peer's leaving may still be on
+  // the way.
   auto& node = (*world)[0];
   ASSERT_TRUE(
       eventually([&] { return node.engine->hasFailedPeer(*node.group); }));
@@ -271,11 +273,12 @@ TEST_P(EngineTransfer, PeerThatEndsFailsWhatIsGoingOn) {
   side(0).deregister();
 }
 
-// By the carriers, since these can be stalled.
+// Over Gloo, since carriers can be stalled.
 class StalledTransfer : public EngineTransfer {
  protected:
-  // Whether rank 1's region may be used, which is asked by a read of two parts:
-  // the second one can't be, so that all ends when it is posted.
+  // Returns whether rank 1's region is closed. Asks by a read into the region
+  // of two parts, with an invalid handle for the second part, so that the read
+  // ends when posted.
   bool isClosed() {
     auto other = side(0).region->handle();
     other.instance.at(0) ^= std::byte{1};
@@ -292,7 +295,7 @@ class StalledTransfer : public EngineTransfer {
   }
 };
 
-// A peer that says nothing may still be copying when the owner's engine ends.
+// A silent peer may still be copying when the owner's engine ends.
 TEST_P(StalledTransfer, MemoryOfAnOwnerThatEndsIsNotFreed) {
   auto memory = std::make_shared<Bytes>(kSize);
   const std::weak_ptr<Bytes> watch = memory;
@@ -312,7 +315,8 @@ TEST_P(StalledTransfer, MemoryOfAnOwnerThatEndsIsNotFreed) {
   EXPECT_FALSE(watch.expired());
 }
 
-// One gives up, and the other goes on waiting for peers to let go of it.
+// A first caller gives up, while a second caller waits for peers to give the
+// region back.
 TEST_P(StalledTransfer, RegionStaysClosedWhileAnyDeregistersIt) {
   ASSERT_TRUE(side(0).done(side(0).read(1, side(1), {{0, 0, 4096}})));
   carriers->stall();
@@ -320,12 +324,12 @@ TEST_P(StalledTransfer, RegionStaysClosedWhileAnyDeregistersIt) {
   EXPECT_TRUE(eventually([&] { return isClosed(); }));
   EXPECT_THROW(side(1).deregister(100), Error);
   EXPECT_TRUE(eventually([&] { return isClosed(); }));
-  world->stop(0); // lets go of it
+  world->stop(0); // gives the region back
   patient.join();
 }
 
-// Nothing would ever make it answer. As long as a group is left with it, it may
-// be slow.
+// A stalled peer never gives the region back; but while a group with the peer
+// remains, the peer may merely be slow.
 TEST_P(
     StalledTransfer,
     RegionOfOneThatNeverGivesItBackIsHadWhenItsGroupIsLeft) {
@@ -345,12 +349,12 @@ const Way kGlooWay{"Gloo", "gloo", RoutePolicy::kGloo};
 std::string nameOf(const ::testing::TestParamInfo<Way>& instance) {
   return instance.param.name;
 }
-// Or a thread that waits would take itself for idle amid its copies, and sleep.
+// Else a waiting thread would count as idle amid copies, and sleep.
 TEST(EngineLook, IsNewsIfItHasCopied) {
   Cluster world(2);
   OneSided here(world[0], kSize, 1), there(world[1], kSize, 2);
   ASSERT_TRUE(here.done(here.read(1, there, {{0, 0, 1}}))); // connects
-  // One look finds that a transfer is over; the others have copied. The
+  // The last look finds the transfer ended, and earlier looks have copied. The
   // engine's own thread may be quicker, but not every time.
   int most = 0;
   const auto deadline = deadlineAfter(milliseconds(30000));

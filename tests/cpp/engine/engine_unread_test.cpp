@@ -1,4 +1,5 @@
-// What guests of a hub have been told has arrived, and its owner has not read.
+// Messages of guests of a hub that have been acknowledged, but not read by the
+// hub's owner.
 #include <gtest/gtest.h>
 
 #include "engine/hub.h"
@@ -18,7 +19,7 @@ Config keeping(size_t bytes) {
   return config;
 }
 
-// One that comes to a hub, and what it has sent there.
+// A process that comes to a hub and sends a message.
 struct Visitor {
   Visitor(std::shared_ptr<Engine> from, const Hub& hub)
       : engine(std::move(from)), endpoint(engine, named("visitor")) {
@@ -29,7 +30,7 @@ struct Visitor {
     options.name = name;
     return options;
   }
-  // Ok once it was acknowledged.
+  // Returns ok when the message is acknowledged.
   Status tell(size_t bytes, unsigned seed) {
     const auto sent = makeSend(endpoint.peer(), kTag, pattern(bytes, seed));
     engine->send(*endpoint.group(), sent);
@@ -54,7 +55,7 @@ class EngineUnread : public ::testing::Test {
       here->leave(*guest);
     }
   }
-  void look() { // what has come is seen, whichever thread sees it
+  void look() { // sees all arrivals, on whichever thread
     for (int i = 0; i < 100; ++i) {
       here->poke();
     }
@@ -127,7 +128,7 @@ TEST_F(EngineUnread, GuestsThatHaveLeftNothingAreForgotten) {
         visitor.endpoint.peer(),
         deadlineAfter(milliseconds(10000)));
   }
-  // The hub's own, and at most two whose end has not been seen yet.
+  // The hub's own group, and at most two guests whose end is not known yet.
   EXPECT_TRUE(eventually([&] {
     const auto other = std::make_shared<Engine>(Config{});
     Visitor visitor(other, *hub);
@@ -140,8 +141,8 @@ TEST_F(EngineUnread, GuestsThatHaveLeftNothingAreForgotten) {
   }));
 }
 
-// A guest that comes when too much is kept is told so, and nothing that was
-// acknowledged is dropped for it.
+// A guest that exceeds the limit is refused, and no acknowledged message is
+// dropped to make room.
 TEST_F(EngineUnread, IsBoundedInBytesAndTheNextOneIsTold) {
   constexpr size_t kEach = 60'000;
   open(1'000'000);
@@ -169,8 +170,8 @@ TEST_F(EngineUnread, IsBoundedInBytesAndTheNextOneIsTold) {
   EXPECT_TRUE(next.tell(kEach, 1).ok()) << "there is room again";
 }
 
-// What one process may have waiting here is bounded, and counts again when its
-// guests have gone: else its messages would wait for ever.
+// The bytes waiting for a process's guests are limited, and count no more when
+// the guests are gone: else later messages would wait for ever.
 TEST_F(EngineUnread, ReturnsItsRoomToTheSender) {
   open(200'000);
   const auto other = std::make_shared<Engine>(keeping(200'000));
@@ -188,11 +189,11 @@ TEST_F(EngineUnread, ReturnsItsRoomToTheSender) {
   }
 }
 
-// A transfer that is over tells that its note has gone out: a process that sees
-// it done and leaves has told the peer.
+// A transfer ends only when the note is with the peer, so that a process may
+// leave at the end of the transfer.
 TEST(TransferNote, TransferIsNotOverBeforeItsNoteIsWithThePeer) {
   constexpr size_t kBytes = 4096;
-  Pair pair({}, {1000, 300}); // two notes may wait at the peer
+  Pair pair({}, {1000, 300}); // room for two notes at the peer
   Bytes memory[2] = {pattern(kBytes, 1), pattern(kBytes, 2)};
   RegionPtr regions[2];
   for (int end = 0; end < 2; ++end) {

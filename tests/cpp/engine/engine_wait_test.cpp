@@ -1,4 +1,5 @@
-// Waiting: from many threads, with time-outs, over aborts and stuck peers.
+// Waiting: on many threads, with time-outs, during aborts, and with stuck
+// peers.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -52,8 +53,9 @@ TEST_P(EngineWait, EightThreadsWaitEachForTheirOwn) {
   }
 }
 
-// One thread waits for a large message while another one polls and may do all
-// the work for it; the second's own message only comes when the first is back.
+// A thread waits for a large message, while a second thread polls and may do
+// all the work; the second thread's own message comes only after the first has
+// returned.
 TEST_P(EngineWait, WaiterWakesWhenAnotherOneDoesItsWork) {
   Cluster world(2, config());
   for (int round = 0; round < 60; ++round) {
@@ -215,8 +217,8 @@ TEST_P(EngineWait, PollingWithoutWaitingCompletesEverything) {
   }
 }
 
-// The record of the one that has died is of this life of the group: nothing
-// newer is to be waited for.
+// The dead rank's record is of the current life of the group, so no newer
+// record can be expected.
 TEST(EngineDeaths, RankThatEndsBeforeItIsConnectedIsFoundDeadAtOnce) {
   Cluster world(2);
   world.stop(1);
@@ -228,8 +230,8 @@ TEST(EngineDeaths, RankThatEndsBeforeItIsConnectedIsFoundDeadAtOnce) {
       << send->status().message();
 }
 
-// A thread that looks once and never again must not take the last piece of
-// the work away from those who sleep over it.
+// A thread that looks only once must not take the last news from sleeping
+// threads.
 TEST_P(EngineWait, SingleLooksLoseNoWakeUp) {
   Cluster world(2, config());
   std::mt19937 random(3);

@@ -1,4 +1,4 @@
-// Engines in processes of their own, which are killed and stopped.
+// Engines in processes of their own, killed and stopped.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -19,14 +19,14 @@
 namespace dlslime::testing {
 namespace {
 
-// With a sanitizer below it and neighbours beside it everything takes longer;
-// a peer's death is told within a second on a quiet machine.
+// On a quiet machine a peer's death is told within a second; sanitizers and
+// busy machines need more.
 constexpr milliseconds kSoon{15000};
 constexpr size_t kLarge = size_t{48} << 20;
 
 enum Tag : uint32_t { kReady = 1, kFlood, kSink, kEcho };
 
-// How bulk travels: "cma", "staged", or "frames", by TCP.
+// `copy` is the way of bulk data: "cma", "staged", or "frames" (over TCP).
 Node joinAs(
     const std::string& folder,
     int rank,
@@ -49,8 +49,8 @@ Node joinAs(
   return node;
 }
 
-// Arguments: folder, rank, size, copy. Tells rank 0 that it is there, and then
-// sends (or receives) large messages for ever.
+// Arguments: folder, rank, size, copy. Tells rank 0 when ready; the roles below
+// then send or receive for ever.
 struct Partner {
   explicit Partner(const std::vector<std::string>& arguments)
       : node(joinAs(
@@ -93,7 +93,7 @@ const ChildRole kEchoer("echo", [](const auto& arguments) {
   }
 });
 
-// Ends in the way that its last argument says.
+// Ends in the way of the last argument.
 const ChildRole kEnder("ender", [](const auto& arguments) {
   Partner partner(arguments);
   partner.node.wait(partner.node.receive(0, kEcho, 8), 3600);
@@ -102,9 +102,10 @@ const ChildRole kEnder("ender", [](const auto& arguments) {
   } else if (arguments.at(4) == "exit") {
     _exit(5);
   } else if (arguments.at(4) == "fork and exit") {
-    if (fork() == 0) { // a worker that outlives us, with all our descriptors
+    // A worker that outlives its parent, with all of the parent's descriptors.
+    if (fork() == 0) {
       for (const int standard : {0, 1, 2}) {
-        close(standard); // but those by which a test's runner knows our end
+        close(standard); // lets the test's runner see the end of the output
       }
       sleep(60); // longer than kSoon
       _exit(0);
@@ -114,7 +115,8 @@ const ChildRole kEnder("ender", [](const auto& arguments) {
   return 0;
 });
 
-// Release and callbacks come one after the other, on an engine's thread.
+// Waits for release and callbacks, which follow each other on an engine's
+// thread.
 void waitForEnd(const GuardedOperation& operation) {
   EXPECT_TRUE(eventually(
       [&] { return operation.releases() > 0 && operation.ends() > 0; }));
@@ -146,7 +148,7 @@ class ProcessTest : public ::testing::TestWithParam<const char*> {
     EXPECT_TRUE(ready->status().ok()) << ready->status().message();
     return child;
   }
-  // Ends soon, with an error that names the rank.
+  // Expects an end soon, with an error that names the rank.
   void expectFailed(const OperationPtr& operation, int rank) {
     ASSERT_TRUE(node.engine->wait(*operation, deadlineAfter(kSoon)))
         << operation->describe() << " does not learn of it";
@@ -184,15 +186,15 @@ TEST_P(ProcessTest, KilledSenderFailsItsReceivesAndNoOthers) {
   const auto echo = start("echo", 2);
   auto sender = start("flooder", 1);
   const auto large = node.receive(1, kFlood, kLarge);
-  const auto next = node.receive(1, kSink, kLarge); // which it never sends
+  const auto next = node.receive(1, kSink, kLarge); // never sent
   std::this_thread::sleep_for(milliseconds(3));
   sender.signal(SIGKILL);
   if (!large->done()) {
     ASSERT_TRUE(node.engine->wait(*large, deadlineAfter(kSoon)));
   }
   expectFailed(next, 1);
-  // A small one may still be copied into the ring before its socket's end is
-  // seen, soon after.
+  // A small send may still end well before the end of the socket is seen, soon
+  // after.
   BufferPtr small;
   const auto deadline = deadlineAfter(kSoon);
   do {
@@ -222,8 +224,8 @@ TEST_P(ProcessTest, KilledReceiverFailsTheSends) {
   expectEcho(2, 1 << 20);
 }
 
-// Both at once, many times, at ever other moments, with two threads of ours
-// in the copies.
+// Kills the peer at random moments during large messages in both directions,
+// with a thread waiting for each.
 TEST_P(ProcessTest, KillingAtAnyMomentLosesNoOperation) {
   std::mt19937 random(12);
   for (int round = 0; round < 10; ++round) {
@@ -274,8 +276,8 @@ TEST_P(ProcessTest, EveryWayToEndIsTold) {
   }
 }
 
-// The peer is stopped in the middle: the caller gets out in time, its memory
-// stays alive for as long as the peer may touch it, and the pair is usable
+// The peer is stopped in the middle: the caller returns in time, the memory
+// stays alive while the peer may touch the bytes, and the pair works
 // afterwards.
 TEST_P(ProcessTest, StoppedSenderTimesOutAndTheMemoryStaysSafe) {
   begin(2);
@@ -341,7 +343,8 @@ TEST_P(ProcessTest, KilledProcessLeavesNothingInSharedMemory) {
     return found;
   };
   const auto before = names();
-  const auto nothingNew = [&] { // other programs' files come and go
+  // Tries again, since files of further programs come and go.
+  const auto nothingNew = [&] {
     return eventually([&] { return std::ranges::includes(before, names()); });
   };
   begin(2);

@@ -7,7 +7,7 @@
 
 namespace fake_cuda {
 
-// Of cuMemCreate, which tests alone call.
+// For cuMemCreate, which only tests call.
 struct AllocationProperties { // CUmemAllocationProp
   int type;
   int requestedHandleTypes;
@@ -23,45 +23,45 @@ constexpr int kPinnedAllocation = 1; // CU_MEM_ALLOCATION_TYPE_PINNED
 
 } // namespace fake_cuda
 
-// What tests ask of the fake driver beyond CUDA's own functions. Exported by
-// the library under these names; found with dlsym.
+// Functions for tests, beyond the CUDA API. The library exports the functions
+// under these names, and tests find each with dlsym.
 extern "C" {
 
-// From its `after`-th next call on, `times` calls of the function fail with
-// this error. As does FAKE_CUDA_FAIL="cuIpcOpenMemHandle=217", for good and
-// from the start, several with commas between them. "copy" is one that a stream
-// has begun: the device fails. "fabric" is any use of a fabric handle; "kernel"
-// a launch that copies nothing, "kernel fault" one that the device fails at.
+// Makes `times` calls of the function fail with `result`, after `after` calls
+// that succeed. FAKE_CUDA_FAIL="cuIpcOpenMemHandle=217,cuInit=100" makes all
+// calls of both functions fail. "copy" is a copy begun by a stream: the device
+// fails. "fabric" is any use of a fabric handle, "kernel" a launch that copies
+// nothing, "kernel fault" a launch at which the device fails.
 using FakeCudaFail =
     void(const char* function, int result, int after, int times);
-// Everything that a stream does begins late by up to so many microseconds. As
-// does FAKE_CUDA_DELAY_US; 50 otherwise.
+// Sets the greatest random delay before each piece of a stream's work. In
+// microseconds; initially FAKE_CUDA_DELAY_US, or 50.
 using FakeCudaDelay = void(int microseconds);
-// FAKE_CUDA_ROOM: a stream takes so many launches; whoever has another one
-// waits until there is room, and keeps others from making theirs in any stream.
+// FAKE_CUDA_ROOM: number of launches that a stream takes. A thread with a
+// further launch waits for room, and meanwhile no thread can launch in any
+// stream.
 
-// How many there are now: "allocations", "imports", "streams", "events",
-// "handles", "pinned", "contexts", "modules"; of "launches" all there ever
-// were.
+// Returns the present number of "allocations", "imports", "streams", "events",
+// "handles", "pinned", "contexts" or "modules"; for "launches" the total.
 using FakeCudaLive = int(const char* kind);
-// Where the processor finds device memory, which it can't touch under the
-// address that the driver gave.
+// Returns the processor's address of device memory; the processor can't touch
+// the memory at the device's address.
 using FakeCudaPeek = void*(uint64_t device);
-// This allocation can't be exported, as if it were of a pool.
+// Makes the allocation impossible to export, as memory of a pool is.
 using FakeCudaDenyIpc = void(uint64_t device);
-// What a dma-buf of the fake driver stands for that is of several allocations,
-// mapped anew (munmap); null: it is of one, whose memory it is itself.
+// Returns a new mapping (for munmap) of the allocations behind a dma-buf; null
+// if the dma-buf is itself the memory of a single allocation.
 using FakeCudaMapRange = void*(int fd, size_t* size);
-// Is called at the beginning of each exported function, then for the error that
-// the call shall end with (0: it goes well), and at its end, all on the calling
-// thread; null: nothing is.
+// Called at each exported function, on the calling thread: enter() at the
+// beginning, begin() for the error of the call (0: success), leave() at the
+// end.
 struct FakeCudaWatcher {
   void (*enter)();
   int (*begin)(const char* function);
   void (*leave)();
 };
 using FakeCudaWatch = void(const FakeCudaWatcher* watcher);
-// This stream is being captured into a graph; null: none is.
+// Sets the stream being captured into a graph; null for no capture.
 using FakeCudaCapture = void(void* stream);
 
 } // extern "C"

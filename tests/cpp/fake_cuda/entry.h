@@ -7,7 +7,7 @@
 #include "fake_cuda/memory.h"
 #include "fake_cuda/streams.h"
 
-// What the files of exported functions share.
+// Declarations for the files of exported functions.
 
 namespace dlslime::cuda {
 struct ContextImpl {
@@ -34,21 +34,21 @@ using dlslime::cuda::Stream;
 int deviceCount();
 bool initialized();
 Context contextOf(int device);
-// The device of the calling thread's current context; -1: it has none.
+// Returns the device of the calling thread's current context, or -1.
 int currentDevice();
-// Null is the device's default stream.
+// Null stands for the device's default stream.
 StreamQueue* queueOf(Stream stream);
 int liveStreams();
 int liveEvents();
 int liveModules();
-// Where the processor finds so much memory, pinned or a device's; null: it is
-// not all there.
+// Returns the processor's address of pinned or device memory; null if not all
+// of the bytes exist.
 std::byte* bytesAt(DevicePointer pointer, size_t size);
 inline std::atomic<int> kernelLaunches{0};
 
 } // namespace fake_cuda
 
-// The beginning of every exported function: fails if a test wants it to.
+// Begins an exported function: returns the error that a test wants.
 #define FAKE_CUDA_ENTER(name)                    \
   const fake_cuda::Visit visit_;                 \
   do {                                           \

@@ -1,6 +1,6 @@
-// Modules and launches of the kernels that there are: the copy kernel by its
-// source, compiled for the processor, and the one that spins until a word is
-// set (benchmarks/gpu/driver/spin.ptx).
+// Modules, and launches of two kernels: the copy kernel, whose source is
+// compiled for the processor, and a kernel that spins until a word is set
+// (benchmarks/gpu/driver/spin.ptx).
 #include <chrono>
 #include <cstring>
 #include <mutex>
@@ -33,7 +33,7 @@ struct alignas(16) uint4 {
 
 constexpr unsigned kWarp = 32;
 
-// As threads of a GPU may: the later ones first.
+// Runs the last threads first, as a GPU may.
 void runThreads(const std::vector<dlslime_piece>& pieces) {
   for (blockIdx.x = gridDim.x; blockIdx.x-- > 0;) {
     for (threadIdx.x = blockDim.x; threadIdx.x-- > 0;) {
@@ -42,7 +42,7 @@ void runThreads(const std::vector<dlslime_piece>& pieces) {
   }
 }
 
-// With the addresses at which the fake has the memory.
+// Replaces the addresses by the fake's own addresses of the memory.
 bool resolveAll(std::vector<dlslime_piece>& pieces) {
   for (auto& piece : pieces) {
     auto* const to = bytesAt(piece.to, piece.size);
@@ -57,7 +57,8 @@ bool resolveAll(std::vector<dlslime_piece>& pieces) {
   return true;
 }
 
-// What a module or function of the fake is: the kernel's name.
+// Names of the kernels; a module or function of the fake is a pointer to a
+// name.
 constexpr const char* kKernels[] = {"dlslime_copy_pieces", "dlslime_spin"};
 
 const char* kernelOf(std::string_view text) {
@@ -76,7 +77,7 @@ bool copyPieces(
     unsigned blocks,
     unsigned threads) {
   if (faultOf("kernel") != Result::kSuccess) {
-    return true; // it has copied nothing, and does not say so
+    return true; // copies nothing, silently
   }
   std::vector<dlslime_piece> pieces(count);
   std::memcpy(pieces.data(), list, count * sizeof(dlslime_piece));
@@ -113,7 +114,7 @@ Result enqueueSpin(StreamQueue& queue, void** parameters) {
   return Result::kSuccess;
 }
 
-// A context keeps its modules until it ends, whether or not they are unloaded.
+// The loaded modules, kept reachable as a context keeps modules never unloaded.
 struct Modules {
   std::mutex mutex;
   std::set<const char**> all; // guarded by mutex

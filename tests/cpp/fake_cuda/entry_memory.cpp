@@ -1,4 +1,4 @@
-// Memory: allocating (which only tests do), asking, copying, sharing.
+// Memory: allocating (for tests only), queries, copies, sharing.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,11 +13,11 @@ using namespace fake_cuda;
 
 namespace {
 
-// One end of a copy, kept alive until it has been made.
+// An end of a copy, kept alive until the copy is made.
 struct Place {
-  std::vector<AllocationPtr> allocations; // empty: it is the host's
+  std::vector<AllocationPtr> allocations; // empty: memory of the host
   std::byte* bytes = nullptr;
-  bool waits = false; // pageable: the driver copies before it returns
+  bool waits = false; // pageable: the driver copies before returning
 };
 
 bool resolve(DevicePointer pointer, size_t size, Place& place) {
@@ -68,7 +68,7 @@ Result attributeOf(
           value, of != nullptr && of->legacyIpc && !of->imported() ? 1U : 0U);
       return Result::kSuccess;
     case PointerAttribute::kRangeStart:
-      // Of the addresses, as the driver: of them not all need be mapped.
+      // The driver's answer is about the reserved addresses, mapped or not.
       answer<DevicePointer>(value, of != nullptr ? of->place->base() : 0);
       return Result::kSuccess;
     case PointerAttribute::kRangeSize:
@@ -113,7 +113,7 @@ Result copyAll(const std::vector<Request>& all, Stream stream) {
     }
     return faultOf("copy") == Result::kSuccess;
   });
-  if (waits && stream == nullptr) { // as an H100's driver 580 does
+  if (waits && stream == nullptr) { // as with driver 580 on an H100
     waitKeepingOthersOut(queue->mark());
   } else if (waits) {
     queue->mark()->wait();
@@ -139,7 +139,7 @@ FAKE_CUDA_EXPORT Result cuMemAlloc_v2(DevicePointer* pointer, size_t size) {
   return Result::kSuccess;
 }
 
-// As the driver's, it waits for the device.
+// Waits for the device, as the real driver does.
 FAKE_CUDA_EXPORT Result cuMemFree_v2(DevicePointer pointer) {
   FAKE_CUDA_ENTER(cuMemFree);
   waitForAllStreams();
@@ -167,7 +167,7 @@ cuMemHostRegister_v2(void* memory, size_t size, unsigned /*flags*/) {
                   : Result::kInvalidValue;
 }
 
-// As the driver: waits for the device.
+// Waits for the device, as the real driver does.
 FAKE_CUDA_EXPORT Result cuMemHostUnregister(void* memory) {
   FAKE_CUDA_ENTER(cuMemHostUnregister);
   waitForAllStreams();
@@ -212,7 +212,7 @@ FAKE_CUDA_EXPORT Result cuMemcpyAsync(
   return copyAll({{to, from, size}}, stream);
 }
 
-// The form of CUDA 12.8. Copies in another order than they are given in.
+// The form of CUDA 12.8. Copies in an order of the fake's own.
 FAKE_CUDA_EXPORT Result cuMemcpyBatchAsync(
     DevicePointer* to,
     DevicePointer* from,
@@ -252,15 +252,15 @@ FAKE_CUDA_EXPORT Result cuIpcOpenMemHandle_v2(
   return Memory::instance().importHandle(handle, currentDevice(), *pointer);
 }
 
-// As others have met it, it waits for the device.
+// Waits for the device, as observed with real drivers.
 FAKE_CUDA_EXPORT Result cuIpcCloseMemHandle(DevicePointer pointer) {
   FAKE_CUDA_ENTER(cuIpcCloseMemHandle);
   waitForAllStreams();
   return Memory::instance().free(pointer, true);
 }
 
-// A descriptor that a NIC of the fake could register: the memory's own, or one
-// for a row of them.
+// Returns a descriptor for a NIC of the fake to register: the allocation's own,
+// or a descriptor for a row of allocations.
 FAKE_CUDA_EXPORT Result cuMemGetHandleForAddressRange(
     void* handle,
     DevicePointer pointer,

@@ -16,7 +16,7 @@ namespace fake_cuda {
 namespace {
 
 std::mutex mutex;
-// Guarded by mutex; never destroyed, as threads may run until the end:
+// Guarded by mutex; never destroyed, since threads may run until the end.
 std::set<Stream>& streams() {
   static auto* all = new std::set<Stream>;
   return *all;
@@ -25,14 +25,15 @@ std::atomic<int> events{0};
 std::atomic<Stream> captured{nullptr};
 thread_local auto captureMode = CaptureMode::kGlobal;
 
-// What a thread must not call while another one captures a graph, unless it
-// says that this has nothing to do with it: the capture is spoilt, too.
+// Refuses a call that spoils a graph capture by any thread, unless the calling
+// thread has set the relaxed mode.
 #define FAKE_CUDA_UNSAFE                                             \
   if (captured != nullptr && captureMode != CaptureMode::kRelaxed) { \
     return Result::kStreamCaptureUnsupported;                        \
   }
 
-// Where a word is, for the processor; null: a stream can't get at it.
+// Returns the processor's address of a word; null if no stream can reach the
+// word.
 std::atomic<uint32_t>* wordAt(DevicePointer address) {
   if (address % sizeof(uint32_t) != 0) {
     return nullptr;
@@ -186,7 +187,7 @@ cuEventElapsedTime(float* milliseconds, Event begin, Event end) {
   return Result::kSuccess;
 }
 
-// Runs `function`, which must call nothing of the driver, in the stream's turn.
+// Runs `function` in the stream's turn; `function` must not call the driver.
 FAKE_CUDA_EXPORT Result
 cuLaunchHostFunc(Stream stream, void (*function)(void*), void* data) {
   FAKE_CUDA_ENTER(cuLaunchHostFunc);

@@ -6,7 +6,7 @@
 
 using dlslime::cuda::Result;
 
-// Only their addresses matter here.
+// Declared for the addresses only.
 extern "C" {
 void cuInit();
 void cuDriverGetVersion();
@@ -67,7 +67,7 @@ namespace {
 
 struct Entry {
   const char* name;
-  int version; // of CUDA, that brought this form of it
+  int version; // version of CUDA that brought the form
   void* function;
 };
 const Entry kEntries[] = {
@@ -170,8 +170,7 @@ const Entry kEntries[] = {
 
 } // namespace
 
-// Gives nothing that came later than FAKE_CUDA_VERSION, and no other form than
-// the one that was asked for.
+// Finds exact versions only, and nothing newer than FAKE_CUDA_VERSION.
 extern "C" __attribute__((visibility("default"))) Result cuGetProcAddress_v2(
     const char* name,
     void** function,

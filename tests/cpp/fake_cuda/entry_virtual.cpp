@@ -12,7 +12,7 @@ using namespace fake_cuda;
 
 namespace {
 
-// Of sizes and addresses. The driver's is 2 MiB.
+// Granularity of sizes and addresses; the real driver's is 2 MiB.
 constexpr size_t kGranularity = 64 << 10;
 
 bool isWhole(uint64_t number) {
@@ -104,8 +104,8 @@ FAKE_CUDA_EXPORT Result cuMemSetAccess(
   return Memory::instance().allowAccess(pointer, size);
 }
 
-// As the driver: the bounds of what cuMemMap has mapped there, and not of the
-// addresses that were reserved.
+// Returns the bounds of the memory mapped by cuMemMap, not of the reserved
+// addresses, as the real driver does.
 FAKE_CUDA_EXPORT Result cuMemGetAddressRange_v2(
     DevicePointer* base,
     size_t* size,
@@ -153,7 +153,7 @@ FAKE_CUDA_EXPORT Result cuMemExportToShareableHandle(
   return copy >= 0 ? Result::kSuccess : Result::kUnknown;
 }
 
-// Unlike cuIpcOpenMemHandle, in the exporting process, too.
+// Works in the exporting process, too, unlike cuIpcOpenMemHandle.
 FAKE_CUDA_EXPORT Result cuMemImportFromShareableHandle(
     MemoryHandle* handle,
     void* shareable,

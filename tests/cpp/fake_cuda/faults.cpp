@@ -16,14 +16,14 @@ namespace {
 
 struct Fault {
   Result result;
-  int after; // calls that go well before
+  int after; // calls that succeed before
   int times;
 };
 
 std::mutex mutex;
 std::atomic<const FakeCudaWatcher*> watcher{nullptr};
 
-// "cuIpcOpenMemHandle=217,cuInit=100"
+// Reads "cuIpcOpenMemHandle=217,cuInit=100".
 std::map<std::string, Fault> fromEnvironment() {
   std::map<std::string, Fault> faults;
   const char* const text = std::getenv("FAKE_CUDA_FAIL");

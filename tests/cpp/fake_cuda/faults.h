@@ -6,18 +6,18 @@ namespace fake_cuda {
 
 using dlslime::cuda::Result;
 
-// The error that this call of the function shall end with, if any.
+// Returns the error planned for a call of the function, or kSuccess.
 Result faultOf(const char* function);
 void addFault(const char* function, int result, int after, int times);
 
-// One call of an exported function, from its beginning to its end.
+// A call of an exported function, from beginning to end.
 class Visit {
  public:
   Visit();
   ~Visit();
   Visit(const Visit&) = delete;
   Visit& operator=(const Visit&) = delete;
-  // The error that the call shall end with, if any.
+  // Returns the error planned for the call, or kSuccess.
   Result begin(const char* function) const;
 };
 

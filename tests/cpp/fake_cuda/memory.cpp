@@ -21,7 +21,7 @@ struct Handle {
   int pid;
   int fd;
   uint64_t size;
-  uint64_t inode; // what that descriptor stood for
+  uint64_t inode; // of the file behind the descriptor
   int device;
   DevicePointer base;
 };
@@ -199,7 +199,7 @@ std::shared_ptr<Physical> Memory::open(
   if (fd < 0) {
     return nullptr;
   }
-  if (inodeOf(fd) != content.inode) { // freed, or its process has ended
+  if (inodeOf(fd) != content.inode) { // freed, or the exporter has ended
     close(fd);
     return nullptr;
   }
@@ -225,7 +225,7 @@ Result Memory::importHandle(
     return Result::kInvalidValue;
   }
   if (content.pid == getpid()) {
-    return Result::kInvalidContext; // as the driver: never one's own
+    return Result::kInvalidContext; // as the real driver answers
   }
   const auto physical = open(handle, device);
   if (!physical) {
@@ -240,7 +240,7 @@ Result Memory::importHandle(
     }
     if (known->imported() &&
         known->exporter == Exporter{content.pid, content.base}) {
-      return kAlreadyMapped; // freed there, and not closed here
+      return kAlreadyMapped; // freed by the exporter, still open here
     }
   }
   const auto place = std::make_shared<Reservation>(content.size);

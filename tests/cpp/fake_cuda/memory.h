@@ -18,7 +18,7 @@ using dlslime::cuda::Result;
 
 // Bytes of a device, in a memfd.
 struct Physical {
-  // `fd` is adopted; `imported`: it is another process's.
+  // `fd` is adopted; `imported` marks memory of another process.
   Physical(int fd_, size_t size_, int device_, bool imported_)
       : fd(fd_), size(size_), device(device_), imported(imported_) {}
   ~Physical();
@@ -29,17 +29,18 @@ struct Physical {
   const size_t size;
   const int device;
   const bool imported;
-  unsigned handleTypes = 0; // as which it can be exported; of cuMemCreate alone
+  // Handle types for exporting; only cuMemCreate sets any.
+  unsigned handleTypes = 0;
 };
-// Nothing: there is no so large a memfd.
+// Returns null if no memfd can be made so large.
 std::shared_ptr<Physical> makePhysical(size_t size, int device);
 
-// Addresses. Under those that programs see the processor can't touch the
-// memory, so that a stray access crashes as on a real GPU; the fake uses its
-// own, at which what is next to each other is so, too.
+// Reserved addresses. At the addresses known to programs the processor can't
+// touch the memory, so that a stray access crashes as with a real GPU. The fake
+// has addresses of its own, in equal order.
 class Reservation {
  public:
-  // At `wanted`, if nothing is there.
+  // Reserves at `wanted` if the addresses are free.
   explicit Reservation(size_t size, DevicePointer wanted = 0);
   ~Reservation();
   Reservation(const Reservation&) = delete;
@@ -58,7 +59,7 @@ class Reservation {
   std::byte* alias_;
 };
 
-// Where another process has what is imported.
+// The exporter's place of imported memory.
 struct Exporter {
   int pid = 0;
   DevicePointer base = 0;
@@ -91,42 +92,44 @@ class Allocation {
 
   const std::shared_ptr<Physical> physical;
   const std::shared_ptr<Reservation> place;
-  const uint64_t id; // another one for each
-  int opened = 1; // of imports
+  const uint64_t id; // unique
+  int opened = 1; // count of opens of an import
   Exporter exporter;
-  // It can be exported whole by cuIpcGetMemHandle. Else it was mapped by
-  // cuMemMap, or pretends to be of a pool.
+  // Whether cuIpcGetMemHandle can export the whole allocation; false for memory
+  // of cuMemMap, and for memory that poses as a pool's.
   bool legacyIpc = true;
-  bool accessible = true; // false: cuMemSetAccess has not been called
+  bool accessible = true; // false: before cuMemSetAccess
 
  private:
   const DevicePointer base_;
 };
 using AllocationPtr = std::shared_ptr<Allocation>;
 
-// All memory that the driver of this process knows. Any thread.
+// All memory known to the process's driver. Any thread.
 class Memory {
  public:
   static Memory& instance();
 
-  // Null: there is no room.
+  // Returns null if no room is left.
   AllocationPtr allocate(size_t size, int device);
   Result free(DevicePointer base, bool imported);
   Result exportHandle(DevicePointer pointer, IpcMemoryHandle& handle);
-  // `base`: where the exporter has it, if that matters.
+  // `base` is the exporter's address, if needed by the importer.
   static void describe(
       const Physical& physical,
       IpcMemoryHandle& handle,
       DevicePointer base = 0);
-  // Of what describe() has told, in another process or this one.
+  // Opens the memory told by describe(), in any process.
   static std::shared_ptr<Physical> open(
       const IpcMemoryHandle& handle,
       int device);
   Result
   importHandle(const IpcMemoryHandle& handle, int device, DevicePointer& base);
-  // The allocation that holds this address; null: it is the host's, or none.
+  // Returns the allocation at the address; null for memory of the host and for
+  // unused addresses.
   AllocationPtr find(DevicePointer pointer);
-  // Those which hold these bytes, by address; empty: they are not all there.
+  // Returns the allocations of the bytes, by address; empty if bytes are
+  // missing.
   std::vector<AllocationPtr> span(DevicePointer pointer, size_t size);
 
   // --- Virtual memory management (virtual_memory.cpp) ----------------------
@@ -139,14 +142,14 @@ class Memory {
   Result map(DevicePointer pointer, size_t size, uint64_t handle);
   Result unmap(DevicePointer pointer, size_t size);
   Result allowAccess(DevicePointer pointer, size_t size);
-  // A descriptor that stands for so many bytes of several allocations; mapRange
-  // finds them by it: null if it is none.
+  // Makes a descriptor for the bytes of several allocations; mapRange() maps
+  // the bytes, and returns null for any further descriptor.
   int makeRange(const std::vector<AllocationPtr>& parts);
   void* mapRange(int fd, size_t& size);
 
   void* allocateHost(size_t size);
   Result freeHost(void* memory);
-  // Memory of the program's own (cuMemHostRegister).
+  // Registers memory of the program (cuMemHostRegister).
   Result registerHost(void* memory, size_t size);
   Result unregisterHost(void* memory);
   bool pinned(DevicePointer pointer, size_t size);
@@ -159,8 +162,8 @@ class Memory {
 
   std::mutex mutex_;
   std::map<DevicePointer, AllocationPtr> allocations_;
-  // Where memory of a size was freed, by age: as drivers do, the next one of
-  // that size is made there.
+  // Freed addresses by size, oldest first: as with real drivers, the next
+  // allocation of a size reuses the oldest.
   std::map<size_t, std::deque<DevicePointer>> freed_;
   std::map<DevicePointer, std::shared_ptr<Reservation>> reservations_;
   std::map<uint64_t, std::shared_ptr<Physical>> handles_;
@@ -169,7 +172,7 @@ class Memory {
   uint64_t nextHandle_ = 1;
   struct HostMemory {
     size_t size;
-    bool registered; // false: it was allocated here
+    bool registered; // false: made by allocateHost()
   };
   std::map<DevicePointer, HostMemory> host_;
 };

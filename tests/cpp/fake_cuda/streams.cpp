@@ -13,14 +13,15 @@ namespace {
 struct Registry { // never destroyed: streams outlive static objects
   std::mutex mutex;
   std::set<StreamQueue*> all;
-  // Whoever waits for all of them keeps others from giving them more.
+  // Held exclusively by a thread that waits for all streams: no work can be
+  // given meanwhile.
   std::shared_mutex giving;
   // Launches that a stream takes; 0: any number.
   const size_t room = roomAsked();
   std::mutex launching; // held by the thread that waits for room
-  // Guarded by mutex:
+  // The members below are guarded by mutex.
   std::deque<HardwareQueue> hardware;
-  size_t streams = 0; // that there ever were
+  size_t streams = 0; // number ever made
 
   HardwareQueue* nextHardware() {
     const char* const asked = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -148,7 +149,7 @@ void StreamQueue::push(Work work) {
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     if (shared_ != nullptr) {
-      work.turn = shared_->take(); // locked: in the order of this stream
+      work.turn = shared_->take(); // under the lock, for the stream's order
     }
     work_.push_back(std::move(work));
     if (!thread_.joinable()) {
@@ -175,7 +176,7 @@ void StreamQueue::run() {
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !work_.empty(); });
     if (work_.empty()) {
-      return; // what was given is done first, as when a stream is destroyed
+      return; // all given work is done before the stream ends
     }
     const auto work = std::move(work_.front());
     work_.pop_front();
@@ -197,7 +198,7 @@ void StreamQueue::run() {
     lock.lock();
     busy_ = false;
     if (work.mark != nullptr) {
-      work.mark->reach(result()); // locked: no busy stream has reached it
+      work.mark->reach(result()); // locked: a waiter finds the queue idle
     }
   }
 }

@@ -15,14 +15,14 @@ namespace fake_cuda {
 
 using dlslime::cuda::Result;
 
-// What an event or a stream has come to: set once.
+// A point in a stream, reached once.
 class Point {
  public:
   void reach(Result how);
   bool reached() const {
     return reached_.load(std::memory_order_acquire);
   }
-  // Once reached: whether the device had failed by then.
+  // When reached: whether the device had failed before.
   Result result() const {
     return result_;
   }
@@ -40,11 +40,11 @@ class Point {
 };
 using PointPtr = std::shared_ptr<Point>;
 
-// Streams that share a hardware queue: what was given to any of them first is
-// done first, and what waits in one holds up the others.
+// A hardware queue shared by streams: runs work in the order of arrival, so a
+// waiting stream holds up the rest.
 class HardwareQueue {
  public:
-  // Of a piece of work, given while no other is given.
+  // Returns the turn of a new piece of work. One thread at a time.
   uint64_t take();
   void await(uint64_t turn);
   void done();
@@ -56,9 +56,10 @@ class HardwareQueue {
   uint64_t served_ = 0;
 };
 
-// Work that runs in order, on a thread of its own, late and out of step with
-// other threads and with other streams. CUDA_DEVICE_MAX_CONNECTIONS says how
-// many hardware queues the streams share; where it is not set each has its own.
+// Work that runs in order, on a thread of the stream's own, late and out of
+// step with all further threads. CUDA_DEVICE_MAX_CONNECTIONS is the number of
+// hardware queues shared by all streams; if unset, each stream has a queue of
+// its own.
 class StreamQueue {
  public:
   explicit StreamQueue(int of);
@@ -66,10 +67,11 @@ class StreamQueue {
   StreamQueue(const StreamQueue&) = delete;
   StreamQueue& operator=(const StreamQueue&) = delete;
 
-  // False from `work`: the device has failed, and nothing after it runs.
+  // Adds work; if `work` returns false, the device fails and no later work
+  // runs.
   void enqueue(std::function<bool()> work);
-  // A point behind all that was given so far, reached in any case. Whoever
-  // has waited for it finds the stream idle, if nobody gave it more.
+  // Returns a point behind all work so far, reached also after a failure. A
+  // waiter then finds the stream idle, unless the stream has got more work.
   PointPtr mark();
   bool idle();
   Result result() const {
@@ -84,28 +86,28 @@ class StreamQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   struct Work {
-    std::function<bool()> run; // none: a mark
+    std::function<bool()> run; // empty: a mark
     PointPtr mark;
-    uint64_t turn = 0; // in the hardware queue that is shared
+    uint64_t turn = 0; // in the shared hardware queue
   };
   void push(Work work);
   void waitForRoom();
 
-  HardwareQueue* const shared_; // null: the stream has its own
+  HardwareQueue* const shared_; // null: the stream has a queue of its own
   std::deque<Work> work_;
   bool busy_ = false;
   bool stopping_ = false;
   std::atomic<bool> failed_{false};
-  std::thread thread_; // once there is work
+  std::thread thread_; // started with the first work
 };
 
-// For all that was given to any stream so far. As some have met it with the
-// real driver, nobody gives any of them more meanwhile.
+// Waits for all work given to any stream. Meanwhile no thread can give work to
+// any stream, as observed with real drivers.
 void waitForAllStreams();
-// For this point, and so does each thread meanwhile that gives a stream more.
+// Waits for the point; meanwhile no thread can give work to any stream.
 void waitKeepingOthersOut(const PointPtr& point);
 
-// By up to so many microseconds everything begins late.
+// Greatest delay before a piece of work.
 extern std::atomic<int> delayMicroseconds;
 
 } // namespace fake_cuda

@@ -9,8 +9,8 @@
 
 namespace dlslime::testing {
 
-// What a child process does, by name: define one per role at namespace scope.
-// Children are this executable, started anew by exec: a fork alone may not
+// The work of a child process, by name: define a role at namespace scope. A
+// child runs the test's executable, started by exec, since a mere fork may not
 // use an engine.
 class ChildRole {
  public:
@@ -32,14 +32,14 @@ class ChildProcess {
     return pid_;
   }
   void signal(int number) const;
-  // Waits for its end; the status as of waitpid().
+  // Waits for the end; returns the status as of waitpid().
   int join();
 
  private:
   pid_t pid_ = -1;
 };
 
-// A folder that is gone with the object.
+// A folder that is removed with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -54,8 +54,8 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// For main(): runs the role that the environment names, if there is one.
-// -1: this is no child.
+// Runs the role named by the environment, for main(). Returns a negative number
+// if the environment names no role.
 int runAsChild(int count, char** arguments);
 
 } // namespace dlslime::testing

@@ -14,8 +14,8 @@ inline Config with(const std::function<void(Config&)>& change) {
   return config;
 }
 
-// Like World, for tests that need more: a config for each rank, several
-// groups, options of groups, engines that end and start again.
+// Like World, for tests that need more: a config for each rank, several groups,
+// options of groups, engines that end and start again.
 class Cluster {
  public:
   using Options = std::function<void(GroupOptions&)>;
@@ -44,7 +44,7 @@ class Cluster {
   int size() const {
     return size_;
   }
-  // A new engine; the one that was there must have been stop()ped.
+  // Starts a new engine; an earlier engine must have been stop()ped.
   void start(int rank) {
     node(rank).engine = std::make_shared<Engine>(config_(rank));
   }
@@ -59,7 +59,7 @@ class Cluster {
       return entry.first == engine;
     });
   }
-  // Each name is a store of its own.
+  // Joins a group; each name has a store of its own.
   std::shared_ptr<Group> join(int rank, const std::string& name) {
     GroupOptions options;
     options.name = name;
@@ -86,7 +86,7 @@ class Cluster {
     }
     return made;
   }
-  // A message from one rank to another, which must arrive.
+  // Passes a message between two ranks; fails unless the message arrives.
   ::testing::AssertionResult passes(
       int from,
       const std::shared_ptr<Group>& group,

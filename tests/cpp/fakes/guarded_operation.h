@@ -8,9 +8,9 @@
 
 namespace dlslime::testing {
 
-// An operation that counts how often it ends, and frees its memory when the
-// engine lets go of it: whoever touches it later is seen by the address
-// sanitizer. What a receive got is kept in result().
+// An operation that counts its ends, and frees its memory on release, so that
+// the address sanitizer sees any later access. result() has the bytes of the
+// memory.
 class GuardedOperation final : public Operation {
  public:
   GuardedOperation(Kind kind, int peer, uint32_t tag, const Bytes& bytes)
@@ -18,7 +18,7 @@ class GuardedOperation final : public Operation {
             kind,
             peer,
             tag,
-            // At least one byte, so that even empty buffers can be freed.
+            // At least a byte, so that empty buffers can be freed, too.
             new std::byte[bytes.empty() ? 1 : bytes.size()],
             bytes) {}
 
@@ -37,7 +37,7 @@ class GuardedOperation final : public Operation {
   int releases() const {
     return releases_;
   }
-  // Only after the release.
+  // Call only after the release.
   const Bytes& result() const {
     return result_;
   }

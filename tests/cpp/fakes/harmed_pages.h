@@ -11,7 +11,7 @@ namespace dlslime::testing {
 
 constexpr size_t kPage = 4096;
 
-// Pages of a file in memory, which can be cut and protected.
+// Pages of a memory file that can be cut and protected.
 class Pages {
  public:
   explicit Pages(size_t count)

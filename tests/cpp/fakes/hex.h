@@ -7,7 +7,7 @@
 
 namespace dlslime::testing {
 
-// Bytes as an argument of another process.
+// Encodes bytes as an argument for a child process.
 inline std::string toHex(ByteSpan bytes) {
   std::string text;
   for (const auto byte : bytes) {

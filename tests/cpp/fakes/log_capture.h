@@ -9,7 +9,7 @@
 
 namespace dlslime::testing {
 
-// Keeps the log's lines while it lives, in place of stderr.
+// Keeps the log's lines instead of writing to stderr, during its life.
 class LogCapture {
  public:
   explicit LogCapture(LogLevel level = LogLevel::kWarning) {
@@ -26,7 +26,7 @@ class LogCapture {
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
 
-  // How many lines contain `text`.
+  // Returns the number of lines that contain `text`.
   size_t count(const std::string& text) const {
     const std::lock_guard<std::mutex> guard(mutex_);
     return static_cast<size_t>(std::count_if(

@@ -7,7 +7,7 @@
 namespace dlslime::testing {
 
 namespace {
-// Gloo's own time-out, in the time scale of tests.
+// Gloo's time-out, in the time scale of tests.
 constexpr milliseconds kMakeTime{60000};
 
 [[noreturn]] void fail(const char* what) {
@@ -72,12 +72,12 @@ class MemoryCarriers::End final : public gloo::Carrier {
   void abort() noexcept override {
     const std::lock_guard<std::mutex> guard(pipe_->mutex);
     aborted_ = true;
-    // What was sent is on its way; after it comes the end.
+    // The peer gets all bytes sent before, and then the end.
     end("the carrier was closed");
   }
 
  private:
-  // With the pipe's mutex held; the first reason stays.
+  // Call with the pipe's mutex held; only the first reason counts.
   void end(const char* why) noexcept {
     if (pipe_->ended == nullptr) {
       pipe_->ended = why;

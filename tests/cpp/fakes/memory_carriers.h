@@ -14,15 +14,15 @@
 
 namespace dlslime::testing {
 
-// What goes wrong.
+// Faults on order.
 struct CarrierFaults {
-  int failingMake = -1; // make() throws at this end
-  int hangingMake = -1; // this end never comes: the other one waits for it
-  uint64_t breakAfterSends = 0; // the carrier breaks then; 0: never
+  int failingMake = -1; // make() throws at the given end
+  int hangingMake = -1; // the given end never comes: its peer waits
+  uint64_t breakAfterSends = 0; // sends before the carrier breaks; 0: no break
 };
 
-// Carriers over queues in memory, in place of Gloo: they block like it, lose
-// nothing that was sent before an end lets go, and fail when a test says.
+// Carriers over queues in memory, instead of Gloo: block as Gloo does, deliver
+// all bytes sent before an end lets go, and fail on order.
 class MemoryCarriers final
     : public gloo::CarrierSource,
       public std::enable_shared_from_this<MemoryCarriers> {
@@ -32,20 +32,20 @@ class MemoryCarriers final
   std::unique_ptr<gloo::Carrier>
   make(const std::string& nonce, int end, const OpenSideSocket& side) override;
 
-  // Carriers that exist now.
+  // Returns the number of carriers alive.
   int live() const {
     return live_;
   }
   int made() const {
     return made_;
   }
-  // Threads that are in make() now.
+  // Returns the number of threads in make().
   int making() const {
     return making_;
   }
-  // Lets everybody who hangs in make() go, with an error.
+  // Ends all waits in make() with an error.
   void release();
-  // From now on nothing arrives before its carrier is closed.
+  // Holds messages back from now on, until the carrier is closed.
   void stall() {
     stalled_ = true;
   }
@@ -55,9 +55,9 @@ class MemoryCarriers final
   struct Pipe {
     std::mutex mutex;
     std::condition_variable changed;
-    // What was sent and not received yet, by receiving end.
+    // Sent and not yet received, by receiving end.
     std::deque<Bytes> to[2];
-    // Why no more will be sent, the same for both ends; null before.
+    // Why sending has ended, for both ends; null before.
     const char* ended = nullptr;
     bool present[2] = {false, false};
     uint64_t sends = 0;

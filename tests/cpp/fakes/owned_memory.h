@@ -9,7 +9,7 @@
 
 namespace dlslime::testing {
 
-// An allocation which tells its end, as a tensor's storage does.
+// An allocation that tells its end, as a tensor's storage does.
 class OwnedMemory final : public MemoryOwner {
  public:
   explicit OwnedMemory(size_t size, bool tells = true)
@@ -52,7 +52,7 @@ class OwnedMemory final : public MemoryOwner {
   std::vector<std::function<void()>> callbacks_;
 };
 
-// A send or receive of memory that may be used again, as that of a tensor.
+// A send or receive on memory for repeated use, as a tensor's.
 class OwnedOperation final : public Operation {
  public:
   OwnedOperation(
@@ -62,7 +62,7 @@ class OwnedOperation final : public Operation {
       std::shared_ptr<OwnedMemory> memory)
       : Operation(kind, peer, tag, memory->view()),
         memory_(std::move(memory)) {}
-  // Nothing keeps the memory for it any more.
+  // Returns true once the engine keeps no reference to the memory.
   bool released() const {
     return released_;
   }

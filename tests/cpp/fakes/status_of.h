@@ -4,7 +4,7 @@
 
 namespace dlslime::testing {
 
-// What the call throws; ok: nothing.
+// Returns the status thrown by the call; ok if nothing was thrown.
 template <typename Body>
 Status statusOf(const Body& body) {
   try {

@@ -40,9 +40,8 @@ class BufferOperation final : public Operation {
 };
 using BufferPtr = std::shared_ptr<BufferOperation>;
 
-// The thread sanitizer looks at every byte that is read or written one by one:
-// memory of one thread, as here, is spared that, and tests that are one thread
-// go fewer rounds under it.
+// The thread sanitizer checks every access: pattern() is exempt, since no
+// second thread has the memory, and single-threaded tests run fewer rounds.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kThreadSanitized = true;
 #else
@@ -65,10 +64,11 @@ inline bool sameBytes(const Bytes& a, const Bytes& b) {
       (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-// A limit for what must not end by it, however long the machine holds it up.
+// A time-out that must not fire, however slow the machine.
 constexpr milliseconds kAnHour{3600000};
 
-// Far more time than anything here takes: a hang fails the test, slowness not.
+// Waits for the condition; the limit is far above any test's need, so that only
+// a hang fails.
 template <typename Condition>
 bool eventually(const Condition& condition, int seconds = 30) {
   const auto deadline = deadlineAfter(milliseconds(seconds * 1000));
@@ -91,7 +91,7 @@ inline BufferPtr makeReceive(int peer, uint32_t tag, size_t size) {
       Operation::Kind::kReceive, peer, tag, Bytes(size));
 }
 
-// One process's engine and its membership in a group.
+// A process's engine and its membership in a group.
 struct Node {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Group> group;
@@ -106,15 +106,15 @@ struct Node {
     engine->receive(*group, operation);
     return operation;
   }
-  // Far more than anything here takes: a hang fails the test, slowness not.
+  // Waits; the limit is far above any test's need, so that only a hang fails.
   bool wait(const BufferPtr& operation, int seconds = 30) {
     return engine->wait(
         *operation, deadlineAfter(milliseconds(seconds * 1000)));
   }
 };
 
-// Several engines in one process, each an instance of its own: they connect
-// through sockets and shared memory like processes do.
+// Several engines in a process, each an instance of its own: connected by
+// sockets and shared memory, as processes are.
 class World {
  public:
   explicit World(int size, Config config = {}) {

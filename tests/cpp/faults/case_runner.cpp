@@ -22,11 +22,11 @@ namespace dlslime::testing {
 
 namespace {
 
-constexpr int kHangSeconds = 120; // a busy machine holds up cases for long
+constexpr int kHangSeconds = 120; // a busy machine delays cases for long
 constexpr int kLookMicroseconds = 3000;
-// Cases that are run again.
+// Limit on cases run again.
 constexpr size_t kMostAgain = 10;
-constexpr size_t kMostOutput = 8000; // from the beginning, and at the end
+constexpr size_t kMostOutput = 8000; // from the beginning, and from the end
 
 int entriesOf(const char* folder) {
   const std::filesystem::directory_iterator all(folder);
@@ -71,7 +71,7 @@ bool allocates(const Fault* fault) {
        fault->call == Call::kEngineAllocation);
 }
 
-// Threads that were joined or detached may be there for another moment.
+// Joined and detached threads may stay for another moment.
 void countWhatIsLeft(
     int descriptors,
     int threads,
@@ -95,7 +95,8 @@ void runCycle(
   const int descriptors = entriesOf("/proc/self/fd");
   const int threads = entriesOf("/proc/self/task");
   std::string complaints;
-  // A thread of its own, as what the engine keeps for a thread goes with it.
+  // A new thread per cycle: the engine's data of the thread ends with the
+  // thread.
   std::thread caller([&] {
     const RoleScope test(ThreadRole::kTest);
     Cycle cycle(way, allocates(fault));
@@ -135,7 +136,7 @@ void runCycle(
   _exit(0);
 }
 
-// A case that runs in a process of its own.
+// A case in a child process.
 class Running {
  public:
   Running(const FaultWay& way, const Fault* fault, Allowance allowance)
@@ -195,8 +196,8 @@ class Running {
   }
 
  private:
-  // Each stream of the fake driver has a thread, and each module memory, also
-  // those that it has not destroyed when it was asked to.
+  // True for faults of the driver: a stream of the fake has a thread, and a
+  // module has memory, both left when destroying is made to fail.
   bool driverFails() const {
     return result_.fault.call == Call::kCuda;
   }
@@ -225,14 +226,15 @@ class Running {
   pid_t pid_ = -1;
 };
 
-// By a machine that is busy with other things: nothing has failed in it.
+// Returns true for a case without any failed call: a busy machine has upset the
+// case.
 bool upset(const CaseResult& result) {
   return !result.well && result.report.calls.failed == 0;
 }
 
 std::string symbolOf(void* address) {
   char text[500] = "";
-  // The call, and not what comes after it.
+  // One byte back, to get the call instead of the next instruction.
   __sanitizer_symbolize_pc(
       static_cast<char*>(address) - 1, "%f %S", text, sizeof(text));
   return text;

@@ -10,7 +10,7 @@
 
 namespace dlslime::testing {
 
-// What a process that ran one cycle tells the one that has started it.
+// Report of a child that has run a cycle, for its parent.
 struct CaseReport {
   CallRecord calls;
   bool finished;
@@ -22,7 +22,7 @@ struct CaseReport {
   char complaints[3000];
 };
 
-// What may be left of a cycle in which nothing fails: made once in a process.
+// Leftovers of a cycle without faults: made once per process.
 struct Allowance {
   int descriptors = 0, threads = 0;
 };
@@ -33,22 +33,22 @@ struct CaseResult {
   bool hung = false;
   int status = 0; // as of waitpid()
   CaseReport report{};
-  std::string output; // standard error of the process
-  // An operation has ended only because its caller did not wait any longer.
+  std::string output; // standard error of the child
+  // Returns whether an operation ended only by the caller's time-out.
   bool slow() const;
-  // "Shm, mmap, n = 3, error 12: hangs", or "well".
+  // Returns "Shm, mmap, n = 3, error 12: hangs", or the title with "well".
   std::string title(const FaultWay& way) const;
-  // All of it, for people.
+  // Returns the whole result, for people.
   std::string describe(const FaultWay& way) const;
 };
 
-// Functions in which the first call was made that failed, innermost first, one
-// a line.
+// Returns the functions around the first failed call, innermost first, one per
+// line.
 std::string siteOf(const CallRecord& record);
 
-// The same without a fault.
+// Runs a cycle without a fault.
 CaseResult runClean(const FaultWay& way);
-// A process for each, several at a time. Tells each result.
+// Runs each case in a child, several at a time, and tells each result.
 void runCases(
     const FaultWay& way,
     const std::vector<Fault>& faults,

@@ -12,14 +12,14 @@ namespace {
 
 constexpr milliseconds kGroupTime{3000};
 constexpr milliseconds kRecovery{2000};
-// For an operation: more than all that the engine may take before it gives up.
+// Patience for an operation: more than the engine takes before giving up.
 constexpr int kPatience = 8000;
-// For one whose other half has failed, and which may wait for ever.
+// Patience for an operation whose other half has failed: may wait for ever.
 constexpr int kLittle = 200;
 constexpr int kCancelTime = 3000;
 constexpr size_t kSmall = 1000, kLarge = (3 << 20) + 5, kRegion = 1 << 20;
 
-// What the fake driver does itself is not the engine's.
+// Calls made by the fake driver are not the engine's.
 thread_local std::vector<ThreadRole> outsideOfDriver;
 const FakeCudaWatcher kWatcher{
     [] { outsideOfDriver.push_back(setThreadRole(ThreadRole::kTest)); },
@@ -282,7 +282,7 @@ void Cycle::end(int rank) {
   node.engine.reset();
 }
 
-// What is thrown once may go well when it is called again.
+// Tries again after an exception: a second call may succeed.
 bool Cycle::wait(int rank, const OperationPtr& operation, int patience) {
   auto& engine = *sides_[rank].node.engine;
   const auto deadline = deadlineAfter(milliseconds(patience));

@@ -16,11 +16,11 @@
 
 namespace dlslime::testing {
 
-// How the two engines of a cycle reach each other, and where their memory is.
+// How the two engines of a cycle connect, and the place of their memory.
 struct FaultWay {
   const char* name;
   RoutePolicy policy = RoutePolicy::kAuto;
-  bool apart = false; // on hosts of their own
+  bool apart = false; // on two hosts
   bool gpu = false; // all memory is of a GPU
   bool crossMemoryAttach = true;
 };
@@ -28,9 +28,9 @@ inline void PrintTo(const FaultWay& way, std::ostream* out) {
   *out << way.name;
 }
 
-// One life of two engines: they start, join a group, exchange messages, read
-// and write registered memory, and end. Whatever fails, it goes on with all
-// that is left to do.
+// A life of two engines: start, join of a group, messages, reads and writes of
+// registered memory, end. After a failure the cycle goes on with all remaining
+// steps.
 class Cycle {
  public:
   // `allocations`: operator new may fail.
@@ -40,23 +40,23 @@ class Cycle {
   Cycle& operator=(const Cycle&) = delete;
 
   void run();
-  // In the story, of an operation that nothing has ended in time.
+  // In the story: an operation that did not end in time.
   static constexpr const char* kTimedOut = "TIMED OUT";
-  // What each step came to that did not go well.
+  // Lists the steps that failed, with the outcome.
   const std::string& story() const {
     return story_;
   }
-  // What must not be, whatever failed.
+  // Lists violations, not to be excused by any fault.
   const std::string& complaints() const {
     return complaints_;
   }
-  // "shm"; of the connection that the last message went by.
+  // Returns the route of the last message ("shm").
   const std::string& route() const {
     return route_;
   }
 
  private:
-  // Bytes of a processor or of a GPU, and the owner that frees them.
+  // Bytes of a processor or of a GPU, and the owner that frees the bytes.
   struct Place {
     MemoryView view;
     std::shared_ptr<Bytes> bytes;

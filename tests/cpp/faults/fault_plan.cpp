@@ -12,7 +12,7 @@ namespace dlslime::testing {
 
 namespace {
 
-// Constant until the next call of armFaults().
+// The plan does not change between two calls of armFaults().
 std::atomic<CallRecord*> armed{nullptr};
 Fault wanted;
 std::atomic<uint64_t> counts[kCalls];
@@ -96,7 +96,7 @@ void armFaults(const Fault* fault, CallRecord* record) {
   wanted = fault != nullptr ? *fault : Fault{};
   wanted.times = fault != nullptr ? fault->times : 0;
   void* frame = nullptr;
-  backtrace(&frame, 1); // loads what it needs, while allocations go well
+  backtrace(&frame, 1); // loads libgcc while allocations still succeed
   armed = record;
 }
 

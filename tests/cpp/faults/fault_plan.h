@@ -5,8 +5,8 @@
 
 namespace dlslime::testing {
 
-// What can be made to fail. An entry stands for one function, or for all
-// functions of one library.
+// Calls that can be made to fail: an entry stands for a function, or for all
+// functions of a library.
 enum class Call : uint8_t {
   kSocket,
   kBind,
@@ -41,11 +41,11 @@ enum class Call : uint8_t {
   kInterfaces,
   kAlignedAllocation,
   kThread,
-  kCallerAllocation, // operator new, on the thread that calls the engine
-  kEngineAllocation, // the same, on threads that the engine has started
+  kCallerAllocation, // operator new, on the engine's callers
+  kEngineAllocation, // operator new, on threads started by the engine
   kStore,
   kCarrier,
-  kVerbs, // all but those below
+  kVerbs, // all verbs except the three below
   kPostWork, // post_send, post_recv
   kArmQueue, // req_notify_cq
   kPollQueue, // poll_cq
@@ -56,15 +56,14 @@ constexpr int kCalls = static_cast<int>(Call::kCuda) + 1;
 struct CallKind {
   Call call;
   const char* name;
-  // Values of errno, or the library's own codes, that such a call ends with.
+  // Errors to try: values of errno, or the library's own codes.
   std::vector<int> errors;
-  // Whether a lack lasts: it is tried that all calls from the n-th on fail.
+  // Whether to try a lasting failure, too: all calls from the n-th on.
   bool lasting = false;
 };
 const std::vector<CallKind>& callKinds();
 
-// The n-th call of a kind ends with an error, and those after it: `times` in
-// all.
+// Makes the n-th call of a kind, and the calls after, fail: `times` in all.
 struct Fault {
   Call call = Call::kSocket;
   uint64_t n = 1;
@@ -72,28 +71,28 @@ struct Fault {
   int error = 0;
 };
 
-// What the calls of this process have come to; in memory that the process
-// shares with the one that has started it, which outlives it.
+// Record of the calls of a process. In memory shared with the parent process,
+// which reads the record afterwards.
 struct CallRecord {
   static constexpr int kMostFrames = 40;
   uint64_t counts[kCalls];
-  uint64_t failed; // calls that were made to fail
-  int frames; // of the first of them
+  uint64_t failed; // calls made to fail
+  int frames; // of the first failed call
   void* stack[kMostFrames];
 };
 
-// Counts calls in `record` from now on, and has the fault's fail.
+// Counts calls in `record` from now on, and makes the calls of `fault` fail.
 void armFaults(const Fault* fault, CallRecord* record);
 void disarmFaults();
-// Called in front of each call: the error with which it ends, or 0.
+// Called before each call: returns the error to fail with, or 0.
 int faultOf(Call call) noexcept;
-// Of operator new, on whatever thread it is called.
+// Calls faultOf() for operator new on the calling thread.
 bool allocationFails() noexcept;
 
-// Whose calls are counted: the engine's, and neither the test's nor those that
-// a fake makes.
+// Role of a thread. Only calls for the engine count, and neither calls of the
+// test nor calls of a fake.
 enum class ThreadRole : uint8_t { kTest, kCaller, kEngine };
-// Of the calling thread; returns what it was.
+// Sets the role of the calling thread and returns the role before.
 ThreadRole setThreadRole(ThreadRole role) noexcept;
 class RoleScope {
  public:

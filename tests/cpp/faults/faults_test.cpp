@@ -1,10 +1,11 @@
-// Every call that can fail fails once, and some from then on: the operations of
-// a cycle end all the same, well or with a typed error, and leave nothing.
+// Makes calls fail, once or lastingly: all operations of a cycle must still
+// end, well or with a typed error, and leave nothing.
 //
-// DLSLIME_FAULTS=all tries each call with each error, otherwise a selection is
-// tried. DLSLIME_FAULTS_REPORT names a file that gets a paragraph for each
-// case, DLSLIME_FAULTS_ONLY the one kind of calls that is tried ("mmap").
-// DLSLIME_FAULTS_AT_A_TIME says how many processes run beside each other.
+// DLSLIME_FAULTS=all tries each call with each error, else a selection.
+// DLSLIME_FAULTS_REPORT names a file for a paragraph per case.
+// DLSLIME_FAULTS_ONLY names the only kind of calls to try ("mmap"), and perhaps
+// the only number of a call ("mmap:3"). DLSLIME_FAULTS_AT_A_TIME is the number
+// of parallel processes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,13 +20,13 @@ namespace {
 
 constexpr uint64_t kLasting = uint64_t{1} << 62;
 
-// So many calls of each kind are selected,
+// Calls selected of each kind.
 constexpr uint64_t kSelected = 3;
-// and of allocations, of which there are a thousand.
+// Allocations selected, out of a thousand.
 constexpr uint64_t kSelectedAllocations = 15;
-// Cases mostly wait.
+// Parallel cases: a case mostly waits.
 constexpr int kAtATime = 3;
-// A machine that is busy with other things may upset a cycle without faults.
+// Tries for a cycle without faults, which a busy machine may upset.
 constexpr int kCleanTries = 3;
 
 const FaultWay kWays[] = {
@@ -90,8 +91,8 @@ class Faults : public ::testing::TestWithParam<FaultWay> {
     }
     std::cout << "route " << clean.report.route << ", " << faults.size()
               << " cases" << std::endl;
-    // Something of the process's beginning may have ended during the clean
-    // cycle: that leaves no less than nothing for the others.
+    // A thread or descriptor of the process's start may end during the clean
+    // cycle; the negative count must not limit later cycles.
     runCases(
         GetParam(),
         faults,
@@ -114,7 +115,7 @@ class Faults : public ::testing::TestWithParam<FaultWay> {
       }
     }
   }
-  // Another place for each way to begin at.
+  // Begins at a different call for each way.
   static uint64_t firstOf(uint64_t step) {
     uint64_t way = 0;
     while (std::string(kWays[way].name) != GetParam().name) {
@@ -157,8 +158,8 @@ class Faults : public ::testing::TestWithParam<FaultWay> {
                     : result.describe(way))
             << std::endl;
     }
-    // What one thread is for another one can do, and one allocation that has
-    // failed is no reason to lose an operation.
+    // A failed thread start or allocation must not cost an operation: a
+    // different thread takes over.
     const bool mayBeSlow = result.fault.times > 1 ||
         (result.fault.call != Call::kThread && !allocates(result.fault.call));
     const bool inTime = mayBeSlow || !result.slow();

@@ -11,8 +11,8 @@
 
 namespace dlslime::testing {
 
-// A store whose calls fail as the plan of faults says. It may block, so the
-// engine reads it on threads of its own.
+// A store whose calls fail by the plan of faults. May block, so the engine
+// reads the store on a thread of the engine's own.
 class FaultyStore final : public Rendezvous {
  public:
   void set(const std::string& key, const Bytes& value) override {
@@ -38,7 +38,7 @@ class FaultyStore final : public Rendezvous {
   MapRendezvous content_;
 };
 
-// Carriers that fail in the same way.
+// Carriers whose calls fail by the plan of faults.
 class FaultyCarriers final : public gloo::CarrierSource {
  public:
   std::unique_ptr<gloo::Carrier>
@@ -47,7 +47,7 @@ class FaultyCarriers final : public gloo::CarrierSource {
     const RoleScope own(ThreadRole::kTest);
     return std::make_unique<End>(carriers_->make(nonce, end, side));
   }
-  // Nobody waits for another end any more.
+  // Ends all waits for a second end.
   void release() {
     carriers_->release();
   }

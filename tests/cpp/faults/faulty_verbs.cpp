@@ -8,14 +8,14 @@ namespace dlslime::testing {
 
 namespace {
 
-// What the fake would fail at by itself is not to be counted.
+// Calls made inside the fake do not count.
 template <typename Function, typename... Arguments>
 auto pass(Function function, Arguments... arguments) {
   const RoleScope fake(ThreadRole::kTest);
   return function(arguments...);
 }
 
-// Calls that return null where they fail, with errno.
+// Fails by returning null, with errno.
 template <auto Verb, typename... Arguments>
 auto make(Arguments... arguments) {
   auto* const function = FakeFabric::verbs().*Verb;
@@ -27,7 +27,7 @@ auto make(Arguments... arguments) {
   return pass(function, arguments...);
 }
 
-// Calls that return the error.
+// Fails by returning the error.
 template <auto Verb, typename... Arguments>
 int change(Arguments... arguments) {
   if (const int error = faultOf(Call::kVerbs)) {
@@ -36,7 +36,7 @@ int change(Arguments... arguments) {
   return pass(FakeFabric::verbs().*Verb, arguments...);
 }
 
-// The same, which free something.
+// Frees in any case, and fails by returning the error.
 template <auto Verb, typename... Arguments>
 int release(Arguments... arguments) {
   const int error = faultOf(Call::kVerbs);
@@ -44,7 +44,7 @@ int release(Arguments... arguments) {
   return error != 0 ? error : result;
 }
 
-// Calls that return -1, with errno.
+// Fails by returning -1, with errno.
 template <auto Verb, typename... Arguments>
 int take(Arguments... arguments) {
   if (const int error = faultOf(Call::kVerbs)) {
@@ -59,7 +59,7 @@ auto tell(Arguments... arguments) {
   return pass(FakeFabric::verbs().*Verb, arguments...);
 }
 
-// The calls of a context's ops, the same for all devices of the fake.
+// The calls in the ops of a context, equal for all devices of the fake.
 ibv_context_ops fakeOps;
 
 int postSend(ibv_qp* pair, ibv_send_wr* list, ibv_send_wr** bad) {

@@ -4,8 +4,8 @@
 
 namespace dlslime::testing {
 
-// Two NICs on a fabric whose verbs fail as the plan of faults says. None of the
-// calls that free something leaves it.
+// Two NICs on a fabric whose verbs fail by the plan of faults. Calls that free
+// something always free.
 class FaultyFabric : public FakeFabric {
  public:
   FaultyFabric();

@@ -1,4 +1,4 @@
-// What a socket's frames cost of memory: all of it at the beginning.
+// Memory of a frame stream: allocated at the beginning, and never later.
 #include "transports/tcp/frame_stream.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@ namespace {
 
 constexpr size_t kMost = tcp::FrameStream::kMostPayloadBytes;
 
-// What many messages over small buffers, and the last one, have allocated. -1:
-// they have not all come.
+// Returns the allocations of many messages over small socket buffers; -1 if
+// messages are missing.
 int allocations() {
   auto [one, other] = tcpEnds(4096);
   tcp::FrameStream sender({std::move(one), {}});
@@ -48,7 +48,8 @@ int allocations() {
   return received < 200 ? -1 : static_cast<int>(made);
 }
 
-// In a process of its own: those of the other tests have no sockets yet.
+// In a child process, where the streams of other tests have allocated nothing
+// yet.
 TEST(FrameStreamMemory, IsTakenWhenItIsMade) {
   EXPECT_EXIT(
       _exit(allocations() == 0 ? 7 : 1), ::testing::ExitedWithCode(7), "");

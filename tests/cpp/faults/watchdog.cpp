@@ -16,7 +16,7 @@ namespace dlslime::testing {
 
 namespace {
 
-// Longer than a stack takes to be printed.
+// Longer than printing a stack takes.
 constexpr std::chrono::milliseconds kForAStack{300};
 
 void printHere(int /*signal*/) {

@@ -1,5 +1,5 @@
-// The linker takes every call of these functions here (--wrap): each goes on to
-// the function itself, or fails as it would.
+// Functions called instead of system calls (linker option --wrap): each fails
+// by the plan of faults, or calls the system.
 #include <ifaddrs.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -219,7 +219,8 @@ FAULTS_WRAP(
     (size_t a, size_t b),
     (a, b))
 
-// Other system calls by their number tell how long one takes: none fails.
+// Only the calls for descriptors of processes fail: the remaining callers
+// measure how long a system call takes.
 extern "C" {
 long __real_syscall(long number, long a, long b, long c);
 long __wrap_syscall(long number, long a, long b, long c);

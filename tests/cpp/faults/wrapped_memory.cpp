@@ -1,4 +1,4 @@
-// Allocations and threads, which C++ makes: both fail by an exception.
+// Allocations and threads of C++: both fail by an exception.
 #include <pthread.h>
 
 #include <cstdlib>
@@ -53,7 +53,7 @@ void operator delete[](void* memory, size_t /*size*/) noexcept {
   std::free(memory);
 }
 
-// std::thread::_M_start_thread(), which libstdc++ has. Its threads are the
+// std::thread::_M_start_thread() of libstdc++; marks the threads as the
 // engine's.
 extern "C" {
 #define FAULTS_START_THREAD \

@@ -47,7 +47,8 @@ struct CountedHold final : Accelerator::StreamBlock {
   int released = 0;
 };
 
-// By whoever settles it, who may stop in the driver before callbacks run.
+// settle() releases the streams: the settling thread may block in the driver
+// before the callbacks.
 TEST(OperationTest, StreamsAreLetGoOnceWhenItIsDone) {
   const auto operation = some();
   const auto early = std::make_shared<CountedHold>();
@@ -154,7 +155,7 @@ TEST(CompletionsTest, EarlyEndKeepsTheMemoryUntilTheSecondHalf) {
   EXPECT_EQ(operation->status().message(), "early");
 }
 
-// As a chain of as many would be.
+// Destroying a long chain must not recurse.
 TEST(CompletionsTest, ManyThatNobodyIsToldOfAreDroppedOneByOne) {
   Completions completions;
   for (int i = 0; i < 200000; ++i) {
@@ -163,7 +164,8 @@ TEST(CompletionsTest, ManyThatNobodyIsToldOfAreDroppedOneByOne) {
   EXPECT_FALSE(completions.empty());
 }
 
-// Else who has it first would let it go under the other.
+// Else a second keeper's letMemoryGo() could free the memory under the first
+// keeper.
 TEST(OperationTest, MemoryIsKeptByOneAtATime) {
   const auto operation = some();
   EXPECT_TRUE(operation->keepMemory());
@@ -197,7 +199,7 @@ TEST(OperationQueueTest, RemoveTakesFromAnyPlace) {
     }
     EXPECT_TRUE(queue.remove(all[victim].get()));
     EXPECT_FALSE(queue.remove(all[victim].get()));
-    const auto last = some(); // the tail must be right after a removal
+    const auto last = some(); // checks the tail after a removal
     queue.push(last);
     all.erase(all.begin() + static_cast<long>(victim));
     all.push_back(last);

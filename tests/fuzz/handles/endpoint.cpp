@@ -1,5 +1,5 @@
-// The address of an endpoint or of a hub, which people hand over. The engine
-// behind it only writes down what it is asked for.
+// The address of an endpoint or of a hub, handed over by people. The engine
+// only records calls.
 #include "engine/endpoint.h"
 
 #include "base/random.h"
@@ -9,7 +9,7 @@
 namespace dlslime {
 namespace {
 
-// The engine of this process, as far as an endpoint asks it for anything.
+// The engine's state, as far as endpoints use the engine.
 struct RecordingEngine {
   Completions completions;
   GroupRegistry groupRegistry{completions, [] {}};
@@ -30,7 +30,7 @@ RecordingEngine& recording() {
 
 } // namespace
 
-// Instead of engine.cpp's.
+// Replaces the engine's own functions.
 std::shared_ptr<Group> Engine::join(GroupOptions options) {
   options.rendezvous->set(addressKey(options.rank), encode(recording().own));
   return recording().groupRegistry.add(1, std::move(options));
@@ -64,7 +64,7 @@ void connectTo(Endpoint& endpoint, ByteSpan address) {
   }
 }
 
-// Members that are called on it do not look at it.
+// Returns a pointer to no engine: the members called do not use the object.
 std::shared_ptr<Engine> noEngine() {
   alignas(Engine) static std::byte place[sizeof(Engine)] = {};
   return {std::shared_ptr<void>(), reinterpret_cast<Engine*>(place)};

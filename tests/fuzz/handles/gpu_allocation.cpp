@@ -1,4 +1,5 @@
-// What a peer says of its GPU memory: kShare's payloads, and what is kept.
+// A peer's descriptions of GPU memory: kShare's payloads, and the table of the
+// descriptions.
 #include "cuda/exports.h"
 #include "cuda/peer_memory.h"
 #include "fuzz.h"
@@ -16,7 +17,7 @@ void checkOne(ByteSpan bytes) {
       cuda::encode(taken) == copyOf(bytes), "there is one way to say anything");
 }
 
-// Nothing is mapped: no process is behind pid 0, and there is no GPU.
+// Maps nothing: pid 0 has no process, and no GPU exists.
 void run(Input input) {
   cuda::PeerMemory memory(
       0,
@@ -33,7 +34,7 @@ void run(Input input) {
       continue;
     }
     Bytes bytes = copyOf(input.blob());
-    if (what == 1) { // well-formed, often beside or over another one
+    if (what == 1) { // well-formed, often beside or over an earlier allocation
       ExportedAllocation exported;
       exported.id = id;
       exported.base = input.number<uint16_t>() * uint64_t{4096};

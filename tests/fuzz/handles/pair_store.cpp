@@ -1,6 +1,6 @@
-// The store between two processes that set a pair of Gloo's up: frames on a
-// socket. One file with its decoder, since torch's headers take longer to
-// compile than all else.
+// The store between two processes that set up a pair for Gloo: frames on a
+// socket. Includes the decoder, since compiling torch's headers takes longer
+// than all else.
 #include "torch_ext/store/pair_store.cpp" // NOLINT
 
 #include "descriptors.h"
@@ -8,7 +8,7 @@
 
 namespace dlslime {
 
-// In place of python_end.cpp's: there is no interpreter here.
+// Replaces python_end.cpp: the fuzzer has no interpreter.
 StaysWhenPythonEnds::~StaysWhenPythonEnds() = default;
 OutsidePython::OutsidePython() : depth_(0) {}
 OutsidePython::~OutsidePython() = default;
@@ -33,7 +33,7 @@ void run(Input input) {
     store.set("own", std::vector<uint8_t>{1, 2, 3});
     store.get("key");
     store.finish();
-  } catch (const c10::DistStoreError&) { // as it should
+  } catch (const c10::DistStoreError&) { // as expected
   }
 }
 

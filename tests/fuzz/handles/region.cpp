@@ -1,4 +1,4 @@
-// The handle of a peer's region, and the pieces that are taken of it.
+// The handle of a peer's region, and pieces of the region.
 #include "engine/one_sided/region.h"
 
 #include "engine/one_sided/transfer.h"
@@ -19,7 +19,7 @@ const RegionPtr& ownRegion() {
   return *made;
 }
 
-// What one-sided transfers do with a handle before a peer hears of it.
+// Uses a handle as one-sided transfers do before any message to the peer.
 void usePieces(Input& input, const RegionHandle& remote) {
   const auto& own = ownRegion();
   const bool write = input.oneIn(2);

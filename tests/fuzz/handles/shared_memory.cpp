@@ -1,4 +1,4 @@
-// Memory that a process describes to others; of none that is there.
+// Descriptions of memory shared between processes, none of which exist.
 #include "base/memory/shared_memory.h"
 
 #include "fuzz.h"

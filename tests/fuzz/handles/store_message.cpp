@@ -1,10 +1,10 @@
-// What the ranks of a store of messages send each other.
+// Messages between the ranks of a message store.
 #include "fuzz.h"
 #include "torch_ext/store/store_messages.h"
 
 namespace dlslime {
 
-// In place of engine.cpp's, for texts of time-outs.
+// Replaces the engine's function for texts of time-outs.
 std::string Engine::describeLink(Group&, const Operation&) {
   return "";
 }

@@ -1,12 +1,12 @@
-// A peer's part of a window of torch's. One file with its decoder, since
-// torch's headers take longer to compile than all else.
+// A peer's part of a window of torch's. Includes the decoder, since compiling
+// torch's headers takes longer than all else.
 #include "torch_ext/one_sided/window_part.cpp" // NOLINT
 
 #include "fuzz.h"
 
 namespace dlslime {
 
-// In place of shared_tensors.cpp's and tensor_view.cpp's: nothing is shared.
+// Replaces shared_tensors.cpp and tensor_view.cpp, and shares nothing.
 std::optional<SharedPlace> sharedPlaceOf(const MemoryView& /*view*/) {
   return std::nullopt;
 }

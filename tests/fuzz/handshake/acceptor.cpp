@@ -1,6 +1,5 @@
-// A process that connects, and says anything: before it has proved that it
-// knows the secret, and after that, when its records are sealed as they should
-// be, whatever is in them.
+// A connecting process that sends anything: before the proof of the secret, and
+// afterwards in properly sealed records.
 #include "engine/connect/acceptor.h"
 
 #include "descriptors.h"
@@ -15,7 +14,7 @@ Bytes secretOf(SecretKind kind) {
   return Bytes(32, kind == SecretKind::kToken ? std::byte{5} : std::byte{6});
 }
 
-// What make_seeds.cpp says, too.
+// Equal in make_seeds.cpp.
 const Bytes kTarget(kInstanceBytes, std::byte{1});
 const Bytes kSelf(kInstanceBytes, std::byte{2});
 
@@ -31,7 +30,7 @@ Acceptor& acceptor() {
   return *made;
 }
 
-// Until nothing is to be heard.
+// Lets the acceptor work until no socket has news.
 void pump() {
   for (;;) {
     std::vector<pollfd> fds;
@@ -49,7 +48,7 @@ void pump() {
   }
 }
 
-// The end that connects.
+// The connecting end.
 class Stranger {
  public:
   explicit Stranger(bool local)
@@ -72,7 +71,7 @@ class Stranger {
     key_.emplace(secretOf(kind), greeting, challenge.nonce);
     require(key_->provenBy(challenge.proof), "the acceptor proves itself");
   }
-  // Before meet() as it is.
+  // Sends a record: sealed after meet(), plain before.
   void sendRecord(uint8_t number, ByteSpan record) {
     socket_.sendFrame(
         key_ ? key_->seal(End::kInitiator, number, record) : copyOf(record));
@@ -104,7 +103,7 @@ void step(Input& input, Stranger& stranger) {
     case 1:
       stranger.sendDescriptors(1 + input.below(kMostDescriptors));
       break;
-    case 2: // the confirmation may come before anybody waits for it
+    case 2: // a confirmation may come early
       stranger.sendRecord(1, input.blob());
       break;
     default:
@@ -115,8 +114,7 @@ void step(Input& input, Stranger& stranger) {
   }
 }
 
-// A peer that has proved itself: what it says goes together, and it may
-// confirm.
+// Checks that the records of a proven peer agree, and takes a confirmation.
 void checkProven(Stranger& stranger, Incoming& incoming) {
   const auto& hello = incoming.hello;
   require(hello.self.instance == kSelf, "it is who it said it was");

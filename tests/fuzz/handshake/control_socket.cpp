@@ -1,4 +1,4 @@
-// Bytes and descriptors at a control socket: frames come as they were sent.
+// Bytes and descriptors at a control socket: frames must come as sent.
 #include "engine/bootstrap/control_socket.h"
 
 #include "descriptors.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMostOnTheWay = 64 * 1024; // less than a socket has room for
 
-// The other end: what it has sent, and how far that was read.
+// The sending end: the bytes sent, and the number read.
 class Line {
  public:
   Line() {
@@ -30,7 +30,7 @@ class Line {
         send(writer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     sent_.insert(sent_.end(), bytes.begin(), bytes.begin() + std::max(put, 0L));
   }
-  // Descriptors beside one byte.
+  // Sends descriptors beside a byte.
   void writeDescriptors(size_t count) {
     std::vector<UniqueFd> fds;
     for (size_t i = 0; i < count; ++i) {
@@ -44,7 +44,7 @@ class Line {
   void close() {
     shutdown(writer_.get(), SHUT_WR);
   }
-  // Whether a whole one came.
+  // Returns whether a whole frame came.
   bool readFrame(size_t most) {
     const auto frame = reader->receiveFrame(most);
     if (!frame) {
@@ -80,7 +80,7 @@ void step(Input& input, Line& line, bool& inFrame) {
     case 1:
       line.close();
       return;
-    case 2: // descriptors are read once the frame before is read whole
+    case 2: // descriptors are read only between whole frames
       if (!inFrame) {
         line.readDescriptors(1 + input.below(kMostDescriptors));
       }

@@ -1,5 +1,5 @@
-// A record of the handshake, of a store, or of what people hand over: DECODE
-// names its decoder.
+// A record of the handshake or of a store, or a record handed over by people;
+// DECODE names the decoder.
 #include "fuzz.h"
 #include "records.h"
 
@@ -10,8 +10,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   takes([&] {
     const auto record = DECODE(bytes);
     check(record);
-    // Texts are made printable and cut twice: where a cut text is cut again
-    // depends on the characters before.
+    // Decoding makes texts printable and cuts long texts; only a second round
+    // gives a stable text, since the cut depends on the characters before.
     const Bytes once = encode(DECODE(encode(record)));
     require(encode(DECODE(once)) == once, "what is encoded is decoded to it");
   });

@@ -1,4 +1,4 @@
-// Sealed records: nothing opens but what was sealed for this use.
+// Sealed records: a record opens only if sealed for the exact use.
 #include "engine/bootstrap/session_key.h"
 
 #include "fuzz.h"

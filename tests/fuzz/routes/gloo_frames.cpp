@@ -1,4 +1,4 @@
-// What comes through a peer's Gloo: frames of a header and a payload.
+// Frames of a header and a payload, through a peer's Gloo.
 #include "transports/gloo/gloo_connection.h"
 
 #include <semaphore>

@@ -1,7 +1,8 @@
-// Messages of a peer that says anything, to a process that has posted receives
-// and sends, registered memory, and begun transfers with it. Nothing of others
-// may end, and no memory be touched but that of what goes on: all is on the
-// heap, in allocations of its own, and freed when the engine lets go of it.
+// Messages of a peer that sends anything, to a process with posted receives and
+// sends, registered memory, and transfers under way. Operations with a
+// different peer must not end, and only memory of operations under way may be
+// touched: each operation has a heap allocation of its own, freed when the
+// engine releases the operation.
 #include "fakes/guarded_operation.h"
 #include "fakes/peers/endpoint.h"
 #include "fakes/peers/scripted_connection.h"
@@ -21,8 +22,8 @@ constexpr Outbound::Limits kLimits{1000, 50000};
 constexpr size_t kRegionBytes = 6000;
 constexpr size_t kMostSteps = 400;
 
-// Rank 0 of a group of four. The peer behind `bad` is rank 1; rank 2 behaves,
-// and is in a second group as well, which rank 1 is not.
+// Rank 0 of three groups of four. Rank 1, the peer behind `bad`, is connected
+// in one group; rank 2 behaves, and is connected in the two further groups.
 class Victim {
  public:
   explicit Victim(Input from) : input(from) {
@@ -75,7 +76,7 @@ class Victim {
     made->linkReady(rank, channel, made->id() + 20);
     return made;
   }
-  // Mostly one that means something here.
+  // Returns an id, mostly with a meaning for the victim.
   uint64_t someId() {
     std::vector<uint64_t> known{0, 1, 3, ~0ULL, 1ULL << 32, 2ULL << 32};
     for (const auto* const wire : {badWire, goodWire}) {
@@ -141,8 +142,8 @@ class Victim {
     header.key = input.number<uint8_t>();
     return header;
   }
-  // Pieces of our memory, as kGetRequest and kPut have them, bytes of the
-  // input, and others behind them.
+  // Returns pieces of the victim's memory, as in kGetRequest and kPut, bytes of
+  // the input, and further bytes behind.
   Bytes somePayload() {
     ByteWriter payload;
     for (auto pieces = input.below(6); pieces > 0; --pieces) {
@@ -188,7 +189,7 @@ class Victim {
     transfers.push_back(made);
     badGroup->post(made);
   }
-  // The route has written all of the memory, or tells that it could not.
+  // Ends a pull: the route has written all of the memory, or reports a failure.
   void endSomePull() {
     if (badWire->pulls.empty()) {
       return;
@@ -202,7 +203,7 @@ class Victim {
     const bool fails = pull.abandoned || input.oneIn(4);
     bad->onPulled(pull.id, fails ? broken : Status());
   }
-  // The peer has written into what is offered, or claims to have.
+  // Writes into offered memory, or claims to have written.
   void land() {
     uint64_t id = someId();
     size_t length = someLength();
@@ -221,7 +222,7 @@ class Victim {
     }
     const auto push = badWire->pushes.back();
     badWire->pushes.pop_back();
-    const volatile auto first = *push.source.data; // it must still be there
+    const volatile auto first = *push.source.data; // must be alive
     static_cast<void>(first);
     bad->onPushed(push.id, input.oneIn(4) ? broken : Status());
   }

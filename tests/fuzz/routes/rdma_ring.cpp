@@ -1,14 +1,13 @@
-// A peer that writes anything into the ring by which it sends messages over
-// RDMA, with any immediate, and says anything of itself before. The network is
-// one in memory.
+// A peer that writes anything into the ring for messages over RDMA, with any
+// immediate, after describing itself in any way. The network is in memory.
 #include "fakes/verbs/fake_verbs.h"
 #include "fuzz.h"
 #include "transports/rdma/rdma_connection.h"
 
 namespace dlslime {
 
-// In place of ring_memory.cpp's, which takes longer than all the rest: one
-// piece of memory for the connections of all inputs, one at a time.
+// Replaces ring_memory.cpp, slower than all else together: the connections of
+// all inputs use the same memory, one at a time.
 rdma::RingMemory::RingMemory()
     : memory_([] {
         constexpr size_t kBytes = 2 * kRingBytes + kScratchBytes;
@@ -36,7 +35,7 @@ FakeDevice named(const char* name, uint8_t host) {
   return device;
 }
 
-// Both NICs, and what outlives every input.
+// Both NICs, and all objects that outlive an input.
 struct Network {
   FakeFabric fabric{{named("ours", 1), named("theirs", 2)}};
   std::vector<NicPtr> nics = openNics(FakeFabric::verbs(), {}).nics;
@@ -103,7 +102,7 @@ class Victim final : public ConnectionEvents {
   }
 
  private:
-  // The peer's, or what it might say instead.
+  // Returns the peer's true address, or a made-up address.
   EndAddress someAddress() {
     EndAddress address;
     address.ring = reinterpret_cast<uint64_t>(network().memory.data());
@@ -117,8 +116,7 @@ class Victim final : public ConnectionEvents {
     prepared = network().registrar->prepare(view);
     offered = connection->offer(1, view);
   }
-  // A write of the peer, of a record or of anything, with an immediate or
-  // without one.
+  // Makes the peer write a record or anything, with an immediate or without.
   void write() {
     auto& memory = network().memory;
     MessageHeader header;
@@ -130,7 +128,7 @@ class Victim final : public ConnectionEvents {
     uint32_t immediate = position;
     if (input.oneIn(4)) {
       immediate = input.number<uint32_t>();
-    } else if (input.oneIn(4)) { // a credit, perhaps for a part of a message
+    } else if (input.oneIn(4)) { // a credit, perhaps for part of a message
       immediate = kCreditBit | (kFirstPosition + input.number<uint8_t>() % 64);
     } else if (input.oneIn(4)) {
       immediate = kPushBit | uint32_t{input.number<uint8_t>()} << 16;
@@ -154,7 +152,7 @@ class Victim final : public ConnectionEvents {
     int error = 0;
     peer.postSend(&request, error);
   }
-  // Contents are anybody's, and may look like a header.
+  // Sends any contents, even contents like a header.
   void send() {
     MessageHeader header;
     header.type = MessageType::kEager;
@@ -182,7 +180,7 @@ class Victim final : public ConnectionEvents {
         write();
     }
   }
-  // A connection whose peer confirms nothing sensible is dropped.
+  // Confirms with the input's bytes; nonsense drops the connection.
   void confirm() {
     connection->confirm(copyOf(input.blob()));
   }
@@ -207,7 +205,7 @@ class Victim final : public ConnectionEvents {
   const CompletionQueuePtr completions = queueOn(theirs);
   QueuePair peer{theirs, completions, {600, 600, 0}, {}};
   std::unique_ptr<RdmaConnection> connection;
-  EndAddress place; // what the peer is told
+  EndAddress place; // told to the peer
   uint32_t position = kFirstPosition;
   const std::unique_ptr<std::byte[]> offeredMemory{
       new std::byte[kOfferedBytes]};
@@ -223,6 +221,6 @@ class Victim final : public ConnectionEvents {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace dlslime::fuzz;
   takes([&] { Victim({data, size}).run(); });
-  network().fabric.forgetSteps(); // which would add up
+  network().fabric.forgetSteps(); // else the steps would add up
   return 0;
 }

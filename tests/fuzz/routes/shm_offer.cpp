@@ -1,5 +1,5 @@
-// The offers by which two processes of a host begin to share memory, with
-// descriptors of anything.
+// Offers by which two processes of a host begin to share memory, with
+// descriptors of any kind.
 #include <sys/socket.h>
 
 #include "descriptors.h"
@@ -42,7 +42,7 @@ UniqueFd someDescriptor(Input& input) {
   }
 }
 
-// An offer of one of ours has 8 bytes.
+// Returns an offer; a proper offer has 8 bytes.
 Offer someOffer(Input& input, size_t expected) {
   Offer offer;
   const size_t count = input.oneIn(4) ? input.below(5) : expected;

@@ -1,7 +1,7 @@
-// Another process of this host that writes anything into the memory that both
-// share: rings, copy desks, and the words beside them. No copy between
-// processes is made, but each is checked: it has to lie in memory of ours that
-// goes on, since the peer decides the rest of it.
+// A second process of the host that writes anything into the shared memory:
+// rings, copy desks, and the words beside. No copy between processes is made,
+// but each copy is checked: the local bytes must be of an operation under way,
+// since the peer decides the rest.
 #include "transports/shm/shm_connection.h"
 
 #include "descriptors.h"
@@ -17,7 +17,7 @@ constexpr size_t kRingBytes = 1 << 14;
 constexpr size_t kSegmentBytes = shm::segmentBytes(kRingBytes);
 constexpr size_t kMostSteps = 300;
 
-// One for all inputs: it is mapped anew by each.
+// Returns the file for all inputs, mapped anew by each.
 UniqueFd sharedFile() {
   static const auto* const made = new Segment(Segment::create(kSegmentBytes));
   return made->duplicateFd();
@@ -27,7 +27,7 @@ shm::Doorbell& doorbell() { // the peer's
   return *made;
 }
 
-// Memory of ours that the connection may have copied.
+// Local memory that the connection may have copied.
 struct Block {
   uint64_t id = 0;
   std::unique_ptr<std::byte[]> bytes;
@@ -61,7 +61,7 @@ class Victim final : public ConnectionEvents {
     require(payload.size() <= connection->maxPayload(), "and no longer");
     const volatile auto* const bytes = payload.data();
     for (size_t i = 0; i < payload.size(); ++i) {
-      static_cast<void>(bytes[i]); // all of it is there
+      static_cast<void>(bytes[i]); // must be readable
     }
   }
   void onPulled(uint64_t id, const Status& status) override {
@@ -79,10 +79,10 @@ class Victim final : public ConnectionEvents {
   Layout& layout() const {
     return *reinterpret_cast<Layout*>(segment.data());
   }
-  std::byte* ring() const { // that the peer writes
+  std::byte* ring() const { // written by the peer
     return segment.data() + shm::kLayoutBytes;
   }
-  // The peer keeps to the rules, so that what follows is looked at.
+  // Sends a proper record, so that later bytes are looked at, too.
   void sendRecord() {
     MessageHeader header;
     header.type = static_cast<MessageType>(1 + input.below(30));
@@ -97,7 +97,7 @@ class Victim final : public ConnectionEvents {
         bytes.data(),
         std::min(bytes.size(), kSegmentBytes - at));
   }
-  // A header in the ring, or a position of it.
+  // Writes a header into the ring, or changes a position of the ring.
   void scribbleRing() {
     auto& control = layout().ring[input.below(2)];
     const auto value = input.any<uint64_t>(
@@ -151,7 +151,7 @@ class Victim final : public ConnectionEvents {
     }
   }
   void pull() {
-    doorbell().setAsleep(!input.oneIn(4)); // else it is to be streamed
+    doorbell().setAsleep(!input.oneIn(4)); // awake peers may stream
     auto block = makeBlock();
     block.id = ++nextId;
     const MemoryView view{block.bytes.get(), block.size};
@@ -240,7 +240,7 @@ class Victim final : public ConnectionEvents {
   }
 
   Input input;
-  Segment segment; // as the peer has it mapped
+  Segment segment; // the peer's mapping
   std::vector<Block> exposed, pulls;
   std::vector<CopyJob> jobs;
   uint64_t nextId = 0;

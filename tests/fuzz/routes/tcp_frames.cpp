@@ -1,5 +1,5 @@
-// What comes on a peer's socket: frames of a header and a payload, in any
-// portions, some of which go straight to where they belong.
+// Bytes on a peer's socket: frames of a header and a payload, in any portions,
+// some read straight into memory.
 #include "transports/tcp/frame_stream.h"
 
 #include <fcntl.h>
@@ -14,13 +14,13 @@ namespace {
 
 constexpr size_t kMost = tcp::FrameStream::kMostPayloadBytes;
 
-// All bytes that come, and how far they were delivered.
+// All bytes that have come, and the number delivered.
 class Expected {
  public:
   void add(ByteSpan bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
-  // The next frame, if all of it is there.
+  // Returns the next frame if complete.
   std::optional<Bytes> next() {
     for (;;) {
       const auto rest = ByteSpan(bytes_).subspan(read_);
@@ -54,15 +54,15 @@ class Expected {
  private:
   Bytes bytes_;
   size_t read_ = 0;
-  bool tooLong_ = false; // what comes next
+  bool tooLong_ = false; // about the next frame
 };
 
-// Takes frames, and gives every other large one places, in so many parts.
+// Takes frames, and places every second large frame, in so many parts.
 class Taker {
  public:
   explicit Taker(Input& input) : parts_(input.below(5)) {}
 
-  // What has come.
+  // Takes all frames that have come.
   void take(tcp::FrameStream& stream, Expected& expected) {
     do {
       while (const auto frame = stream.next()) {
@@ -115,7 +115,7 @@ void checkEnd(Taker& taker, tcp::FrameStream& stream, Expected& expected) {
   requirePlain(stream.broken().message());
 }
 
-// Frames whose payloads are longer than an input are made of fewer bytes.
+// Makes a frame longer than an input from a few bytes.
 Bytes madeFrame(Input& input) {
   MessageHeader header;
   const auto head = input.upTo(sizeof(header) - sizeof(header.payloadSize));
@@ -132,7 +132,7 @@ Bytes madeFrame(Input& input) {
   return frame;
 }
 
-// The bytes of one step, as they are sent.
+// Returns the bytes to send in a step.
 Bytes step(Input& input) {
   return input.oneIn(4) ? madeFrame(input) : copyOf(input.blob());
 }
@@ -152,7 +152,7 @@ void run(Input input) {
   tcp::FrameStream stream({UniqueFd(ends[0]), early});
   while (input.more()) {
     const auto bytes = step(input);
-    // Not too many for one input.
+    // Not too many portions for an input.
     const size_t portion = 1 + bytes.size() / 100 + input.below(40000);
     for (size_t at = 0; at < bytes.size() && stream.broken().ok();) {
       const auto part = ByteSpan(bytes).subspan(at).first(

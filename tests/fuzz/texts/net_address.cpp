@@ -1,4 +1,5 @@
-// Addresses of other hosts, as records spell them, and lists of interfaces.
+// Addresses of remote hosts, in the spelling of records, and lists of
+// interfaces.
 #include "engine/bootstrap/net_address.h"
 
 #include "fuzz.h"

@@ -6,8 +6,8 @@
 namespace dlslime::fuzz {
 namespace {
 
-// How many bytes the well-formed character at the beginning has (Unicode,
-// table 3-7); 0: there is none.
+// Returns the number of bytes of the well-formed first character (Unicode,
+// table 3-7); 0 for none.
 size_t wellFormed(std::string_view text) {
   const auto at = [&](size_t i) {
     return i < text.size() ? static_cast<uint8_t>(text[i]) : 0;
@@ -38,7 +38,8 @@ size_t wellFormed(std::string_view text) {
   return 0;
 }
 
-// C1 controls, and what turns text around or separates lines.
+// Returns true for C1 controls, and for characters that reverse text or
+// separate lines.
 bool unseen(std::string_view character) {
   return (character.size() == 2 && character[0] == '\xc2' &&
           static_cast<uint8_t>(character[1]) < 0xa0) ||

@@ -32,7 +32,7 @@ COLUMNS = [
 ]
 PNG = b"\x89PNG\r\n"
 
-# A program of which something has been replaced before it begins.
+# A program with something replaced before the program begins.
 CHANGED = """
 import sys
 sys.path.insert(0, {benchmarks!r})
@@ -42,7 +42,7 @@ import {program}
 sys.exit({program}.main())
 """
 
-# All but the last byte of a batch is moved.
+# The last byte of a batch is not moved.
 SHORT_BY_ONE = """
 from pages import engines
 class Short(engines.Dlslime):
@@ -52,14 +52,15 @@ class Short(engines.Dlslime):
 engines.ENGINES["dlslime"] = Short
 """
 
-# One bit of what is sent differs.
+# Each byte sent differs in a bit.
 FLIPPED = """
 import torch.distributed as dist
 real = dist.isend
 dist.isend = lambda tensor, *args, **named: real(tensor ^ 1, *args, **named)
 """
 
-# What torch has from 2.15 on, with our transport in it, and one that can't be made.
+# torch's transports, as from torch 2.15 on, with dlslime's transport and a transport without a
+# library.
 TRANSPORTS = """
 import types, torch
 made = types.ModuleType("torch.distributed._transport")
@@ -95,7 +96,7 @@ def started(line: Sequence[str], env: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def ended(processes: Sequence[subprocess.Popen[str]], status: int) -> list[str]:
-    """What each of them printed; all end with this status, and none is left."""
+    """Return the outputs of the processes; all must end with `status`, and none is left running."""
     try:
         outputs = [process.communicate(timeout=120)[0] for process in processes]
     finally:
@@ -106,7 +107,7 @@ def ended(processes: Sequence[subprocess.Popen[str]], status: int) -> list[str]:
 
 
 def ran(program: str | Path, *arguments: Any, ranks: int = 0, status: int = 0) -> str:
-    """Runs it to its end, in ranks as torchrun makes them; returns what the first one printed."""
+    """Run a program to its end, perhaps in ranks as made by torchrun; return the first output."""
     line = command(program, arguments)
     if not ranks:
         return ended([started(line, environment())], status)[0]
@@ -118,13 +119,13 @@ def ran(program: str | Path, *arguments: Any, ranks: int = 0, status: int = 0) -
 def ran_both(
     program: str | Path, first: Sequence[Any], second: Sequence[Any], status: int = 0
 ) -> str:
-    """Runs two processes that meet; returns what the second one printed."""
+    """Run two processes that meet; return the output of the second."""
     lines = [command(program, arguments) for arguments in (first, second)]
     return ended([started(line, environment()) for line in lines], status)[1]
 
 
 def count(word: str, table: str) -> int:
-    """How many cells of a table's last column are this word."""
+    """Return the number of cells equal to `word` in the last column of a table."""
     return len(re.findall(rf"^\|.* {word} +\|$", table, re.MULTILINE))
 
 
@@ -141,7 +142,7 @@ def files(folder: Path) -> list[str]:
 
 
 def found(folder: Path) -> tuple[list[list[str]], dict[str, Any]]:
-    """The rows of the CSV, its header first, and the JSON; the plot is a PNG."""
+    """Return the rows of the CSV, with the header first, and the JSON; check the plot's format."""
     assert (folder / "out.png").read_bytes().startswith(PNG)
     with (folder / "out.csv").open(newline="") as file:
         rows = list(csv.reader(file))
@@ -310,7 +311,7 @@ def test_transports_of_a_torch_that_has_them(tmp_path: Path) -> None:
     ]
 
 
-# One process for all, as each would import torch.
+# One process for all refusals, since each process would import torch.
 REFUSALS = """
 import contextlib, importlib, io, json, sys
 sys.path.insert(0, {benchmarks!r})

@@ -1,4 +1,4 @@
-"""The benchmarks of the pages with other libraries' engines, as far as these run without a NIC."""
+"""The benchmarks of the pages with other libraries' engines that run without a NIC."""
 
 from __future__ import annotations
 

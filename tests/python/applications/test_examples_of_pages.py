@@ -1,4 +1,4 @@
-"""The examples p2p_*.py, as programs on one host: what they move, and bad command lines."""
+"""The examples p2p_*.py, as programs on one host: bytes moved, and bad command lines."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ TORCH = "p2p_rdma_rc_send_recv_torch"
 
 
 def start(name: str, *arguments: str) -> subprocess.Popen[str]:
-    """Starts an example, on GPUs that are none where it is to use GPUs."""
+    """Start an example, on fake GPUs if an argument names a GPU."""
     runner = [str(ON_FAKE_GPUS)] if any("cuda" in one for one in arguments) else []
     command = [sys.executable, *runner, str(EXAMPLES / f"{name}.py"), *arguments]
-    # The runner is in another folder than the module that the examples share.
+    # The runner is not in the folder of the module shared by the examples.
     env = os.environ | {"PYTHONPATH": str(EXAMPLES), "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
 
 
 def results(*started: subprocess.Popen[str]) -> list[tuple[int, str, str]]:
-    """Waits for all: the exit status of each, and what it wrote."""
+    """Wait for all processes; return the exit status and the output of each."""
     try:
         ended = [(process.communicate(timeout=SECONDS), process) for process in started]
     finally:
@@ -58,7 +58,7 @@ def results(*started: subprocess.Popen[str]) -> list[tuple[int, str, str]]:
 
 
 def urls() -> list[str]:
-    """Two addresses of this host that nobody uses."""
+    """Return two unused addresses of the host."""
     ports = {free_port() for _ in range(20)}
     return [
         f"--initiator-url=tcp://127.0.0.1:{ports.pop()}",
@@ -67,7 +67,7 @@ def urls() -> list[str]:
 
 
 def lines_of_both(output: str, route: str, devices: tuple[str, str]) -> None:
-    """Each end has printed its line, and nothing else was."""
+    """Check that each end has printed its line, and nothing else."""
     for role, device in zip(("initiator", "target"), devices):
         line = rf"^{role}: .+ \(route: {route}, {device}\)$"
         assert len(re.findall(line, output, re.MULTILINE)) == 1, output
@@ -125,7 +125,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs an example in this process, which has torch; it has to end with one line of error."""
+    """Run an example in the test's process, with torch imported; expect one line of error."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.delenv("RANK", raising=False)
 
@@ -250,7 +250,7 @@ def test_other_program_is_refused_at_both_ends() -> None:
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module that the examples share."""
+    """Return the module shared by the examples."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     return importlib.import_module("pair")
 
@@ -284,7 +284,7 @@ def test_end_that_says_nothing_is_not_waited_for(pair: ModuleType) -> None:
 
 
 def talk(where: list[str], answers: list[str]) -> tuple[int, str, str]:
-    """Runs an initiator with a target that is none, and answers its lines with these."""
+    """Run an initiator with the test as a false target, which sends `answers` line by line."""
     mine, theirs = (int(url.rpartition(":")[2]) for url in reversed(where))
     with socket.create_server(("localhost", mine)) as listener:
         process = start(READ, "--role", "initiator", "--timeout", "20", *where)

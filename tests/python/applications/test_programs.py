@@ -1,9 +1,9 @@
-"""Programs that people run with torch.distributed do the same here, with only the backend's name
-changed.
+"""Programs for torch.distributed run with dlslime without any change but the backend's name.
 
-The programs are the functions in `programs/`, each of which checks its own results against one
-process or known data. All that run with the same number of ranks and the same environment share one
-torchrun launch, because starting Python and importing torch takes longer than the programs do.
+The programs are functions in `programs/`; each function compares its results with those of one
+process or with known data. All programs with an equal number of ranks and an equal environment
+share a torchrun launch, because starting Python and importing torch takes longer than the programs
+do.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ MESSAGES = [
     "messages.torch_objects",
 ]
 HAND_OFF = ["handoff.waited", "handoff.polled"]
-# Gloo's operations complete only inside wait(): these programs never call it.
+# Gloo's operations complete only inside wait(): the programs never call wait().
 POLLING = {"handoff.polled", "messages.vllm_pipeline_reaped_by_polling"}
-# Of each kind one, for environments that change how messages travel and not what programs do.
+# A program of each kind, for environments that change only how messages travel.
 SAMPLE = [
     "pipelining.one_f_one_b",
     "pipelining.zbv_zero_bubble",
@@ -80,7 +80,7 @@ PLAN: list[tuple[int, str, list[str]]] = [
 
 @dataclass(frozen=True)
 class Launch:
-    """What the programs of one torchrun launch have in common."""
+    """The common environment of the programs of a torchrun launch."""
 
     ranks: int
     environment: str
@@ -88,14 +88,14 @@ class Launch:
 
 @dataclass
 class Results:
-    """The outcome of every program that has run: an empty string, or what went wrong."""
+    """Outcomes of all programs run so far: an empty string, or a description of the failure."""
 
     wanted: dict[Launch, list[str]]
     scratch: pytest.TempPathFactory
     outcomes: dict[tuple[Launch, str], str] = field(default_factory=dict)
 
     def of(self, launch: Launch, program: str) -> str:
-        """Returns a program's outcome, running everything the session wants of its launch first."""
+        """Return a program's outcome, after running all programs wanted from its launch."""
         waiting = [p for p in self.wanted[launch] if (launch, p) not in self.outcomes]
         while (launch, program) not in self.outcomes:
             outcomes = run_launch(launch, waiting, self.scratch.mktemp("launch"))
@@ -105,7 +105,7 @@ class Results:
 
 
 def run_launch(launch: Launch, programs: list[str], scratch: Path) -> dict[str, str]:
-    """Runs programs up to the first that fails; returns the outcomes of those that ran."""
+    """Run programs up to the first failure; return the outcomes of the programs that ran."""
     status, output = torchrun(
         LAUNCHER,
         ["--backend", BACKEND, "--results", str(scratch), *programs],
@@ -137,7 +137,7 @@ def run_launch(launch: Launch, programs: list[str], scratch: Path) -> dict[str, 
 
 
 def wanted_programs(items: Iterable[pytest.Item]) -> dict[Launch, list[str]]:
-    """Collects what the selected tests of this module ask for, so that nothing else is run."""
+    """Collect the programs of the module's selected tests, so that no other programs are run."""
     wanted: dict[Launch, list[str]] = defaultdict(list)
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -149,17 +149,17 @@ def wanted_programs(items: Iterable[pytest.Item]) -> dict[Launch, list[str]]:
 
 @pytest.fixture(scope="session")
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The launches of this session, each made when the first of its programs is asked for."""
+    """Return the session's launches, each made when a test first asks for one of its programs."""
     return Results(wanted_programs(request.session.items), tmp_path_factory)
 
 
 def cases() -> list:
-    """Returns one test parameter for every program of every launch."""
+    """Return a test parameter for every program of every launch."""
     parameters = []
     for ranks, environment, programs in PLAN:
         for program in programs:
             marks = []
-            # Gloo completes nothing that is not waited on, and has no routes to choose from.
+            # Gloo completes no operation without a wait, and has no routes to choose from.
             if program in POLLING or environment in ("staged", "tcp_route", "gloo_route"):
                 marks.append(dlslime_only)
             launch = Launch(ranks, environment)

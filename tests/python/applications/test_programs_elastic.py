@@ -1,8 +1,7 @@
-"""torchrun restarts a job whose worker died; the next life works in spite of what the last one left
-behind.
+"""Restarts by torchrun of a job with a dead worker: the next life works in spite of old keys.
 
-torchrun keeps one store for all lives of a job, so that addresses and counters of dead processes
-are still there.
+torchrun keeps one store for all lives of a job, so addresses and counters of dead processes are
+still in the store.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from programs.torchrun import torchrun
 
 
 def run_example(name: str, ranks: int, scratch: Path, *arguments: str) -> str:
-    """Runs an example to its end; returns what it printed."""
+    """Run an example to its end; return the output."""
     status, output = torchrun(EXAMPLES / name, ["--backend", BACKEND, *arguments], ranks, scratch)
     assert status == 0, output
     return output
@@ -47,7 +47,7 @@ def test_pipeline_trains_as_one_process(tmp_path: Path, schedule: str) -> None:
 
 
 def run_transfer(device: str, ours: dict[str, str], theirs: dict[str, str]) -> str:
-    """Runs the initiator, and the target, with these variables; returns what the former printed."""
+    """Run the initiator and the target with separate variables; return the initiator's output."""
     target_at = f"localhost:{free_port()}"
     runner = [] if device == "cpu" else [str(PROGRAMS / "cuda" / "on_fake_gpus.py")]
     program = [str(EXAMPLES / "transfer.py"), "all", "--target", target_at, "--device", device]
@@ -78,7 +78,7 @@ def test_transfer_reads_and_writes_in_every_way(device: str) -> None:
 
 
 def prefill_decode(*arguments: str) -> tuple[int, str]:
-    """Runs both processes on this host; returns the exit status, and what they wrote."""
+    """Run both processes on this host; return the exit status and the output."""
     command = [sys.executable, str(EXAMPLES / "prefill_decode.py"), "--check", *arguments]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     return run.returncode, run.stdout + run.stderr

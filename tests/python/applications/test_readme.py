@@ -1,4 +1,4 @@
-"""What the README shows runs, and what it links to is there."""
+"""The programs in the README run, and the links in all pages lead to existing files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of collectives that are refused at the call, before a group's ranks have met too."""
+"""Arguments of collectives refused at the call, also before the ranks of a group have met."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _with(options: Any, **values: Any) -> Any:
 
 
 def _bad_calls() -> dict[str, Callable[[Any], Any]]:
-    """What Gloo refuses at the call, of rank 0 of two."""
+    """Return calls of rank 0 of two that Gloo refuses at the call."""
     x, xy, one = torch.ones(1), torch.ones(2), torch.ones(1, dtype=torch.int32)
     sparse = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.tensor([1.0]), (1,))
     gathered, scattered = _c10d.AllgatherOptions(), _c10d.ReduceScatterOptions()
@@ -100,7 +100,7 @@ def _try(call: Callable[[Any], Any], group: Any, waits: bool) -> None:
 
 
 def _refusals(group: Any, waits: bool) -> dict[str, tuple[type[BaseException], str]]:
-    """Of each, without the name of the one that refuses it."""
+    """Return type and text of each refusal, without the prefix that names the backend."""
     found = {}
     for name, call in _bad_calls().items():
         with pytest.raises(Exception, match=r"\S") as refusal:
@@ -111,12 +111,12 @@ def _refusals(group: Any, waits: bool) -> dict[str, tuple[type[BaseException], s
 
 
 def _differ(ours: str, gloos: str) -> bool:
-    """Gloo tells of some by a line of its sources, and does not always name the collective."""
+    """Tell whether refusals differ; some of Gloo's texts name a source line or no collective."""
     return "Check failed" not in gloos and not ours.endswith(gloos)
 
 
 def _refused(rank: int, size: int) -> None:
-    """At the call, while nobody else has come, as Gloo refuses them; and nothing is lost."""
+    """Check that bad calls are refused before rank 1 comes, as by Gloo; the group survives."""
     backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))
     if rank == 0:
         ours = _refusals(dist.group.WORLD, waits=False)
@@ -139,7 +139,7 @@ def test_bad_arguments_are_refused_at_the_call_before_the_ranks_have_met_too() -
 
 
 def _scalars(rank: int, size: int) -> None:
-    """Gloo reads beyond the shapes of these."""
+    """Check shapes that make Gloo read beyond a tensor's end."""
     group: Any = dist.group.WORLD
     for output, part in ((torch.tensor(1.0), torch.ones(2)), (torch.ones(2, 3), torch.ones(4))):
         with pytest.raises(RuntimeError, match="reduce_scatter_tensor: output of float"):

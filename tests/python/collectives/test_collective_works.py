@@ -1,4 +1,4 @@
-"""Works of collectives: aborts, signals, time-outs, texts and callbacks, as of messages."""
+"""Works of collectives: aborts, signals, time-outs, texts and callbacks, as for messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 
 
 def _collectives(size: int, group: Callable[[], dist.ProcessGroup]) -> dict[str, Callable[[], Any]]:
-    """Each of another group, whose collectives would wait for each other."""
+    """Return collectives by name, each of its own group: collectives of a group wait in turn."""
     one, many = torch.ones(size), torch.ones(size * size)
     calls: dict[str, Callable[[dist.ProcessGroup], Any]] = {
         "all_reduce": lambda g: dist.all_reduce(one.clone(), group=g),
@@ -57,7 +57,7 @@ def _collectives(size: int, group: Callable[[], dist.ProcessGroup]) -> dict[str,
 
 
 def _prepared() -> dist.ProcessGroup:
-    """A group whose collectives have been set up."""
+    """Return a group after a first collective, so that the group's Gloo group exists."""
     group = dist.new_group()
     add_up(group)
     return group
@@ -109,7 +109,7 @@ def test_abort_wakes_who_waits_in_a_first_collective() -> None:
 
 
 def _aborted_works(rank: int, size: int) -> None:
-    """What abort leaves: works and futures that say so, and a world that goes on."""
+    """Check the state after an abort: aborted works and futures, and a working default group."""
     group = _prepared()
     sync("made")
     if rank == 0:
@@ -140,7 +140,7 @@ def test_works_and_futures_of_collectives_say_that_they_were_aborted() -> None:
 
 
 def _left_amid(rank: int, size: int, destroys: bool) -> None:
-    """Rank 0 gives up a collective and leaves; rank 1 waits in the next one."""
+    """Rank 0 aborts in a collective and leaves; rank 1 waits in the next collective."""
     group = _prepared()
     if rank == 0:
         dist.all_reduce(torch.ones(3), group=group, async_op=True)
@@ -154,7 +154,7 @@ def _left_amid(rank: int, size: int, destroys: bool) -> None:
     tell("waiting")
     start = time.monotonic()
     with contextlib.suppress(RuntimeError):
-        dist.all_reduce(torch.ones(3), group=group)  # rank 0's may have come through
+        dist.all_reduce(torch.ones(3), group=group)  # rank 0's first collective may have completed
         dist.all_reduce(torch.ones(3), group=group)
     tell("noticed")
     assert time.monotonic() - start < SOON, "rank 0 has left, and nobody said so"
@@ -165,7 +165,7 @@ def test_peers_learn_that_one_has_aborted_and_left_amid_a_collective() -> None:
 
 
 def _interrupted(rank: int, size: int, first: bool) -> None:
-    """Ctrl-C ends the wait of the main thread, once for each kind of wait."""
+    """Ctrl-C ends the wait of the main thread, for each kind of wait."""
     exchange(None)
     calls = _collectives(size, dist.new_group if first else _prepared)
     for what, call in calls.items():
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_the_wait_in_a_first_collective() -> None:
 
 
 def _goes_on(rank: int, size: int) -> None:
-    """What was waited for goes on after Ctrl-C, and other handlers run during the wait."""
+    """An interrupted operation goes on after Ctrl-C, and signal handlers run during a wait."""
     total = torch.ones(3)
     add_up()
     if rank == 1:
@@ -213,7 +213,7 @@ def test_a_collective_goes_on_after_ctrl_c() -> None:
 
 
 def _explained(rank: int, size: int, how: str) -> None:
-    """explain() and route() wait for a rank, too, which does not come here."""
+    """explain() and route() wait for a missing rank, too."""
     if rank == 1:
         await_key("over", 2 * SOON)
         return
@@ -288,7 +288,7 @@ def test_time_out_of_a_collective_is_told_as_any_other() -> None:
 
 
 def _callback_of_a_collective(rank: int, size: int) -> None:
-    """It may block, and destroy the group, as one of a message may."""
+    """Callbacks of a collective may block, and destroy the group, as callbacks of a message may."""
     add_up()
     over, held = threading.Event(), threading.Event()
 
@@ -296,7 +296,7 @@ def _callback_of_a_collective(rank: int, size: int) -> None:
         held.wait(SOON)
 
     def destroy(_: Any) -> None:
-        sync("summed up")  # Gloo drops what is under way when a peer leaves
+        sync("summed up")  # Gloo drops all operations under way when a peer leaves
         dist.destroy_process_group()
         over.set()
 
@@ -307,7 +307,7 @@ def _callback_of_a_collective(rank: int, size: int) -> None:
         works[0].get_future().add_done_callback(block)
         works[1].get_future().add_done_callback(block)
         tell("hung on")
-    for work in works:  # not held up by what hangs on others
+    for work in works:  # not delayed by callbacks of other works
         work.wait()
     held.set()
     sync("waited")
@@ -320,7 +320,7 @@ def test_callbacks_of_collectives_may_block_and_destroy_the_group() -> None:
 
 
 def _callback_that_waits(rank: int, size: int) -> None:
-    """As PowerSGD's hook: what hangs on one collective begins another, and waits for its future."""
+    """A callback begins another collective and waits for its future, as in PowerSGD's hook."""
     add_up()
     if rank == 1:
         await_key("hung on")

@@ -1,4 +1,4 @@
-"""Collectives, which Gloo carries underneath: every one, in several dtypes and operations."""
+"""All collectives, which Gloo carries, in several dtypes and with several operations."""
 
 import datetime
 import os
@@ -115,13 +115,13 @@ def _all_to_alls(rank: int, size: int) -> None:
     single = torch.zeros(size)
     dist.all_to_all_single(single, torch.cat(inputs))
     assert single.tolist() == [10 * r + rank for r in range(size)]
-    # Uneven: rank r sends r + other elements to each other.
+    # Uneven: rank r sends r + p elements to rank p.
     sends = [rank + r for r in range(size)]
     uneven = torch.zeros(sum(sends))
     source = torch.full((sum(sends),), float(rank))
     dist.all_to_all_single(uneven, source, sends, sends)
     assert uneven.tolist() == [r for r in range(size) for _ in range(rank + r)]
-    # One split that is not zero: a permutation, as ring attention's.
+    # A single split that is not zero: a permutation, as in ring attention.
     following = [4 if r == (rank + 1) % size else 0 for r in range(size)]
     previous = [4 if r == (rank - 1) % size else 0 for r in range(size)]
     permuted = torch.zeros(4)
@@ -248,7 +248,7 @@ def test_sequence_number_counts_collectives_and_not_messages() -> None:
 
 
 def _sockets() -> tuple[int, int]:
-    """How many sockets this process has, and how many of them listen."""
+    """Return the number of the process's sockets, and of listening sockets."""
     count = listening = 0
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -266,7 +266,7 @@ def _lazy(rank: int, size: int) -> None:
     groups = [dist.new_group() for _ in range(10)]
     for group in groups:
         exchange(group)
-    # One control connection at most for all ten groups, once the handshakes that crossed are over.
+    # One control connection at most for all ten groups, once crossed handshakes are over.
     eventually(lambda: _sockets()[0] - before <= 1)
     _, still = _sockets()
     assert still == listeners

@@ -28,12 +28,12 @@ from test_entry_point import ALONE, GLOO_ONLY, expect_done, run_python
 from test_groups import exchange
 
 CPU = torch.device("cpu")
-GPU = torch.device("cuda", 0)  # nothing of it is used: torch wants an accelerator's name
+GPU = torch.device("cuda", 0)  # torch wants the name of an accelerator; no GPU is used
 SECONDS = datetime.timedelta(seconds=20 * PATIENCE)
 
 
 def exchange_in(group: dist.ProcessGroup, seed: int = 0, nbytes: int = 1000) -> None:
-    """Every rank of a group exchanges a message with every other; torch need not know the group."""
+    """Exchange a message with every other rank of a group, possibly unknown to torch."""
     rank, others = group.rank(), [r for r in range(group.size()) if r != group.rank()]
     received = {r: blank(nbytes) for r in others}
     works = [group.recv([tensor], r, 0) for r, tensor in received.items()]
@@ -45,7 +45,7 @@ def exchange_in(group: dist.ProcessGroup, seed: int = 0, nbytes: int = 1000) -> 
 
 
 def expect_usable(group: dist.ProcessGroup, size: int, seed: int = 0) -> None:
-    """Messages and collectives go through."""
+    """Check that messages and collectives go through."""
     assert group.size() == size
     exchange_in(group, seed)
     exchange_in(group, seed + 1, 300_000)
@@ -59,7 +59,7 @@ def expect_usable(group: dist.ProcessGroup, size: int, seed: int = 0) -> None:
 
 
 def expect_independent(groups: list[dist.ProcessGroup]) -> None:
-    """Messages with the same tag, taken in another order, are those of their groups."""
+    """Check that groups keep apart messages of equal tags received in another order."""
     received = [blank(100) for _ in groups]
     if groups[0].rank() == 0:
         works = [group.send([pattern(100, seed)], 1, 7) for seed, group in enumerate(groups)]
@@ -78,7 +78,7 @@ def expect_independent(groups: list[dist.ProcessGroup]) -> None:
 
 @contextmanager
 def dist2_environment(rank: int, size: int) -> Iterator[None]:
-    """What _dist2.new_group reads; rank 0 hosts the store, which lives as long as its groups."""
+    """Set the variables of _dist2.new_group; rank 0 hosts the store while its groups live."""
     if rank == 0 and not context().control.check(["port"]):
         tell("port", str(nodes.free_port()))
     variables = {
@@ -112,7 +112,7 @@ def test_dist2_makes_a_group_of_its_own(env: dict[str, str]) -> None:
 
 
 def _dist2_collectives(rank: int, size: int) -> None:
-    """Those of torch's own test of _dist2, each with a time-out of its own."""
+    """The collectives of torch's own test of _dist2, each with a time-out of its own."""
     with dist2_environment(rank, size):
         group = _dist2.new_group(BACKEND, timeout=SECONDS, device=CPU)
     whole = torch.full((4,), rank + 1.0)
@@ -142,7 +142,7 @@ def test_collectives_of_a_dist2_group() -> None:
 
 
 def _two_dist2_groups(rank: int, size: int) -> None:
-    """They have one store, and no name that torch would have given them."""
+    """Two groups have a common store, and no name given by torch."""
     with dist2_environment(rank, size):
         groups = [_dist2.new_group(BACKEND, timeout=SECONDS, device="cpu") for _ in range(2)]
     expect_independent(groups)
@@ -158,8 +158,8 @@ def test_two_dist2_groups_over_one_store_are_independent(env: dict[str, str]) ->
 
 
 def _dist2_group_again(rank: int, size: int) -> None:
-    """The keys of the groups before are still in the store, and one rank comes late each time."""
-    groups = []  # which keep the store
+    """Keys of earlier groups are still in the store, and a rank comes late each time."""
+    groups = []  # the groups keep the store alive
     for life in range(3):
         if rank == 1 and life > 0:
             await_key(f"posted{life}")
@@ -256,7 +256,7 @@ def test_dist2_without_autoload_needs_the_import(first: str) -> None:
 
 @dlslime_only
 def test_torch_without_dist2_finds_the_name_all_the_same() -> None:
-    """torch says of _dist2 that it may be deleted."""
+    """torch says that _dist2 may be deleted."""
     code = "import sys; sys.modules['torch.distributed._dist2'] = None\n" + ALONE
     expect_done(run_python(code))
 
@@ -304,7 +304,7 @@ def test_plugin_is_in_torchs_table_before_its_first_use(how: str) -> None:
 
 @dlslime_only
 def test_questions_for_other_plugins_change_nothing() -> None:
-    """As long as nobody names it, torch sees no plugin, which would change composite groups."""
+    """torch sees no plugin before the first use: a plugin would change composite groups."""
     code = (
         "import sys, torch, torch.distributed as dist\n"
         "table = dist.Backend._plugins\n"

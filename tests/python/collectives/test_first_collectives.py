@@ -1,4 +1,4 @@
-"""First collectives that are begun with async_op: they meet the other ranks behind their caller."""
+"""First collectives begun with async_op: the ranks meet without holding up the caller."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ COLLECTIVES = {
 
 
 def _then_a_message(rank: int, size: int, name: str) -> None:
-    """Rank 0's message is what the others wait for before they join its collective."""
+    """The other ranks wait for rank 0's message before they join rank 0's collective."""
     received = blank(1000)
     if rank > 0:
         dist.recv(received, 0)
@@ -101,7 +101,7 @@ def test_first_collective_does_not_hold_up_its_caller(name: str) -> None:
 
 
 def _many(rank: int, size: int) -> None:
-    """All that is called while ranks are awaited begins afterwards, in its order."""
+    """All collectives called before the ranks have met begin afterwards, in order."""
     begun = []
     for _ in range(5):
         begun += [call(rank, size) for call in COLLECTIVES.values()]
@@ -140,7 +140,7 @@ def test_future_of_a_first_collective_has_its_value() -> None:
 
 
 def _begin(tensor: torch.Tensor, timeout: datetime.timedelta | None = None) -> Any:
-    """An all_reduce, with a time-out of its own."""
+    """Begin an all_reduce with a time-out of its own."""
     options = dist.AllreduceOptions()
     if timeout is not None:
         options.timeout = timeout
@@ -149,7 +149,7 @@ def _begin(tensor: torch.Tensor, timeout: datetime.timedelta | None = None) -> A
 
 
 def _nobody_comes(rank: int, size: int, how: str) -> None:
-    """The one that has less time ends first; the group's collectives are over then."""
+    """The work with the shortest time-out ends first; the group's collectives are over then."""
     if rank == 1:
         await_key("over", NEVER)
         return
@@ -169,7 +169,7 @@ def _nobody_comes(rank: int, size: int, how: str) -> None:
     assert time.monotonic() - start < SOON
     assert "Timed out after 1000 ms" in str(failure.value)
     assert "nothing has come from rank 1" in str(failure.value)
-    if how == "first":  # the set-up has failed, and with it all that waits for it
+    if how == "first":  # the set-up has failed, and all works waiting for the set-up fail, too
         eventually(works[2].is_completed)
     else:
         assert not works[2].is_completed()
@@ -182,16 +182,16 @@ def test_time_outs_hold_before_the_ranks_have_met(how: str) -> None:
 
 
 def _gloo_devices() -> int:
-    """By the threads that serve their sockets: other threads come and go, or have no name yet."""
+    """Count the threads that serve Gloo's sockets; other threads come and go, or lack a name."""
     count = 0
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
             count += (task / "comm").read_text() == "gloo_tcp_loop\n"
     return count
 
 
 def _given_up(rank: int, size: int) -> None:
-    """What was given up before its turn is not begun, nor anything after it."""
+    """A work given up before its turn never begins, nor does any later work."""
     if rank == 1:
         await_key("given up", SOON)
         dist.all_reduce(torch.ones(1))
@@ -218,7 +218,7 @@ def test_what_was_given_up_before_its_turn_ends_the_groups_collectives() -> None
 
 
 def _signalled(rank: int, size: int) -> None:
-    """A handler of a signal ends the wait of the main thread; the collective goes on."""
+    """A signal handler ends the wait of the main thread; the collective goes on."""
     total = torch.ones(1)
     if rank == 1:
         await_key("interrupted", SOON)
@@ -237,7 +237,7 @@ def test_first_collective_goes_on_after_ctrl_c() -> None:
 
 
 def _ended(rank: int, size: int, how: str) -> None:
-    """The group ends while its first collectives are begun, and so do they."""
+    """A group ends between its first collectives' begin and their end; the collectives end, too."""
     init_group(timeout=datetime.timedelta(seconds=NEVER))
     exchange(None)
     if rank == 0:
@@ -279,8 +279,8 @@ def test_first_collective_that_nobody_joins_does_not_hold_up_the_exit(waits: boo
 
 
 def _dropped_at_once(rank: int, size: int) -> None:
-    """A group that is dropped as soon as its collective has ended keeps no Gloo group."""
-    dist.barrier()  # the group's own Gloo is there
+    """A group dropped as soon as its collective has ended keeps no Gloo group."""
+    dist.barrier()  # makes the Gloo group of the default group
     before = _gloo_devices()
     for _ in range(60):
         group = dist.new_group()
@@ -291,12 +291,12 @@ def _dropped_at_once(rank: int, size: int) -> None:
 
 
 def test_groups_that_end_with_their_collectives_leave_nothing_of_gloos() -> None:
-    # More processes than cores: the thread that ends a collective loses its core just then.
+    # More processes than cores: the thread that ends a collective may lose its core at the end.
     run_world(_dropped_at_once, 4, fresh=True, timeout=NEVER)
 
 
 def _kept(rank: int, size: int) -> None:
-    dist.barrier()  # the group's own Gloo is there
+    dist.barrier()  # makes the Gloo group of the default group
     group = dist.new_group()
     before = _gloo_devices()
     works = [call(rank, size, group)[0] for call in COLLECTIVES.values()]
@@ -315,13 +315,13 @@ def test_a_work_that_is_kept_keeps_no_gloo_group() -> None:
 
 
 def _sets_without_end(rank: int, size: int) -> None:
-    """A rank that lies sets one key after the other: nobody keeps more than any rank needs."""
+    """A dishonest rank sets keys without end: no rank keeps more bytes than any rank needs."""
     if rank == 1:
 
         def flood(store: dist.Store, *_: Any) -> Any:
             for number in range(200):
                 store.set(f"key {number}", "x" * 20_000)
-            return store.get("what nobody sets")  # until it is told
+            return store.get("what nobody sets")  # waits until the set-up fails
 
         _backend._gloo = flood
     with pytest.raises(dist.DistBackendError, match="rank 1: it has set more than 1060864 bytes"):

@@ -1,4 +1,4 @@
-"""Groups that are split off others, merged and shrunk."""
+"""Groups split off other groups, merged and shrunk."""
 
 import copy
 import datetime
@@ -24,14 +24,14 @@ from test_dist2 import CPU, GPU, SECONDS, dist2_environment, expect_independent,
 from test_groups import exchange
 
 # --- split_group ----------------------------------------------------------------------------------
-# Gloo splits, too, but one run of some hangs with it on a busy machine.
+# Gloo splits groups, too, but a run in several hangs on a busy machine.
 
 
 def _split(rank: int, size: int) -> None:
     world = dist.group.WORLD
     assert world._get_backend(CPU).supports_splitting
     seconds = datetime.timedelta(seconds=17 * PATIENCE)
-    group = world.split_group([2, 0], timeout=seconds, group_name="pair")  # torch sorts them
+    group = world.split_group([2, 0], timeout=seconds, group_name="pair")  # torch sorts the ranks
     if rank == 1:
         assert group is None
     else:
@@ -53,13 +53,13 @@ def test_group_that_is_split_off_works(env: dict[str, str]) -> None:
 
 
 def _split_leaves_the_parent(rank: int, size: int) -> None:
-    """torch hands the parent's own options to the child, and changes them before."""
+    """torch hands the parent's options object to the child, and changes the object before."""
     world = dist.group.WORLD
     backend = world._get_backend(CPU)
     before = (backend.options._timeout, backend.options.group_name)
     world.split_group(list(range(size)), timeout=datetime.timedelta(seconds=3), group_name="child")
     assert (backend.options._timeout, backend.options.group_name) == before
-    backend.options.route = ""  # and what is set there still counts for the group itself
+    backend.options.route = ""  # an option set now still counts for the group itself
     assert backend.options is not None
     exchange(None)
     dist.barrier()
@@ -71,7 +71,7 @@ def test_split_leaves_the_options_of_the_parent() -> None:
 
 
 def _split_thrice(rank: int, size: int) -> None:
-    """Without a name torch gives all three the same one, and so the same prefix in the store."""
+    """torch gives all three nameless groups an equal name, and so an equal prefix in the store."""
     groups = [dist.group.WORLD.split_group([0, 1], timeout=SECONDS) for _ in range(3)]
     expect_independent(groups)
 
@@ -83,7 +83,7 @@ def test_groups_split_off_with_the_same_ranks_are_independent(env: dict[str, str
 
 
 def _split_into_parts(rank: int, size: int) -> None:
-    """Each rank names its own part; and a part is split again."""
+    """Each rank names its own part; then a part is split again."""
     mine = [[0, 1], [2]][rank // 2]
     group = dist.group.WORLD.split_group(mine, timeout=SECONDS, group_name=f"part{rank // 2}")
     expect_usable(group, len(mine))
@@ -97,7 +97,7 @@ def test_disjoint_parts_and_parts_of_parts() -> None:
 
 
 def _split_of_a_subgroup(rank: int, size: int) -> None:
-    """Ranks are those in the parent, which are others than the world's."""
+    """Ranks are those of the parent, different from the default group's."""
     parent = dist.new_group([1, 2])
     if rank > 0:
         both = parent.split_group([0, 1], timeout=SECONDS, group_name="both")
@@ -112,7 +112,7 @@ def test_split_of_a_subgroup() -> None:
 
 
 def _split_of_a_dist2_group(rank: int, size: int) -> None:
-    """As in torch's own test of _dist2: a group that torch knows no global ranks of."""
+    """A group without global ranks known to torch is split, as in torch's own test of _dist2."""
     with dist2_environment(rank, size):
         group = _dist2.new_group(BACKEND, timeout=SECONDS, device="cpu")
     alone = group.split_group([0], timeout=SECONDS, group_name="subgroup_1")
@@ -148,7 +148,7 @@ def test_split_refuses_bad_ranks_and_timeouts() -> None:
 
 @contextmanager
 def _bound_to_an_accelerator() -> Iterator[None]:
-    """What dist.split_group asks for, on a machine that has none."""
+    """Satisfy the requirements of dist.split_group on a machine without an accelerator."""
     world = dist.group.WORLD
     world.bound_device_id = GPU
     with (
@@ -182,7 +182,7 @@ def test_split_group_by_torchs_own_function() -> None:
 
 
 def _new_group_of_a_bound_world(rank: int, size: int) -> None:
-    """torch before 2.14 tells the ranks outside of a new group of a backend that can split."""
+    """torch before 2.14 informs ranks outside of a new group if the backend can split groups."""
     with _bound_to_an_accelerator():
         group = dist.new_group([0, 1])
     if rank < 2:
@@ -240,6 +240,6 @@ def _shrink_is_refused(rank: int, size: int) -> None:
     dist.barrier()
 
 
-# Gloo refuses it, too.
+# Gloo refuses to shrink, too.
 def test_shrink_that_is_not_supported_harms_nothing() -> None:
     run_world(_shrink_is_refused, 3)

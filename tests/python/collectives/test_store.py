@@ -1,4 +1,4 @@
-"""The group's store: one that dies after init, fails, blocks, or is written in Python."""
+"""Stores of groups that die after init, fail, block, or are written in Python."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pytestmark = dlslime_only
 
 
 class MortalStore(dist.Store):
-    """A store written in Python, without what is optional, which dies when it is told to."""
+    """A store in Python without optional functions, which dies on demand."""
 
     def __init__(self, inner: dist.Store) -> None:
         super().__init__()
         self._inner = inner
         self._alone = threading.Lock()
         self.dead = False
-        self.read: set[str] = set()  # the ranks' addresses that were fetched
+        self.read: set[str] = set()  # the fetched addresses of ranks
 
     def _check_alive(self) -> None:
         if self.dead:
@@ -65,7 +65,7 @@ class MortalStore(dist.Store):
 
 
 class SmallStore(dist.Store):
-    """Has the least that torch's documentation asks of a store, and Gloo uses."""
+    """A store with only the functions that torch's documentation asks for and Gloo uses."""
 
     def __init__(self, inner: dist.Store) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def _host_of_the_store_ends(rank: int, size: int) -> None:
 
 
 def test_host_of_the_store_may_end_at_once() -> None:
-    env = {"DLSLIME_LINGER_MS": "60000"}  # the others may be slow to read what it leaves
+    env = {"DLSLIME_LINGER_MS": "60000"}  # the others may be slow to read the host's last bytes
     run_world(_host_of_the_store_ends, 3, env=env, init=False, sync_end=False)
 
 
@@ -220,7 +220,7 @@ def _failed_to_pass(rank: int, size: int, wait_all: bool) -> None:
         ):
             dist.group.WORLD.monitored_barrier(half, wait_all)
     sync("failed")
-    if rank != 0:  # late, and told so
+    if rank != 0:  # the late ranks get an error, too
         with pytest.raises(RuntimeError, match="failed to pass"):
             dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=60), wait_all)
     sync("late")

@@ -1,8 +1,8 @@
-"""torch's own c10d tests, shipped in its wheel: what a gloo run passes, a dlslime run passes.
+"""torch's own c10d tests, shipped in its wheel: tests that pass over gloo must pass over dlslime.
 
-Which tests, and which not and why, is in `programs/torch_suite_cases.py`;
-`programs/torch_suite_runner.py` says how a backend's name is put into them. A gloo run of this file
-(DLSLIME_TEST_BACKEND=gloo) passes all of it.
+`programs/torch_suite_cases.py` lists the tests, and why some are left out;
+`programs/torch_suite_runner.py` says how the tests get the name of a backend. With Gloo
+(DLSLIME_TEST_BACKEND=gloo) all tests of the module pass.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from programs import torch_probe
 from programs import torch_suite_cases as cases
 
 RUNNER = PROGRAMS / "torch_suite_runner.py"
-# The first record comes once torch is imported; the runner ends a test that hangs after 60 s.
+# The first record comes once torch is imported; the runner ends a hanging test after 60 s.
 RECORD_SECONDS = 90
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the tests of one runner process have in common."""
+    """The common parameters of the tests of a runner process."""
 
     ranks: int
     as_for: str = "gloo"
@@ -58,7 +58,7 @@ PLAN: list[tuple[str, Run, list[str]]] = [
 
 
 class Runner:
-    """A process that works through the tests of one Run; each pytest test waits for its own."""
+    """A process that works through the tests of a Run; each pytest test waits for its record."""
 
     def __init__(self, run: Run, names: list[str], scratch: Path) -> None:
         self.results = scratch / "results.jsonl"
@@ -73,7 +73,7 @@ class Runner:
             )
 
     def record(self, name: str) -> dict:
-        """Returns the outcome of one test as soon as there is one."""
+        """Return the outcome of a test once written."""
         deadline = time.monotonic() + RECORD_SECONDS
         while time.monotonic() < deadline:
             ended = self.process.poll() is not None
@@ -86,7 +86,7 @@ class Runner:
         pytest.fail(f"no result of {name}; the runner wrote:\n{self.log.read_text()[-6000:]}")
 
     def close(self) -> None:
-        """Ends the process, which ends the ranks of the test at hand."""
+        """End the process, and with the process the ranks of the current test."""
         self.process.terminate()
         self.process.wait()
 
@@ -95,7 +95,7 @@ class Runner:
 def runners(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[Run, Runner]]:
-    """The runners of this session, each started when its first test is asked for."""
+    """Return the session's runners, each started when a test first asks for the runner."""
     wanted: dict[Run, list[str]] = {}
     for item in request.session.items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -115,7 +115,7 @@ def runners(
 
 
 def parameters() -> list:
-    """Returns one test parameter for each of torch's tests in each run."""
+    """Return a test parameter for each of torch's tests in each run."""
     denied = {} if BACKEND == "gloo" else torch_probe.denials()
     listed = []
     for label, run, names in PLAN:

@@ -1,4 +1,4 @@
-"""Other libraries' Python APIs on top of dlslime: what programs written for them would see."""
+"""Python APIs of other libraries on top of dlslime, as seen by programs written for them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ pytestmark = dlslime_only
 
 
 def _swap(rank: int, info: dict[str, Any]) -> dict[str, Any]:
-    """Exchanges JSON with the other rank, as a framework's HTTP would."""
+    """Exchange JSON with the other rank, as a framework would do over HTTP."""
     tell(f"info of {rank}", json.dumps(info))
     theirs: dict[str, Any] = json.loads(await_key(f"info of {1 - rank}"))
     return theirs
 
 
 def _pair(rank: int, kind: str = "RDMAEndpoint") -> tuple[Any, list[torch.Tensor]]:
-    """Two endpoints as LMDeploy makes them: a region per key, info by JSON, connect."""
+    """Make an endpoint as LMDeploy does: a region for each key, info by JSON, connect."""
     if kind == "RDMAEndpoint":
         name = upstream.available_nic()[rank % len(upstream.available_nic())]
         endpoint: Any = upstream.RDMAEndpoint(device_name=name, ib_port=1, link_type="RoCE")
@@ -65,7 +65,7 @@ def _migrate(rank: int, size: int, kind: str) -> None:
         pages = list(range(0, PAGES, 2))
         assert endpoint.read(_assignments(pages)).wait() == 0
         for key, cache in enumerate(caches):
-            for page in pages:  # the target's offset is the peer's, the source's our own
+            for page in pages:  # the target's offset is the peer's, the source's is local
                 assert bool((cache[PAGES - 1 - page] == (page + key) % 256).all())
                 assert bool((cache[PAGES - 2 - page] == 10 + key).all()) or page == PAGES - 1
     sync("read")
@@ -158,7 +158,7 @@ def _replaced(rank: int, size: int) -> None:
     ) as deregister:
         endpoint.shutdown()
         endpoint.shutdown()
-    assert len(deregister.call_args_list) == 2  # the one before is released already
+    assert len(deregister.call_args_list) == 2  # the replaced region is released already
 
 
 def test_what_was_registered_under_a_key_before_is_released() -> None:
@@ -230,7 +230,7 @@ def _taken_back(rank: int, size: int) -> None:
             memory.Region, "deregister", autospec=True, side_effect=memory.Region.deregister
         ) as deregister:
             assert endpoint.unregister_memory_region(0) == 0
-        assert deregister.call_args == mock.call(mock.ANY)  # it waits for the peer
+        assert deregister.call_args == mock.call(mock.ANY)  # the call waits for the peer
         assert set(endpoint.mr_info()) == {"mr_1", "1"}
     sync("taken back")
     if rank == 1:
@@ -270,7 +270,7 @@ def _gone(rank: int, size: int) -> str:
     if rank == 0:
         sync("over")
         return ""
-    with pytest.raises(Exception, match="closed|deregistered|nobody answers") as failure:
+    with pytest.raises(Exception, match="closed|deregistered|no process answers") as failure:
         endpoint.read(_assignments([0])).wait()
     endpoint.shutdown()
     sync("over")

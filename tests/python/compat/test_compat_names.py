@@ -1,4 +1,4 @@
-"""Each name of the original DLSlime's wheel 0.1.23 is here, or there is a reason; its variables."""
+"""Each name of the original DLSlime's wheel 0.1.23 exists or has a reason; its variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wheels import original_dlslime
 
 pytestmark = dlslime_only
 
-# What the wheel's package, and its classes, have.
+# The names of the wheel's package and of its classes.
 NAMES_OF_WHEEL = """
 import json, dlslime
 from dlslime import _slime_c
@@ -83,7 +83,7 @@ def test_each_name_of_the_wheel_is_here_or_has_a_reason() -> None:
         if place in REASONS["_slime_c"]:
             continue
         ours: Any = dlslime if place in ("dlslime", "_slime_c") else getattr(dlslime, place)
-        ours = ours.READ if place == "OpCode" else ours  # only its members have these
+        ours = ours.READ if place == "OpCode" else ours  # only the members of OpCode have the names
         lacking[place] = [n for n in names if not hasattr(ours, n) and n not in reasons]
         assert not [n for n in reasons if hasattr(ours, n)], f"{place} has what it should not"
     assert not any(lacking.values()), lacking

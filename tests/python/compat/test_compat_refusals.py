@@ -1,4 +1,4 @@
-"""What the APIs of the original DLSlime refuse: one clear error for each, and nothing is moved."""
+"""Refusals by the APIs of the original DLSlime: one clear error each, and no byte moves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = 64
 
 
 class Three:
-    """An initiator, its target, and an endpoint that is the peer of neither."""
+    """An initiator, its target, and an endpoint connected to neither."""
 
     def __init__(self) -> None:
         self.memory = {name: torch.full((SIZE,), at) for at, name in enumerate("itx")}
@@ -37,21 +37,21 @@ class Three:
         self.target.connect(self.initiator.endpoint_info())
 
     def read(self, here: Any, there: Any, target: int = 0, source: int = 0, size: int = 8) -> Any:
-        """Reads by the initiator, to the end."""
+        """Read by the initiator, and wait until the end."""
         return self.initiator.read([(here, there, target, source, size)]).wait()
 
     def write(self, target: int, source: int, size: int) -> Any:
-        """Writes by the initiator, to the end."""
+        """Write by the initiator, and wait until the end."""
         parts = [(self.handles[0], self.there, target, source, size)]
         return self.initiator.write(parts).wait()
 
     def expect_untouched(self) -> None:
-        """Every byte is what it was."""
+        """Check that every byte is unchanged."""
         for at, memory in enumerate(self.memory.values()):
             assert memory.tolist() == [at] * SIZE
 
     def close(self) -> None:
-        """Ends all."""
+        """End all endpoints."""
         for end in (self.initiator, self.target, self.third):
             end.shutdown()
 
@@ -69,7 +69,7 @@ def _edited(three: Three, **changes: Any) -> dict[str, Any]:
 
 OTHERS = {"rdma_info": [{"gid": 1, "qpn": 5}], "mr_info": {"cache": {"addr": 1, "rkey": 2}}}
 REGION_OF_OTHERS = {"handle": 0, "addr": 4096, "rkey": 7, "length": 64}
-# What is done, and what the error says.
+# A bad call, and the text of the error.
 CASES: dict[str, tuple[Callable[[Three], Any], str]] = {
     "unknown local key": (lambda t: t.read("none", t.there), "no local region 'none'"),
     "unknown local handle": (lambda t: t.read(5, t.there), "no local region 5"),

@@ -1,4 +1,4 @@
-"""NIXL's Python API over dlslime: as NIXL's own, and what goes wrong."""
+"""NIXL's Python API over dlslime, compared with NIXL itself, and failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = dlslime_only
 
 
 def _calls(**env: str) -> list[Any]:
-    """What came of each call of the program."""
+    """Return the result of each call of the program."""
     done = subprocess.run(
         [sys.executable, str(PROGRAM)],
         capture_output=True,
@@ -60,14 +60,14 @@ def test_every_call_does_what_nixls_own_does() -> None:
     original = made(
         f"nixl-{VERSION}", lambda folder: pip("install", [f"--target={folder}"], packages)
     )
-    # An original that is installed goes before ours.
+    # An installed original takes precedence over dlslime's.
     theirs = _calls(DLSLIME_PROVIDE="nixl", PYTHONPATH=str(original), NIXL_LOG_LEVEL="FATAL")
     assert len(ours) > 60
     assert ours == theirs
 
 
 def _wait(agent: nixl_agent, handle: nixl_xfer_handle, seconds: float = 30.0 * PATIENCE) -> str:
-    """Waits for a transfer: its state, or the name of what it raises."""
+    """Wait for a transfer; return its state, or the name of its exception."""
     until = time.monotonic() + seconds
     try:
         while (state := agent.check_xfer_state(handle)) == "PROC" and time.monotonic() < until:
@@ -78,7 +78,7 @@ def _wait(agent: nixl_agent, handle: nixl_xfer_handle, seconds: float = 30.0 * P
 
 
 def _pair(name: str = "b", nbytes: int = 64 * PAGE) -> tuple[Any, ...]:
-    """Two agents of this process, each with memory; the first knows the second."""
+    """Make two agents in the process, each with memory; the first knows the second."""
     one, other = nixl_agent("a"), nixl_agent(name)
     memories = torch.zeros(nbytes, dtype=torch.uint8), torch.ones(nbytes, dtype=torch.uint8)
     one.register_memory(memories[0])
@@ -98,7 +98,7 @@ def test_regions_that_overlap_and_lie_apart() -> None:
     one, other = nixl_agent("a"), nixl_agent("b")
     mine, theirs = torch.zeros(PAGE * 8, dtype=torch.uint8), pattern(256 * PAGE, 3)
     one.register_memory([mine[: 4 * PAGE], mine[4 * PAGE :]])
-    # The second begins nearer to what is asked for, and does not hold it.
+    # The second region begins nearer to the address, but ends before.
     other.register_memory([theirs[: 8 * PAGE], theirs[PAGE : 2 * PAGE]])
     one.add_remote_agent(other.get_agent_metadata())
     here = one.prep_xfer_dlist("", [(mine.data_ptr() + i * PAGE, PAGE, 0) for i in range(8)], "cpu")
@@ -145,7 +145,7 @@ def test_memory_that_takes_the_place_of_other_memory() -> None:
     assert whole is not None
     other.deregister_memory(whole)
     stale = _read(one, mine, theirs)
-    with contextlib.suppress(b.nixlInvalidParamError):  # it may be known at once
+    with contextlib.suppress(b.nixlInvalidParamError):  # the failure may be known at once
         one.transfer(stale)
     assert _wait(one, stale) == "nixlInvalidParamError"
     other.register_memory(theirs[PAGE:])
@@ -261,7 +261,7 @@ def _killed(agent: nixl_agent, handle: nixl_xfer_handle) -> None:
     send_signal(1, signal.SIGKILL)
     await_death(1)
     begun = time.monotonic()
-    with contextlib.suppress(b.nixlRemoteDisconnectError):  # it may be known at once
+    with contextlib.suppress(b.nixlRemoteDisconnectError):  # the failure may be known at once
         agent.transfer(handle)
     assert _wait(agent, handle) == "nixlRemoteDisconnectError"
     assert time.monotonic() - begun < 20

@@ -1,4 +1,4 @@
-"""What others tell a NIXL agent: how much of it one call takes, and who is not listened to."""
+"""Messages of other agents to a NIXL agent: limits for a call, and refused senders."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ KIB = 1 << 10
 
 
 class Guest:
-    """A guest that stays ahead of its reader: there is always another note."""
+    """A guest that stays ahead of its reader: a next note is always ready."""
 
     def __init__(self, note: bytes, name: bytes = b"flood", fails: Any = None) -> None:
         self._link = SimpleNamespace(receive_note=self._receive)
         self._note, self._name, self._fails = note, name, fails
-        self.asked: list[int] = []  # how large each note may be
+        self.asked: list[int] = []  # allowed sizes of notes
         self.closed = False
 
     def _receive(self, tag: int, most: int) -> Any:
@@ -116,7 +116,7 @@ def test_agent_without_a_name_is_let_go_of(name: bytes) -> None:
 
 
 def remote_is_known(here: nixl_agent, remote: _remote.Remote) -> bool:
-    """Whether the pair is still there: what a sender that was let go of tells, fails."""
+    """Tell whether the pair still exists: a note from a dropped sender fails."""
     note = remote._endpoint._link.send_note(_remote.NOTE_TAG, b"more")
     try:
         note.wait(5)

@@ -1,8 +1,8 @@
 """Programs that call the original DLSlime's API as its examples and benchmarks do, unchanged.
 
-Each generation of that API is one of `programs/original`: oldest (March 2025), post (0.0.1.post7 to
-post10), keys (0.0.2), today (0.0.3 and later). They import `dlslime` or `slime` before torch, and
-check every byte of theirs.
+Each generation of the API has programs in `programs/original`: oldest (March 2025), post
+(0.0.1.post7 to post10), keys (0.0.2), today (0.0.3 and later). The programs import `dlslime` or
+`slime` before torch, and check every byte received.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Run:
     """Programs that run at the same time: lists of a name and arguments."""
 
     def __init__(self, *commands: Sequence[str], runner: Sequence[str] = ()) -> None:
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  outcome() closes it
-        # Python finds the programs' modules by this where a runner is between.
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  outcome() closes the file
+        # A runner does not add the programs' folder to the path of Python.
         environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(FOLDERS)}
         self._started = [
             subprocess.Popen(
@@ -78,7 +78,7 @@ class Run:
         self._deadline = time.monotonic() + SECONDS
 
     def outcome(self) -> Outcome:
-        """Waits for all; when one has failed, or time is up, the others are killed soon."""
+        """Wait for all programs; after a failure or the time-out, kill the remaining programs."""
         while any(process.poll() is None for process in self._started):
             if any(process.poll() for process in self._started):
                 self._deadline = min(self._deadline, time.monotonic() + 5)
@@ -94,26 +94,26 @@ class Run:
 
 
 class Outcome(NamedTuple):
-    """How programs ended, and what all of them wrote."""
+    """The exit statuses of programs, and the output of all."""
 
     statuses: list[int]
     output: str
 
     def expect_good(self) -> str:
-        """Every one has come to its end; returns what they wrote."""
+        """Check that every program has come to its end; return the output."""
         assert not any(self.statuses), f"statuses {self.statuses}:\n{self.output}"
         assert self.output.count("all right") == len(self.statuses), self.output
         return self.output
 
 
 def run(*commands: Sequence[str], runner: Sequence[str] = ()) -> str:
-    """Runs these programs at the same time; returns what all of them wrote."""
+    """Run programs at the same time; return the output of all."""
     return Run(*commands, runner=runner).outcome().expect_good()
 
 
 @functools.cache
 def outcomes(program: str) -> dict[str, Outcome]:
-    """An example in one process and in two, at the same time as this uses both processors."""
+    """Run an example in one process and in two, at the same time, to use both processors."""
     where = addresses("--address")
     roles = [[program, "--role", role, *where] for role in ("target", "initiator")]
     runs = {"one process": Run([program]), "two processes": Run(*roles)}
@@ -121,12 +121,12 @@ def outcomes(program: str) -> dict[str, Outcome]:
 
 
 def addresses(*options: str) -> list[str]:
-    """The options, each with an address of this host."""
+    """Return the options, each with an address of the host."""
     return [text for option in options for text in (option, f"127.0.0.1:{free_port()}")]
 
 
 def run_ranks(program: str, ranks: int, *arguments: str) -> str:
-    """Runs the ranks of a program of torch.distributed, as torchrun does."""
+    """Run the ranks of a program of torch.distributed, as torchrun does."""
     command = [sys.executable, str(LAUNCH), str(ranks), path_of(program), *arguments]
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(FOLDERS)}
     with subprocess.Popen(

@@ -1,6 +1,6 @@
 """Tensors on "cuda" without a GPU or CUDA: over the driver of tests/cpp/fake_cuda.
 
-`use()` once per process, before anything of CUDA; everything is compiled at the first time.
+A process calls `use()` once, before any use of CUDA; the first call compiles all libraries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _extension: ModuleType | None = None
 
 
 def driver() -> Path:
-    """The fake driver, compiled if its sources are newer."""
+    """Return the path of the fake driver, compiled again if sources are newer."""
     library = _BUILD / "libcuda.so.1"
     folder = _ROOT / "tests" / "cpp" / "fake_cuda"
     sources = sorted(folder.glob("*.cpp"))
@@ -36,7 +36,7 @@ def driver() -> Path:
     newest = max(path.stat().st_mtime for path in [*sources, *headers])
     if not library.exists() or library.stat().st_mtime < newest:
         _BUILD.mkdir(parents=True, exist_ok=True)
-        # A folder of its own: another process may be compiling it, too.
+        # A folder of its own, since another process may compile the driver, too.
         with tempfile.TemporaryDirectory(dir=_BUILD) as scratch:
             made = Path(scratch) / library.name
             command = ["c++", "-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-pthread"]
@@ -47,7 +47,7 @@ def driver() -> Path:
 
 
 def settle() -> None:
-    """Wait for the current stream, and keep nobody from giving it more meanwhile."""
+    """Wait for the current stream, while other threads may give the stream more work."""
     event = torch.Event(device="cuda:0")
     event.record()
     while not event.query():
@@ -55,12 +55,12 @@ def settle() -> None:
 
 
 def use() -> ModuleType:
-    """Give this process two fake GPUs; returns the extension, which has `empty_cache`."""
+    """Give the process two fake GPUs; return the extension, which has `empty_cache`."""
     global _extension
     _BUILD.mkdir(parents=True, exist_ok=True)
-    with (_BUILD / "mutex").open("w") as lock:  # one compiles; "lock" is torch's own
+    with (_BUILD / "mutex").open("w") as lock:  # a single process compiles; "lock" is torch's own
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # torch's own, which a process that was killed amid compiling leaves for ever.
+        # torch's lock, left behind for ever by a process killed amid compiling
         (_BUILD / "lock").unlink(missing_ok=True)
         os.environ["DLSLIME_CUDA_LIBRARY"] = str(driver())
         extension: ModuleType = cpp_extension.load(
@@ -70,7 +70,7 @@ def use() -> ModuleType:
             extra_cflags=["-O0", "-std=c++20"],
             build_directory=str(_BUILD),
         )
-    torch.cuda._lazy_init = lambda: None  # it says that torch has no CUDA
+    torch.cuda._lazy_init = lambda: None  # would raise: torch has no CUDA
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 2
     torch.cuda.get_device_capability = lambda device=None: (9, 0)
@@ -80,7 +80,7 @@ def use() -> ModuleType:
 
 
 class NcclOptions:
-    """What `dist.ProcessGroupNCCL.Options` is to those who fill it in."""
+    """The attributes that users set in `dist.ProcessGroupNCCL.Options`."""
 
     _timeout: timedelta
     global_ranks_in_group: list[int]
@@ -88,7 +88,7 @@ class NcclOptions:
 
 
 def use_nccl() -> list[NcclOptions]:
-    """Let torch have what does as NCCL; returns the options of each that is made from now on."""
+    """Give torch a substitute of NCCL; return the options of groups made from now on."""
     assert _extension is not None
     extension = _extension
     made: list[NcclOptions] = []
@@ -111,7 +111,7 @@ def use_nccl() -> list[NcclOptions]:
 
 @contextlib.contextmanager
 def on(stream: torch.Stream) -> Iterator[None]:
-    """Make it the current one: torch's own `with stream` asks what CUDA was built in."""
+    """Make a stream current for a while: torch's own `with stream` needs a build with CUDA."""
     assert _extension is not None
     before = _extension.exchange_stream(stream.device_index, stream.stream_id)
     try:
@@ -122,7 +122,7 @@ def on(stream: torch.Stream) -> Iterator[None]:
 
 @contextlib.contextmanager
 def capturing(stream: torch.Stream) -> Iterator[None]:
-    """Make it the current one, and have the driver say that it is being captured into a graph."""
+    """Make a stream current for a while, reported by the driver as being captured into a graph."""
     capture = ctypes.CDLL(os.environ["DLSLIME_CUDA_LIBRARY"]).fakeCudaCapture
     with on(stream):
         capture(ctypes.c_void_p(stream.stream_id))

@@ -1,7 +1,8 @@
-"""Memory that can't be touched (any more): read-only, in a file that was cut, or protected.
+"""Memory that can't be accessed (any more): read-only, in a file cut short, or protected.
 
-A processor that touches it gets a signal, so no thread of ours may. The process that asked for the
-bytes gets an error that says whose memory it is and why; the other process does not even notice.
+An access raises a signal, so no thread of dlslime may access such memory. The process that asked
+for the bytes gets an error with the memory's owner and the reason; the other process does not even
+notice.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ FAILED = dist.DistBackendError
 
 
 class Pair:
-    """Registered pages of this rank, and a handle of the other's; the first have our pattern."""
+    """Registered pages of the rank, filled with its pattern, and a handle of the peer's pages."""
 
     def __init__(self, nbytes: int = NBYTES, key: str = "pages", other: int | None = None) -> None:
         rank = context().job.rank
@@ -42,7 +43,7 @@ class Pair:
 
 
 def _owner(rank: int, size: int, write: bool, kind: str) -> None:
-    """Rank 0 wants what is registered at rank 1, where nobody may touch it."""
+    """Rank 0 transfers bytes of memory registered at rank 1 that can't be accessed."""
     pair, spare = Pair(), Pair(key="spare")
     for at_end in (False, True):
         pair.memory.copy_(pattern(NBYTES, rank))
@@ -83,14 +84,14 @@ def test_owner_of_faulting_memory_lives_and_the_other_end_is_told(
 
 
 def _own(rank: int, size: int, write: bool, kind: str) -> None:
-    """Rank 0 reads into, or writes from, memory of its own that can't be touched."""
+    """Rank 0 reads into, or writes from, memory of its own that can't be accessed."""
     pair, spare = Pair(), Pair(key="spare")
     for at_end in (False, True) if rank == 0 else ():
         with faulting(pair.pages, kind, at_end):
             for pieces in (None, [(NBYTES - 8, 0, 8)]):
                 with pytest.raises(FAILED) as caught:
                     pair.begin(write, pieces).wait()
-                # To read from the memory is what a write does.
+                # A write reads from the memory.
                 expect_fault(str(caught.value), 'local region "pages of 0"', not write, kind)
         spare.begin(False).wait()
         expect_pattern(spare.memory, 1, "the pair works on")
@@ -136,7 +137,7 @@ def test_one_piece_that_faults_fails_its_transfer_alone(env: dict[str, str], wri
 
 
 def _no_number(rank: int, size: int) -> None:
-    """The number of a write that failed does not come: that of the next one does."""
+    """The number of a failed write does not come; the number of the next write does."""
     pair, spare = Pair(), Pair(key="spare")
     if rank == 1:
         expected = pair.peer.expect_imm()
@@ -157,7 +158,7 @@ def test_number_of_a_write_that_failed_does_not_come(env: dict[str, str]) -> Non
 
 
 def _cut_under_reads(rank: int, size: int) -> None:
-    """A file is cut while it is read: some read fails, and until then all bytes are right."""
+    """A file is cut under reads: a read fails, and until then all bytes are right."""
     pair = Pair()
     if rank == 1:
         await_key("reading")
@@ -181,7 +182,7 @@ def test_file_that_is_cut_under_reads(env: dict[str, str]) -> None:
 
 
 def _within_a_process(rank: int, size: int, write: bool, side: str) -> None:
-    """A rank reads from itself, and writes to itself, where one of the two can't be touched."""
+    """A rank reads from itself, and writes to itself; a side can't be accessed."""
     pair, other = Pair(other=0), Pages(NBYTES)
     local = dlslime_backend.register(other.memory, name="the other")
     begin = pair.peer.write if write else pair.peer.read
@@ -208,7 +209,7 @@ def test_transfers_within_a_process_between_faulting_memory(write: bool, side: s
 
 
 def _lent_for_reading(rank: int, size: int, really: bool) -> None:
-    """Rank 1 lets its memory be read only, and may have it so for itself, too (`really`)."""
+    """Rank 1 lends its memory for reading only, perhaps read-only for itself, too (`really`)."""
     pages = Pages(NBYTES)
     pages.memory.copy_(pattern(NBYTES, rank))
     access = {"access": "read"} if rank == 1 else {}
@@ -240,7 +241,7 @@ def _lent_for_reading(rank: int, size: int, really: bool) -> None:
                 with pytest.raises(ValueError, match='local region "weights of 1" .*for reading'):
                     call()
             await_key("read")
-            peer.write(region, remote).wait()  # its own end may write from it
+            peer.write(region, remote).wait()  # the owner may write from the region
         if rank == 0:
             tell("read")
         sync("over")

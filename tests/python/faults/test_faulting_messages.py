@@ -1,4 +1,4 @@
-"""Messages between memory that can't be touched: those fail, and the next ones come."""
+"""Messages between memory that can't be accessed fail, and the next messages come."""
 
 import contextlib
 
@@ -12,14 +12,14 @@ from test_groups import exchange
 
 pytestmark = dlslime_only
 
-# Eager; streamed where both ends are awake; copied by both ends.
+# Eager; streamed if both ends are awake; copied by both ends.
 SIZES = [1000, 60_000, 400_000, 3 << 20]
 EAGER = 65_536
 FAILED = dist.DistBackendError
 
 
 def _send_from(rank: int, size: int, nbytes: int, posted: str) -> None:
-    """Rank 0 sends what can't be read: that message fails at both ends, the next one comes."""
+    """Rank 0 sends unreadable memory: the message fails at both ends, the next message comes."""
     for tag, kind in enumerate(UNREADABLE):
         if rank == 0:
             pages = Pages(nbytes)
@@ -28,7 +28,7 @@ def _send_from(rank: int, size: int, nbytes: int, posted: str) -> None:
                 await_key(f"posted {kind}")
             with faulting(pages, kind, at_end=True), pytest.raises(FAILED) as caught:
                 dist.isend(pages.memory, 1, tag=tag).wait()
-            expect_fault(str(caught.value), "its memory", False, kind)
+            expect_fault(str(caught.value), "this process's memory", False, kind)
             tell(f"failed {kind}")
             pages.memory.copy_(pattern(nbytes, 5))
             dist.send(pages.memory, 1, tag=tag)
@@ -56,7 +56,7 @@ def test_send_of_faulting_memory_fails_at_both_ends(
 
 
 def _receive_into(rank: int, size: int, nbytes: int, posted: str) -> None:
-    """Rank 1 receives into what can't be written: its receive fails, the next one is served."""
+    """Rank 1 receives into unwritable memory: the receive fails, the next receive is served."""
     for tag, kind in enumerate(UNWRITABLE):
         if rank == 0:
             if posted == "before":
@@ -64,7 +64,7 @@ def _receive_into(rank: int, size: int, nbytes: int, posted: str) -> None:
             work = dist.isend(pattern(nbytes, 1), 1, tag=tag)
             tell(f"sent {kind}")
             if nbytes < EAGER:
-                work.wait()  # it has left, whatever becomes of it
+                work.wait()  # the message has left, whatever happens at the receiver
             else:
                 with pytest.raises(FAILED, match="rank 1"):
                     work.wait()
@@ -78,7 +78,7 @@ def _receive_into(rank: int, size: int, nbytes: int, posted: str) -> None:
             tell(f"posted {kind}")
             with pytest.raises(FAILED) as caught:
                 work.wait()
-        expect_fault(str(caught.value), "its memory", True, kind)
+        expect_fault(str(caught.value), "this process's memory", True, kind)
         dist.recv(pages.memory, 0, tag=tag)
         expect_pattern(pages.memory, 2, "the next message")
     sync("told")
@@ -104,7 +104,7 @@ def _from_any(rank: int, size: int, nbytes: int) -> None:
         pages = Pages(nbytes)
         with faulting(pages, "read_only"), pytest.raises(FAILED) as caught:
             dist.recv(pages.memory)
-        expect_fault(str(caught.value), "its memory", True, "read_only")
+        expect_fault(str(caught.value), "this process's memory", True, "read_only")
         assert dist.recv(pages.memory) == 0
         expect_pattern(pages.memory, 2)
 
@@ -139,7 +139,7 @@ def test_messages_to_oneself_with_faulting_memory(nbytes: int, sends: bool) -> N
 
 
 def _sent_from_read_only(rank: int, size: int, nbytes: int) -> None:
-    """What is only read may be read-only: a send, and the source of a write."""
+    """Memory that is only read may be read-only: of a send, and the source of a write."""
     pages = Pages(nbytes)
     pages.memory.copy_(pattern(nbytes, rank))
     received = blank(nbytes)

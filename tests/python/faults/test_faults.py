@@ -1,4 +1,4 @@
-"""Peers that die, leave or fall silent: who notices, how soon, and who goes on."""
+"""Peers that die, leave or fall silent: which ranks notice, how soon, and which go on."""
 
 import contextlib
 import datetime
@@ -28,20 +28,20 @@ from polling import eventually
 pytestmark = dlslime_only
 
 LARGE = 128 << 20
-DEATH_SECONDS = 5.0 * PATIENCE  # it should be less than one; a busy machine may be slow to schedule
+DEATH_SECONDS = 5.0 * PATIENCE  # usually below one second; a busy machine may be slow to schedule
 
 
 def _kill_myself_in(seconds: float) -> None:
     def kill() -> None:
         time.sleep(seconds)
-        tell("killed at", repr(time.time()))  # one clock, on the lab's nodes, too
+        tell("killed at", repr(time.time()))  # a common clock, also on the lab's nodes
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=kill).start()
 
 
 def _expect_death_of(victim: int, works: list[dist.Work], record: str) -> None:
-    """Every work ends; those that fail name the victim; at least the last one fails."""
+    """Check that every work ends, that failures name the victim, and that the last work fails."""
     failures = []
     for work in works:
         try:
@@ -57,7 +57,7 @@ def _expect_death_of(victim: int, works: list[dist.Work], record: str) -> None:
 
 
 def _talk(rank: int, other: int, until: str) -> int:
-    """Ping-pong with `other` (the lower rank leads) until the key `until` is told."""
+    """Exchange messages with `other` (the lower rank leads) until the key `until` is told."""
     rounds = 0
     going = torch.ones(1)
     while going.item():
@@ -74,7 +74,7 @@ def _talk(rank: int, other: int, until: str) -> int:
 
 
 def dist_key_told(key: str) -> bool:
-    """Whether some rank has told `key`; does not wait."""
+    """Tell whether some rank has told `key`, without waiting."""
     from harness import context
 
     return context().control.check([key])
@@ -83,7 +83,7 @@ def dist_key_told(key: str) -> bool:
 def _victim_in_transfer(rank: int, size: int, victim_sends: bool) -> None:
     """Rank 1 dies in the middle of 128 MiB messages with rank 0; ranks 0 and 2 talk on."""
     data = torch.zeros(LARGE, dtype=torch.uint8) if rank < 2 else None
-    for other in {0, 1, 2} - {rank}:  # everything is connected before
+    for other in {0, 1, 2} - {rank}:  # connects all pairs before the death
         dist.isend(torch.ones(1), other, tag=9)
     for other in {0, 1, 2} - {rank}:
         dist.recv(torch.ones(1), other, tag=9)
@@ -99,7 +99,7 @@ def _victim_in_transfer(rank: int, size: int, victim_sends: bool) -> None:
         _talk(2, 0, "noticed")
         return
     operation = dist.irecv if victim_sends else dist.isend
-    # One more than it has posted: however late the kill comes, it ends what goes on.
+    # One operation more than rank 1 posts: at least the last fails, however late rank 1 dies.
     works = [operation(data, 1, tag=i) for i in range(41)]
     talker = threading.Thread(target=_talk, args=(0, 2, "noticed"))
     talker.start()
@@ -120,7 +120,7 @@ def test_kill_in_a_transfer_raises_soon_and_others_go_on(
 
 
 def _idle_receives(rank: int, size: int) -> None:
-    """Nothing is under way: posted receives and unmatched sends must learn of the death."""
+    """No message is under way: posted receives and unmatched sends must learn of the death."""
     if rank == 1:
         dist.recv(torch.ones(1), 0)
         await_key("posted")
@@ -162,7 +162,7 @@ def test_poller_learns_of_the_death(env: dict[str, str]) -> None:
 
 
 def _any_source_survives(rank: int, size: int) -> None:
-    """A receive from any source goes on while somebody is left who may send."""
+    """A receive from any source goes on while a possible sender is left."""
     if rank == 1:
         dist.send(torch.ones(1), 0, tag=1)
         await_key("posted")
@@ -244,7 +244,7 @@ def _crash(rank: int, size: int) -> None:
     works = [dist.isend(torch.zeros(LARGE, dtype=torch.uint8), 1 - rank) for _ in range(2)]
     received = torch.zeros(LARGE, dtype=torch.uint8)
     works += [dist.irecv(received, 1 - rank), dist.irecv(received, 1 - rank)]
-    with contextlib.suppress(dist.DistBackendError):  # the other one was faster
+    with contextlib.suppress(dist.DistBackendError):  # the other rank was faster
         works[2].wait()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -254,15 +254,15 @@ def test_crash_leaves_nothing_in_dev_shm(env: dict[str, str]) -> None:
     before = _shared_memory()
     run_world(_crash, 2, env=env, may_die=[0, 1])
     left = _shared_memory() - before
-    # What other programs have put there meanwhile goes again.
+    # Files put into the folder by other programs meanwhile disappear again.
     eventually(lambda: not left & _shared_memory())
 
 
 def _stopped_peer(rank: int, size: int) -> None:
-    """A peer that is stopped (not dead) is waited for, until the group's time-out."""
+    """A stopped (not dead) peer is waited for, until the group's time-out."""
     if rank == 1:
         dist.send(torch.ones(1), 0)
-        await_key("resumed")  # a receive's time-out would pass meanwhile
+        await_key("resumed")  # longer than the time-out of a receive
         dist.recv(blank(100), 0, tag=1)
         dist.send(pattern(100, 3), 0, tag=2)
         return

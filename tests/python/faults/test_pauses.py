@@ -1,4 +1,4 @@
-"""What can't be reached costs no core and fills no log; what can never be reached fails at once."""
+"""Unreachable peers cost no core and fill no log; never reachable peers fail at once."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from test_one_sided import Side
 
 pytestmark = dlslime_only
 
-# A survivor that tries again every 50 ms uses less than 0.01 of a core, without a pause all that it
-# gets: half of one and more.
+# A survivor with a retry every 50 ms uses less than 0.01 of a core; without a pause, all available
+# time: half a core and more.
 MOST_OF_A_CORE = 0.15
 WATCHED = 1.0  # seconds
-MOST_LINES = 3  # of each rank, whatever it is told of
+MOST_LINES = 3  # of each rank
 
 
 def _hosts(*names: str, **more: str) -> list[dict[str, str]]:
-    """An environment for each rank, on hosts that share no memory."""
+    """Return an environment for each rank, for hosts without common memory."""
     return [{"DLSLIME_HOSTID": name, "DLSLIME_SOCKET_IFNAME": "=lo", **more} for name in names]
 
 
@@ -57,7 +57,7 @@ WHERE = pytest.mark.parametrize(
 
 
 def _dead(rank: int, size: int) -> float:
-    """Rank 1 has told its address, and ends before anybody has spoken to it."""
+    """Rank 1 publishes its address, and ends before any rank has contacted rank 1."""
     sync("addresses are told")
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -65,7 +65,8 @@ def _dead(rank: int, size: int) -> float:
     waiting = [dist.irecv(blank(4), 1, tag=tag) for tag in range(3)]
     share = cpu_share(WATCHED)
     for work in waiting:
-        # On this host a record that is newer than our own is of this life: nothing is waited for.
+        # On this host a record newer than the rank's own is of the current life, so no wait is
+        # needed.
         if work.is_completed():
             assert "DLSLIME_HOSTID" not in os.environ
             with pytest.raises(dist.DistBackendError, match="its process has ended"):
@@ -82,7 +83,7 @@ def test_survivor_of_a_rank_that_died_early_uses_no_core(env: list[dict[str, str
 
 
 def _goes_on(rank: int, size: int) -> None:
-    """Rank 2 dies early; rank 0, which waits for it, connects to rank 1 meanwhile, and is quick."""
+    """Rank 2 dies early; rank 0, waiting for rank 2, connects to rank 1 meanwhile, and quickly."""
     sync("addresses are told")
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -101,14 +102,14 @@ def test_other_ranks_are_reached_while_one_is_looked_for(env: list[dict[str, str
 
 
 def _unreachable(rank: int, size: int) -> tuple[str, float]:
-    """Rank 0 sends to rank 1, which nothing leads to; rank 1 says so only in the end."""
+    """Rank 0 sends to the unreachable rank 1, which stays until the send has failed."""
     endpoint = met(rank, timeout=20)
     if rank == 1:
         await_key("over")
         return "", 0.0
     send = endpoint.send(blank(4))
     share = 0.0
-    # What is refused at once has failed by then.
+    # A send refused at once has failed by then.
     with contextlib.suppress(AssertionError):
         eventually(send.done, seconds=10)
     failed = send.done()
@@ -144,7 +145,7 @@ def test_endpoint_that_nothing_leads_to_fails_at_once(
 
 @contextlib.contextmanager
 def _no_descriptors() -> Iterator[None]:
-    """While this goes on, this process can open no descriptor."""
+    """Let the process open no descriptor for a while."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, limits[1]))
@@ -160,7 +161,7 @@ def _no_descriptors() -> Iterator[None]:
 
 
 def _exhausted(rank: int, size: int, which: int) -> float:
-    """One rank has no descriptor left for a while, when the pair meets for the first time."""
+    """A rank has no descriptor left for a while, when the pair meets for the first time."""
     sync("addresses are told")
     share, received = 0.0, blank(4)
     with _no_descriptors() if rank == which else contextlib.nullcontext():
@@ -185,17 +186,17 @@ def test_lack_of_descriptors_is_waited_out_quietly(which: int) -> None:
 
 
 def _owner(rank: int, size: int) -> tuple[float, float]:
-    """Rank 1 has read rank 0's memory and is stopped: rank 0's engine ends and asks for it back."""
+    """Rank 1 reads rank 0's memory and is stopped; rank 0's engine ends and asks for the region."""
     endpoint = met(rank)
     side = Side(endpoint, 1 - rank)
     if rank == 1:
-        side.read().wait()  # so that it is lent
+        side.read().wait()  # so that the region is lent
         tell("read")
         await_key("over")
         return 0.0, 0.0
     await_key("read")
     gc.collect()
-    gc.freeze()  # so that what is measured is the engine's end, not a walk over all that torch made
+    gc.freeze()  # the measurement must not include a walk over all objects of torch
     with stopped(1):
         begun, used = time.monotonic(), time.process_time()
         endpoint.close()
@@ -221,7 +222,7 @@ class _Kept(logging.Handler):
 
 
 def _many_at_once(rank: int, size: int, count: int) -> int:
-    """Rank 1 is killed while rank 0 has many transfers with it: how often is that said?"""
+    """Rank 1 is killed during many transfers of rank 0; count the lines of log about the death."""
     kind: Any = nixl_agent if rank == 1 else sglang.Agent
     agent = kind(f"agent {rank}")
     memory = blank(4096)

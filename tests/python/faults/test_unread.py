@@ -1,4 +1,4 @@
-"""What was acknowledged is there, whichever guests have left or come since."""
+"""Acknowledged messages are kept, whichever guests have left or come since."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _leave(endpoint: dlslime_backend.Endpoint, how: str) -> None:
 
 
 def _guests(hub: dlslime_backend.Hub, count: int) -> list[dlslime_backend.Guest]:
-    """Accepts so many guests; what comes later than after some seconds does not come."""
+    """Accept `count` guests, or as many as come within some seconds."""
     found = hub.accept()
     with contextlib.suppress(AssertionError):
         eventually(lambda: bool(found.extend(hub.accept()) or len(found) >= count))
@@ -45,7 +45,7 @@ def _guests(hub: dlslime_backend.Hub, count: int) -> list[dlslime_backend.Guest]
 
 
 def _told(rank: int, size: int, how: str, kind: str) -> None:
-    """Rank 1 tells something, sees that it is done and leaves; rank 2 comes; then rank 0 looks."""
+    """Rank 1 sends, sees the completion and leaves; rank 2 comes; then rank 0 looks."""
     if rank == 0:
         region = dlslime_backend.register(blank(NBYTES))
         with dlslime_backend.Hub("hub of 0") as hub:
@@ -82,7 +82,7 @@ def _told(rank: int, size: int, how: str, kind: str) -> None:
         await_key("over")
 
 
-# A send by Gloo is done when a thread of this process has its bytes: they are lost if it dies then.
+# A send over Gloo is done when a thread of the process has the bytes: death loses the bytes.
 LEAVING = [
     pytest.param(*route.values, how, id=f"{how}-{route.id}")
     for how in ("closes", "exits", "killed")
@@ -101,7 +101,7 @@ def test_guest_that_has_left_is_there_with_what_it_told(
 
 
 def _again(rank: int, size: int, times: int) -> None:
-    """The same process comes, tells a number and leaves, again and again; then it is asked for."""
+    """A process comes, sends a number and leaves, again and again; then the hub accepts."""
     if rank == 0:
         region = dlslime_backend.register(blank(NBYTES))
         with dlslime_backend.Hub() as hub:
@@ -126,7 +126,7 @@ def test_numbers_of_one_that_comes_again_and_again_are_all_there(env: dict[str, 
 
 
 def _before_connect(rank: int, size: int) -> None:
-    """Rank 1 tells a number and leaves before rank 0 has named its peer."""
+    """Rank 1 sends a number and leaves before rank 0 has named its peer."""
     endpoint = dlslime_backend.Endpoint(f"endpoint {rank}")
     tell(f"address {rank}", endpoint.address.hex())
     peer = bytes.fromhex(await_key(f"address {1 - rank}"))
@@ -151,7 +151,7 @@ def test_endpoint_that_connects_late_finds_what_its_peer_had_told(env: dict[str,
 
 
 def _full(rank: int, size: int, most: int) -> None:
-    """Rank 1 tells numbers until one is not acknowledged, and leaves: the others are there."""
+    """Rank 1 sends numbers until a number is not acknowledged, and leaves; the others are kept."""
     endpoint = met(rank)
     side = Side(endpoint, 1 - rank)
     if rank == 1:
@@ -159,7 +159,7 @@ def _full(rank: int, size: int, most: int) -> None:
         with contextlib.suppress(TimeoutError, dist.DistBackendError):
             for number in range(most):
                 write = endpoint.write_with_imm(side.region, side.remote, [(0, 0, 1)], imm=number)
-                write.wait(1 if acknowledged else 60)  # the first one connects
+                write.wait(1 if acknowledged else 60)  # the first write connects
                 acknowledged += 1
         endpoint.close()
         tell("acknowledged", str(acknowledged))
@@ -180,7 +180,7 @@ def test_number_that_finds_no_room_at_the_peer_is_not_acknowledged(env: dict[str
 
 
 def _bounded(rank: int, size: int, most: int) -> None:
-    """Guests leave 60 KB each, until somebody is refused; all that was acknowledged is there."""
+    """Guests leave 60 KB each, until a guest is refused; all acknowledged messages are kept."""
     if rank == 1:
         hub = await_key("hub")
         acknowledged, refusal = 0, ""
@@ -232,7 +232,7 @@ async def _result(transfer: dlslime_backend.Transfer) -> object:
 
 
 def _cancelled(rank: int, size: int) -> None:
-    """A number comes, and its `await` is cancelled before the event loop has been told of it."""
+    """A number comes, and its `await` is cancelled before the event loop hears of the number."""
     side = Side(met(rank), 1 - rank)
     if rank == 0:
         await_key("waiting")
@@ -246,7 +246,7 @@ def _cancelled(rank: int, size: int) -> None:
         task = asyncio.ensure_future(_result(transfer))
         await asyncio.sleep(0)
         tell("waiting")
-        eventually(transfer.done)  # the loop does nothing meanwhile
+        eventually(transfer.done)  # blocks the loop meanwhile
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             assert await task == 0, "the number, in place of the cancellation"
@@ -262,7 +262,7 @@ def test_number_that_comes_while_its_await_is_cancelled_is_the_next_ones() -> No
 
 
 def _notes(agent: nixl_agent, count: int) -> dict[str, list[bytes]]:
-    """What others have told; what comes later than after some seconds does not come."""
+    """Return the notifications of all agents, or as many as come within some seconds."""
     with contextlib.suppress(AssertionError):
         eventually(lambda: sum(map(len, agent.update_notifs().values())) >= count)
     return agent.notifs
@@ -292,7 +292,7 @@ def test_notification_of_an_agent_that_is_gone_is_there(by_transfer: bool) -> No
 
 
 def _agents(rank: int, size: int, how: str) -> None:
-    """Agents of three processes: the first is told by the second, which ends, and by the third."""
+    """Agents of three processes: the second notifies the first and ends, then the third does."""
     agent = nixl_agent(f"agent {rank}")
     if rank == 0:
         tell("metadata", agent.get_agent_metadata().decode())
@@ -307,7 +307,7 @@ def _agents(rank: int, size: int, how: str) -> None:
     agent.send_notif("agent 0", f"from {rank}")
     agent.send_notif("agent 0", "more")
     if rank == 1:
-        agent.make_connection("agent 0")  # what was told before is with the other agent then
+        agent.make_connection("agent 0")  # then earlier notifications have reached the peer
         os.kill(os.getpid(), signal.SIGKILL) if how == "killed" else os._exit(0)
     tell("told")
     await_key("over")
@@ -319,7 +319,7 @@ def test_notifications_of_an_agent_whose_process_ended_are_there(how: str) -> No
 
 
 def _renamed(rank: int, size: int) -> None:
-    """One that starts again tells more under its old name: the older notes come first."""
+    """An agent that starts again sends more under its old name: the older notes come first."""
     if rank == 0:
         agent = nixl_agent("target")
         tell("metadata", agent.get_agent_metadata().decode())

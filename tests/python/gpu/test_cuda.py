@@ -1,4 +1,4 @@
-"""CUDA tensors between processes, on GPUs that are none (fake_gpu)."""
+"""CUDA tensors between processes, on fake GPUs (fake_gpu)."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ CUDA = PROGRAMS / "cuda"
 
 pytestmark = [dlslime_only, pytest.mark.usefixtures("_fake_gpus")]
 
-# How the ranks reach each other, how torch makes memory, and what the driver can do.
+# Ways for ranks to reach each other, for torch to make memory, and properties of the driver.
 AT_OWN_RISK = {"DLSLIME_STREAM_WAITS": "on"}
 WAYS = {
     "shm": {},

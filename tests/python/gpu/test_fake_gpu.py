@@ -1,4 +1,4 @@
-"""The GPU that tests of CUDA tensors have: that it is one, and what of it dlslime refuses yet."""
+"""The fake GPU of tests of CUDA tensors works as a GPU; dlslime refuses some of its features."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ PROGRAM = PROGRAMS / "cuda" / "fake_gpu_tensors.py"
 @dlslime_only
 @pytest.mark.usefixtures("_fake_gpus")
 def test_tensors_on_a_gpu_that_is_none() -> None:
-    # In a process of its own: it changes torch.
+    # A separate process, since the program changes torch.
     done = subprocess.run(
         [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=500
     )

@@ -1,4 +1,4 @@
-"""benchmarks/gpu_check.py, for machines with GPUs, loses nothing, whatever happens to it."""
+"""benchmarks/gpu_check.py, for machines with GPUs, loses no finding, however steps end."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from gpu.runner import questions  # noqa: E402
 from gpu.runner.results import Results  # noqa: E402
 from gpu.runner.steps import RESERVE_S, Runner, Step  # noqa: E402
 
-# What a step's program begins with, to leave findings.
+# The first lines of a step's program, for leaving findings.
 FINDINGS = f"import sys; sys.path.append({str(BENCHMARKS)!r})\n"
 FINDINGS += "from gpu.runner.findings import Findings\n"
 FOREVER = "import time; time.sleep(1000)"
@@ -70,10 +70,10 @@ def test_a_step_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path) -
     begin = time.monotonic()
     assert not runner.run(code("hangs", text, 15))
     assert runner.run(code("after it", "print('well')"))
-    assert time.monotonic() - begin < 60  # not the 1,000 s of what held its output
+    assert time.monotonic() - begin < 60  # not the 1,000 s of the holders of the output
     record = saved(tmp_path)["steps"][0]
     assert record["outcome"] == "stopped after 15 s"
-    assert "Current thread" in record["output"]  # where it hung
+    assert "Current thread" in record["output"]  # the stack of the hang
     assert all(is_gone(int(pid)) for pid in pids.read_text().split())
     assert "not_ended" not in record
 
@@ -155,7 +155,7 @@ def test_ranks_end_when_one_fails(tmp_path: Path) -> None:
     program = tmp_path / "rank.py"
     program.write_text(
         "import os, pathlib, sys, time\n"
-        # One write: the ranks share the output, and print() writes the end of a line apart.
+        # One write: the ranks share the output, and print() writes the end of a line separately.
         "line = f\"{os.environ['MASTER_ADDR']} {os.environ['WORLD_SIZE']}\\n\"\n"
         "os.write(1, line.encode())\n"
         "said = pathlib.Path(sys.argv[1])\n"
@@ -174,11 +174,11 @@ def test_ranks_end_when_one_fails(tmp_path: Path) -> None:
     assert "rank 1 ended with status 3" in done.stdout
 
 
-# --- all of it ------------------------------------------------------------------------------------
+# --- the whole check ------------------------------------------------------------------------------
 
 
 def command_of(tmp_path: Path) -> list[str]:
-    """The command, which leaves nothing where another test's looks for it."""
+    """Return the command with its own folder for builds, so that other tests find nothing new."""
     places = ["--results", str(tmp_path), "--built", str(tmp_path / "built")]
     return [sys.executable, str(BENCHMARKS / "gpu_check.py"), *places]
 
@@ -201,7 +201,7 @@ def check(
 @dlslime_only
 @pytest.mark.usefixtures("_fake_gpus")
 @pytest.mark.timeout(1300)
-@pytest.mark.alone  # steps have seconds, and tell calls that are held up from others by them
+@pytest.mark.alone  # steps have limits of seconds, and detect blocked calls by the time taken
 def test_every_step_passes_without_a_gpu(tmp_path: Path) -> None:
     out = tmp_path / "out"
     status, found, output = check(
@@ -216,14 +216,14 @@ def test_every_step_passes_without_a_gpu(tmp_path: Path) -> None:
         for entry in found["questions"]
         if entry["answer"] == questions.NOT_ANSWERED
     }
-    assert unanswered == {"What does a profiler see in exchanges?"}  # it is CUDA's own
+    assert unanswered == {"What does a profiler see in exchanges?"}  # CUDA's own profiler
     answers = found["answers"]
     assert answers["committed.all_patterns_end"] is True
     # The patterns do find a way of waiting that can't end.
     assert answers["committed.pattern.words.free"]["LAZY.8"] == "did not end"
     words = [answers[f"committed.pattern.words.{name}"]["LAZY.1"] for name in PATTERNS]
     assert words == ["did not end"] * len(PATTERNS)
-    # Each may once be held up by what else the machine does, or begin too late to be seen.
+    # Each row may once be delayed by other load of the machine, or begin too late to be seen.
     kinds = ("LAZY.8", "EAGER.8", "LAZY.legacy", "EAGER.legacy", "LAZY.1")
     assert "blocked" in {answers[f"lock.{kind}.free"]["copy"] for kind in kinds}
     for row in ("nothing", "malloc"):
@@ -292,7 +292,7 @@ def test_where_there_is_no_gpu_it_says_so(tmp_path: Path) -> None:
     assert "build" not in ends
     assert ends["linkage"] == "ok", output
     assert (built / "committed_waits").exists()
-    # Beside the interpreter, whose folder is not in the PATH, and is not told.
+    # ninja is beside the interpreter, in a folder not in the PATH; the folder's path is hidden.
     assert found["machine"]["ninja"] == "PYTHON/bin/ninja"
     told = {step for step, end in ends.items() if end == "no GPU"}
     assert told >= {"driver probe", "lock matrix", "committed waits", "cuda_messages", "profiler"}

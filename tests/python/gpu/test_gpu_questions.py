@@ -1,4 +1,4 @@
-"""What benchmarks/gpu_check.py makes of its findings: fits, and a line for each question."""
+"""Evaluation of findings by benchmarks/gpu_check.py: fits, and a line for each question."""
 
 import sys
 
@@ -18,7 +18,7 @@ def test_times_are_fitted_by_relative_error() -> None:
     assert line.fixed == pytest.approx(5e-6)
     assert line.each == pytest.approx(1 / 400e9)
     assert line.worst < 1e-6
-    # A large size that is off by 1% does not hide what a message costs.
+    # A large size with an error of 1% does not hide the fixed cost of a message.
     points = {size: 5e-6 + size / 400e9 for size in sizes}
     points[sizes[-1]] *= 1.01
     assert fit.line(points).fixed == pytest.approx(5e-6, rel=0.05)

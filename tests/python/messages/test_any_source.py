@@ -1,4 +1,4 @@
-"""Receives from any source: what they match, which rank they report, beside directed ones."""
+"""Receives from any source: matching, the reported rank, and directed receives alongside."""
 
 import pytest
 import torch
@@ -147,7 +147,7 @@ def _other_tags_untouched(rank: int, size: int) -> None:
         first = dist.irecv(free, tag=1)
         second = dist.irecv(directed, 1, tag=2)
         tell("posted")
-        second.wait()  # its message comes first
+        second.wait()  # the message of the second receive comes first
         expect_pattern(directed, 2)
         first.wait()
         expect_pattern(free, 1)
@@ -215,7 +215,7 @@ def _mixed_routes(rank: int, size: int, nbytes: int) -> None:
 @dlslime_only
 @pytest.mark.parametrize("nbytes", [8, LARGE])
 def test_any_source_across_routes(nbytes: int) -> None:
-    """Rank 2 reaches the others by TCP only, the others each other through memory."""
+    """Rank 2 reaches the others over TCP only, the others each other through memory."""
     allow = {"DLSLIME_FALLBACK": "allow"}
     env = [allow, allow, {**allow, "DLSLIME_SHM": "off"}]
     run_world(_mixed_routes, 3, nbytes, env=env)

@@ -10,7 +10,7 @@ from harness import all_routes, await_key, dlslime_only, run_world, sync, tell
 from patterns import blank, expect, expect_pattern, pattern
 from test_groups import exchange
 
-pytestmark = dlslime_only  # Gloo ends the process on some of these
+pytestmark = dlslime_only  # Gloo ends the process on some of the arguments
 
 CPU = torch.device("cpu")
 REFUSED = (ValueError, RuntimeError, NotImplementedError)
@@ -151,7 +151,7 @@ def _too_long(rank: int, size: int, sent: int, room: int, posted: str) -> None:
         work = dist.isend(pattern(sent, 1), 1, tag=2)
         tell("sent")
         after = dist.isend(pattern(room, 2), 1, tag=2)
-        if sent < 100_000:  # complete when copied: fails when the news has come
+        if sent < 100_000:  # an eager send fails only once the peer has answered
             dist.recv(blank(1), 1, tag=3)
         with pytest.raises(dist.DistBackendError) as caught:
             work.wait()

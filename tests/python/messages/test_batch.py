@@ -1,4 +1,4 @@
-"""batch_isend_irecv: thousands of tensors, tags, failures inside, and torch's uses of it."""
+"""batch_isend_irecv: thousands of tensors, tags, failures inside, and torch's uses of batches."""
 
 import threading
 
@@ -63,7 +63,7 @@ def test_batch_with_tags_in_different_orders_at_both_ends(env: dict[str, str]) -
 
 
 def _neighbours(rank: int, size: int, rounds: int) -> None:
-    """The exchange of ring attention: with two ranks both neighbours are the same."""
+    """The exchange of ring attention: with two ranks, both neighbours are one rank."""
     following, previous = (rank + 1) % size, (rank - 1) % size
     key, value = torch.full((3000,), float(rank)), torch.full((70_000,), float(rank))
     for i in range(1, rounds):
@@ -160,7 +160,7 @@ def test_batches_from_several_threads_at_once(env: dict[str, str]) -> None:
 
 
 def _bad_op_inside(rank: int, size: int) -> None:
-    """The ops before the bad one are posted, those after are not, and the group goes on."""
+    """The ops before the bad op are posted, the ops after are not, and the group goes on."""
     received = blank(100)
     if rank == 0:
         ops = [
@@ -245,7 +245,7 @@ def test_batch_of_2048_receives_posted_before_the_sends(env: dict[str, str]) -> 
 
 
 def _group_peers(rank: int, size: int) -> None:
-    """Peers given as ranks of a subgroup whose ranks are not the world's."""
+    """Peers given as ranks of a subgroup, different from the ranks of the default group."""
     group = dist.new_group([1, 2])
     if rank == 0:
         return
@@ -266,7 +266,7 @@ def test_batch_with_peers_as_ranks_of_a_subgroup(env: dict[str, str]) -> None:
 
 
 def _functional(rank: int, size: int) -> None:
-    """The operators that torch.compile puts in the place of isend, irecv and batches."""
+    """The operators that torch.compile substitutes for isend, irecv and batches."""
     ops, name, other = torch.ops._c10d_functional, dist.group.WORLD.group_name, 1 - rank
     received = torch.zeros(100)
     if rank == 0:

@@ -1,4 +1,4 @@
-"""Coalesced and functional collectives: what DDP, FSDP and DTensor call underneath."""
+"""Coalesced and functional collectives, as used by DDP, FSDP and DTensor."""
 
 import torch
 import torch.distributed as dist
@@ -63,7 +63,7 @@ def test_broadcast_coalesced_of_ddp() -> None:
 
 
 def _coalescing_manager(rank: int, size: int) -> None:
-    """No coalescing underneath: the manager must not be entered for the backend's sake."""
+    """The backend has no coalescing of its own, so torch's manager does not call the backend."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     assert not backend.supports_coalescing
     tensors = [torch.full((4,), float(rank)) for _ in range(3)]
@@ -79,7 +79,7 @@ def test_coalescing_manager_over_all_reduces() -> None:
 
 
 def _manager_of_a_device(rank: int, size: int) -> None:
-    """As DeepSpeed enters it; a kind of collective that torch does not gather is begun in it."""
+    """torch's manager as used by DeepSpeed, also around collectives that torch does not gather."""
     device = torch.device("cpu")
     for async_ops in (True, False):
         tensors = [torch.full((4,), float(rank)) for _ in range(3)]
@@ -177,7 +177,7 @@ def _inside_autograd(rank: int, size: int) -> None:
     import torch.distributed.nn as differentiable
 
     x = torch.full((3,), float(rank + 1), requires_grad=True)
-    # The default group is bound when the module is imported: it may be an earlier world's.
+    # The default argument, bound at the module's import, may be the group of an earlier world.
     y = differentiable.functional.all_reduce(x * 2, group=dist.group.WORLD)
     y.sum().backward()
     assert x.grad is not None

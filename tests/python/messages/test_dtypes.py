@@ -18,7 +18,7 @@ DTYPES = [
 def _of_dtype(name: str, nbytes: int, seed: int) -> torch.Tensor:
     data = pattern(nbytes, seed)
     if name == "bool":
-        data &= 1  # other values of a bool are not one
+        data &= 1  # only 0 and 1 are values of a bool
     return data.view(getattr(torch, name))
 
 

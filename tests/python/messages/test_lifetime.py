@@ -1,4 +1,4 @@
-"""Who keeps memory alive: dropped handles, swapped storage, recycled addresses, shared buffers."""
+"""Ownership of memory: dropped handles, swapped storage, recycled addresses, shared buffers."""
 
 import ctypes
 import gc
@@ -14,7 +14,7 @@ SMALL, LARGE = 64, 2_000_000
 
 
 def _scribble(nbytes: int) -> list[torch.Tensor]:
-    """Allocates what was just freed and fills it with something else."""
+    """Allocate the memory just freed, and fill the memory with other bytes."""
     gc.collect()
     return [torch.full((nbytes,), 0xDD, dtype=torch.uint8) for _ in range(8)]
 
@@ -69,7 +69,7 @@ def test_send_survives_dropping_tensor_and_work(env: dict[str, str], nbytes: int
 def _dropped_receive(rank: int, size: int, nbytes: int) -> None:
     if rank == 0:
         kept = blank(nbytes)
-        dist.irecv(blank(nbytes), 1)  # its message must not go to the next
+        dist.irecv(blank(nbytes), 1)  # still takes a message, before the next receive
         work = dist.irecv(kept, 1)
         gc.collect()
         tell("posted")
@@ -94,7 +94,7 @@ def test_receive_whose_handle_is_dropped_still_takes_its_message(
 
 
 def _resized_storage(rank: int, size: int) -> None:
-    """The storage itself is replaced under the same tensor: torch's way to free activations."""
+    """The storage is replaced under the tensor: torch's way to free activations."""
     if rank == 0:
         data = pattern(LARGE, 1)
         work = dist.isend(data, 1)
@@ -121,7 +121,7 @@ def test_storage_freed_and_allocated_again_between_messages(env: dict[str, str])
 
 
 def _recycled_addresses(rank: int, size: int) -> None:
-    """Temporaries at ever the same addresses, in sizes that malloc maps and unmaps each time."""
+    """Temporaries reuse addresses, in sizes that malloc maps and unmaps each time."""
     sizes = [200_000, 1 << 20, 5 << 20]
     for i in range(60):
         nbytes = sizes[i % 3] + i
@@ -199,7 +199,7 @@ def test_halves_of_one_storage_send_and_receive_at_once(env: dict[str, str]) -> 
 
 def _resident_bytes() -> int:
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is not ours
+    ctypes.CDLL(None).malloc_trim(0)  # memory kept by the allocator for later does not count
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * 4096
 
@@ -217,7 +217,7 @@ def _flat_memory(rank: int, size: int) -> None:
     before = _resident_bytes()
     exchange(1800)
     grown = _resident_bytes() - before
-    # 1,800 messages on as many tags: 4 KiB kept of each would be 7 MiB.
+    # 1,800 messages on as many tags: keeping 4 KiB of each would make 7 MiB.
     assert grown < 6 << 20, f"{grown} bytes more after 1,800 messages"
 
 

@@ -79,7 +79,7 @@ def test_wide_tags_in_any_order_of_posting(
 
 
 def _last_tag_first(rank: int, size: int) -> None:
-    """Each receive is waited for before the next is posted: nothing may wait for a lower tag."""
+    """Each receive ends before the next is posted: no receive may wait for a lower tag."""
     if rank == 0:
         works = [dist.isend(pattern(200_000, tag), 1, tag=tag) for tag in range(20)]
         for work in works:
@@ -182,7 +182,7 @@ def test_directions_of_a_pair_are_independent(env: dict[str, str]) -> None:
 
 
 def _slow_receiver_does_not_block_others(rank: int, size: int) -> None:
-    """Rank 1 receives nothing from rank 0 until rank 2 has got everything of its own."""
+    """Rank 1 receives nothing from rank 0 until rank 2 has received all its messages."""
     if rank == 0:
         stuck = [dist.isend(pattern(100_000, i), 1) for i in range(50)]
         for i in range(50):
@@ -205,7 +205,7 @@ def test_peer_that_does_not_receive_holds_up_nobody_else(env: dict[str, str]) ->
 
 
 def _full_of_unexpected(rank: int, size: int) -> None:
-    """More unexpected bytes than any ring holds on tag 0, then tag 1 is wanted first."""
+    """Tag 0 has more unexpected bytes than any ring holds; tag 1 is received first."""
     count = 1000
     if rank == 0:
         works = [dist.isend(pattern(4096, i), 1, tag=0) for i in range(count)]

@@ -1,8 +1,8 @@
 """Matching under random programs: orders, sizes, tags, any-source, threads, self-sends.
 
 Hypothesis draws a program: messages between two or three ranks, and for each receiver an order in
-which it posts its receives, directed or from any source. Every rank runs its part; a model says
-which message each receive must have got: the next one of its (source, tag).
+which the rank posts its receives, directed or from any source. Every rank runs its part. A model
+predicts the message of each receive: the next message of the stream (source, tag).
 """
 
 import collections
@@ -25,7 +25,7 @@ TAGS = [0, 1, 0x10001, 0x7FFFFFFF]
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """One message of a program; its index in the program is the seed of its contents."""
+    """A message of a program; its index in the program is the seed of its contents."""
 
     source: int
     target: int
@@ -35,11 +35,11 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Messages in order of their sends, and how each rank goes about it."""
+    """Messages in order of their sends, and parameters for sending and receiving."""
 
     size: int
     messages: tuple[Message, ...]
-    any_source_share: float  # of the receives, how many ask for no source
+    any_source_share: float  # share of the receives from any source
     seed: int  # order of receives, pauses, room to spare
     receive_first: bool
     batch: bool
@@ -52,7 +52,7 @@ def programs(draw: st.DrawFn) -> Program:
     rank = st.integers(0, size - 1)
     message = st.builds(Message, rank, rank, st.sampled_from(TAGS), st.sampled_from(SIZES))
     messages = draw(st.lists(message, min_size=1, max_size=60))
-    if BACKEND != "dlslime":  # Gloo sends nothing to oneself, and nothing to any source
+    if BACKEND != "dlslime":  # Gloo has no messages to oneself, nor empty ones from any source
         messages = [m for m in messages if m.source != m.target and m.nbytes]
     return Program(
         size,
@@ -66,12 +66,12 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 class Receiver:
-    """Posts a rank's receives in random order and checks them against the model."""
+    """Posts a rank's receives in random order and checks the results against the model."""
 
     def __init__(self, program: Program, rank: int) -> None:
         self.random = random.Random(program.seed + rank)
         self.program = program
-        # The model: what is still to come, by (source, tag), first in first out.
+        # The model: the messages still to come, by (source, tag), first in first out.
         self.streams: dict[tuple[int, int], collections.deque[int]] = {}
         for index, message in enumerate(program.messages):
             if message.target == rank:
@@ -99,7 +99,7 @@ class Receiver:
         self.posted.append((index, tensor, dist.irecv(tensor, source, tag=tag)))
 
     def receive_from_any(self, tag: int) -> None:
-        # Waited for at once: which source it takes decides what may be asked for next.
+        # Waits at once: the next possible receives depend on the source of the message.
         sources = [s for s, t in self.streams if t == tag]
         room = max(self.program.messages[self.streams[s, tag][0]].nbytes for s in sources)
         tensor = blank(room)

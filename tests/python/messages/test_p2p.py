@@ -1,4 +1,4 @@
-"""send, recv, isend and irecv between ranks: who gets what, in every order of posting."""
+"""send, recv, isend and irecv between ranks, in every order of posting."""
 
 import pytest
 import torch
@@ -95,7 +95,7 @@ def test_send_posted_before_the_receive(env: dict[str, str], nbytes: int) -> Non
 def _sends_before_receives(rank: int, size: int) -> None:
     other = 1 - rank
     for i in range(100):
-        dist.send(pattern(64, i + rank), other)  # nobody receives yet
+        dist.send(pattern(64, i + rank), other)  # no receive is posted yet
     sync("sent")
     for i in range(100):
         received = blank(64)
@@ -113,7 +113,7 @@ def _reuse_after_wait(rank: int, size: int, nbytes: int) -> None:
     if rank == 0:
         data = pattern(nbytes, 1)
         dist.isend(data, 1).wait()
-        data.fill_(0)  # the receiver must not see this
+        data.fill_(0)  # the receiver must not see the zeros
         tell("overwritten")
         dist.isend(pattern(nbytes, 2), 1).wait()
     else:

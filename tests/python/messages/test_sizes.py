@@ -56,7 +56,7 @@ def test_every_size_arrives_whatever_the_eager_limit(limit: int) -> None:
 
 
 def _guarded_offsets(rank: int, size: int) -> None:
-    """Every combination of odd addresses at both ends; the bytes around must stay."""
+    """Every combination of odd addresses at both ends; the bytes around must stay unchanged."""
     offsets, lengths = [0, 1, 3, 7, 8, 13], [1, 5, 4095, 16385, 100_003]
     for i, (here, there, n) in enumerate(itertools.product(offsets, offsets, lengths)):
         if rank == 0:
@@ -154,7 +154,7 @@ def _zero_into_larger(rank: int, size: int) -> None:
         dist.send(torch.empty(0), 1)
         dist.send(torch.ones(3), 1)
     else:
-        # What pipelining's first exchange of a stage does: nothing sent into a tensor of one.
+        # As in pipelining's first exchange of a stage: no bytes for a tensor of one element.
         untouched, received = torch.full((1,), 4.0), torch.zeros(3)
         dist.recv(untouched, 0)
         dist.recv(received, 0)
@@ -179,7 +179,7 @@ HUGE = (2 << 30) + 5
 
 
 def _huge(rank: int, size: int) -> None:
-    # Zeros but for three places: making 2 GiB of pattern would take longer than sending it.
+    # Zeros except at three places: making 2 GiB of pattern would take longer than sending.
     places = [0, HUGE // 2 - 7, HUGE - 4096]
     tensor = torch.zeros(HUGE, dtype=torch.uint8)
     if rank == 0:

@@ -1,4 +1,4 @@
-"""Many threads of one process on one group: sending, receiving, waiting for each other's works."""
+"""Many threads of a process on one group: sends, receives, waits for works of other threads."""
 
 import queue
 import threading
@@ -15,7 +15,7 @@ from polling import eventually
 
 
 def run_threads(functions: list[Callable[[], None]]) -> None:
-    """Runs every function in a thread of its own; raises the first failure."""
+    """Run every function in a thread of its own; raise the first failure."""
     failures: list[BaseException] = []
 
     def guarded(function: Callable[[], None]) -> None:
@@ -97,7 +97,7 @@ def test_thread_per_peer(env: dict[str, str]) -> None:
 
 
 def _parked_receive(rank: int, size: int) -> None:
-    """A thread parked in recv holds up neither the GIL nor the other operations."""
+    """A thread parked in recv holds up neither the GIL nor other operations."""
     if rank == 0:
         parked = blank(10)
         thread = threading.Thread(target=dist.recv, args=(parked, 1), kwargs={"tag": 1})
@@ -144,7 +144,7 @@ def test_gil_is_free_while_a_thread_waits(env: dict[str, str]) -> None:
 
 
 def _waited_elsewhere(rank: int, size: int) -> None:
-    """One thread posts, another one waits."""
+    """A thread posts, and another thread waits."""
     works: queue.SimpleQueue = queue.SimpleQueue()
 
     def post() -> None:
@@ -196,7 +196,7 @@ def test_any_source_receives_in_several_threads(env: dict[str, str]) -> None:
 
 
 def _from_autograd(rank: int, size: int) -> None:
-    """Backward runs the hook in the same thread on CPU; collectives and P2P may be called there."""
+    """A gradient hook, run in the thread of `backward` on CPU, sends and receives."""
     weight = torch.ones(10, requires_grad=True)
     received = torch.zeros(10)
 
@@ -216,7 +216,7 @@ def test_exchange_inside_a_gradient_hook(env: dict[str, str]) -> None:
 
 
 def _polling_threads(rank: int, size: int) -> None:
-    """is_completed() from several threads on works that others wait for."""
+    """Several threads call is_completed() on works that other threads wait for."""
     received = [blank(100_000) for _ in range(30)]
     if rank == 0:
         works = [dist.isend(pattern(100_000, i), 1) for i in range(30)]

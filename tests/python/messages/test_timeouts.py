@@ -1,4 +1,4 @@
-"""Time-outs: each operation's own holds, whatever was built before it."""
+"""Time-outs: an operation's own time-out holds, whatever was set up before the operation."""
 
 import datetime
 import threading
@@ -23,7 +23,7 @@ from patterns import blank, expect_pattern, pattern
 from test_groups import exchange
 
 CPU = torch.device("cpu")
-GROUP_SECONDS = 30  # what an operation takes that follows the group's time-out and not its own
+GROUP_SECONDS = 30  # duration of an operation that ignores its own time-out for the group's
 SHORT = datetime.timedelta(seconds=1)
 LIMIT = 15 * PATIENCE  # far above SHORT, and far below the group's
 
@@ -53,7 +53,7 @@ def _broadcast(group: dist.ProcessGroup) -> None:
     options.timeout = SHORT
     options.rootRank = 0
     group.broadcast([torch.ones(2)], options).wait()
-    # The root's is over when its bytes are on their way: it has to ask whether they came.
+    # The root's broadcast is over once its bytes are under way: an all_reduce tells of arrival.
     group.allreduce([torch.ones(2)], _short_all_reduce()).wait()
 
 
@@ -87,7 +87,7 @@ OPERATIONS = {
 
 
 def _one_rank_is_missing(rank: int, size: int, name: str, missing: int, before: str) -> str:
-    """Every rank but `missing` calls the operation; returns what it raised."""
+    """Call the operation on every rank but `missing`; return the error's text."""
     group = dist.group.WORLD
     if before == "a group of its own":
         group = dist.new_group()
@@ -180,7 +180,7 @@ def test_monitored_barrier_names_the_first_or_all_that_are_missing(
 
 
 def _first_message_is_late(rank: int, size: int) -> None:
-    """The peer is there, and sends nothing until the receive has been given up."""
+    """The peer is connected, and sends no message until the receive has been given up."""
     if rank == 1:
         await_key("over", seconds=3 * GROUP_SECONDS)
         return
@@ -204,11 +204,11 @@ def test_first_message_keeps_its_own_timeout(env: dict[str, str]) -> None:
     )
 
 
-LATER = 4.0  # seconds: above the group's time-out, and far below what the operation may take
+LATER = 4.0  # seconds: above the group's time-out, and far below the operation's
 
 
 def _comes_late(rank: int, size: int, how: str) -> None:
-    """Rank 1 has not begun when the group's time-out is over, and the receive may take longer."""
+    """Rank 1 begins after the group's time-out, and the receive may take longer."""
     group_seconds = timedelta(seconds=LATER / 4)
     longer = timedelta(seconds=10 * LATER * PATIENCE)
     if rank == 1:
@@ -230,7 +230,7 @@ def _comes_late(rank: int, size: int, how: str) -> None:
 
     waiter = threading.Thread(target=receive)
     waiter.start()
-    time.sleep(LATER)  # what is waited for is that time passes
+    time.sleep(LATER)  # passes the group's time-out
     tell("begin")
     waiter.join()
     assert not failures, failures

@@ -1,4 +1,4 @@
-"""Time-outs: what is none is refused at the call, which leaves everything as it was."""
+"""Invalid time-outs are refused at the call, and the refusal changes nothing."""
 
 import contextlib
 import datetime
@@ -28,8 +28,8 @@ from test_timeouts import CPU, LIMIT
 
 timedelta = datetime.timedelta
 
-# torch hands C++ 64 bits of microseconds, in which timedelta.max is negative and timedelta.min is
-# 184,000 years; and whole milliseconds.
+# torch hands C++ 64 bits of microseconds, which make timedelta.max negative and timedelta.min
+# 184,000 years; or whole milliseconds.
 BAD = {
     "zero": timedelta(0),
     "negative": timedelta(seconds=-1),
@@ -38,8 +38,8 @@ BAD = {
     "min": timedelta.min,
     "beyond_the_clock": timedelta(days=400 * 365),
 }
-# torch's word for "the group's" is 0, or any time that it rounds to 0, and for an operation's
-# options one of -1 ms.
+# 0, or any time that torch rounds to 0, stands for the time-out of the group; for an operation's
+# options, -1 ms does.
 BAD_WAITS = {name: BAD[name] for name in ("negative", "max", "min", "beyond_the_clock")} | {
     "float_negative": -1.0,
     "nan": math.nan,
@@ -51,7 +51,7 @@ GOOD = [timedelta(milliseconds=1), timedelta(days=1), timedelta(days=36500)]
 
 @contextlib.contextmanager
 def refused(name: object) -> Iterator[None]:
-    """What is called inside must raise ValueError at once, and say that it is about a time-out."""
+    """Expect a ValueError about a time-out, without a wait, from the code inside."""
     start = time.monotonic()
     with pytest.raises(ValueError, match="(?i)time-?out"):
         yield
@@ -128,7 +128,7 @@ def test_set_timeout_refuses_what_is_none_and_keeps_what_was_set(collective_befo
 
 
 def _refused_by_wait(rank: int, size: int) -> None:
-    """A wait that is refused leaves its operation alone: the same one succeeds."""
+    """A refused wait leaves its operation alone: the operation succeeds."""
     if rank == 1:
         await_key("refused")
         dist.send(pattern(300_000, 1), 0)
@@ -192,7 +192,7 @@ COLLECTIVES = {
 
 
 def _refused_by_collectives(rank: int, size: int, collective_before: bool) -> None:
-    """A refused collective is none: it takes no place in the order, and builds nothing."""
+    """A refused collective takes no place in the order, and sets nothing up."""
     group = dist.group.WORLD
     if collective_before:
         dist.barrier()
@@ -237,10 +237,10 @@ def test_shortest_and_longest_timeouts_are_taken(env: dict[str, str]) -> None:
     run_world(_good_ones, 2, env=env)
 
 
-# --- the API of one-sided transfers, whose time-outs are seconds ---------------------------------
+# --- the API of one-sided transfers, with time-outs in seconds ------------------------------------
 
 BAD_SECONDS = [0, -1, -0.001, 0.0001, math.nan, math.inf, -math.inf, 1e300]
-BAD_WAIT_SECONDS = [-1, -0.001, math.nan, math.inf, -math.inf, 1e300]  # 0: "only if it is over"
+BAD_WAIT_SECONDS = [-1, -0.001, math.nan, math.inf, -math.inf, 1e300]  # 0: "only if over"
 
 
 @dlslime_only
@@ -255,7 +255,7 @@ def test_endpoints_and_hubs_refuse_what_is_no_timeout() -> None:
 
 @contextlib.contextmanager
 def _pair() -> Iterator[list[Any]]:
-    """Two endpoints of this process, which are connected."""
+    """Make two endpoints in the process, connected to each other."""
     import dlslime_backend
 
     with dlslime_backend.Endpoint("a") as a, dlslime_backend.Endpoint("b") as b:
@@ -277,7 +277,7 @@ def test_wait_for_a_transfer_refuses_what_is_no_timeout_and_takes_nothing_back()
         b.send(torch.ones(4)).wait()
         receive.wait(10)
         assert received.tolist() == [1, 1, 1, 1]
-        for seconds in BAD_WAIT_SECONDS:  # those that may mean for ever, of what is over
+        for seconds in BAD_WAIT_SECONDS:  # also refuses waits for ever on a finished transfer
             with refused(seconds):
                 receive.wait(seconds)
 
@@ -301,7 +301,7 @@ def test_deregister_refuses_what_is_no_timeout_and_keeps_the_region() -> None:
     for seconds in BAD_WAIT_SECONDS:
         with refused(seconds):
             region.deregister(seconds)
-        region.bytes_at(0, 16)  # it is registered as before
+        region.bytes_at(0, 16)  # still registered
     region.deregister(0)
 
 

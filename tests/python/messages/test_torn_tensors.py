@@ -1,4 +1,4 @@
-"""Tensors whose memory is not what they say: refused at the call, and nothing is lost."""
+"""Tensors with other memory than their shape says: refused at the call without any loss."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _lazy(rank: int, size: int) -> None:
         for use in _users(tensor, 1 - rank)[2:]:
             with pytest.raises(ValueError, match=way):
                 use()
-    # torch resolves what its own functions are given.
+    # torch resolves the arguments of its own functions.
     if rank == 0:
         dist.send(negated, 1)
     else:

@@ -12,14 +12,14 @@ from harness import all_routes, await_key, dlslime_only, run_world, sync, tell
 from patterns import blank, expect, expect_pattern, pattern
 from polling import eventually
 
-pytestmark = dlslime_only  # Gloo has next to none of this for point-to-point operations
+pytestmark = dlslime_only  # Gloo has next to none of the features for point-to-point operations
 
 SMALL, LARGE = 64, 2_000_000
 SHORT = datetime.timedelta(milliseconds=150)
 
 
 def poll(works: list[dist.Work], seconds: float = 20) -> None:
-    """Returns when every work says that it is completed; nobody waits."""
+    """Return once every work says that it is completed, without a wait."""
     eventually(lambda: all(work.is_completed() for work in works), seconds)
 
 
@@ -39,7 +39,7 @@ def test_is_completed_becomes_true_without_wait(env: dict[str, str], nbytes: int
 
 
 def _one_side_polls(rank: int, size: int, poller: int) -> None:
-    """One rank does nothing but poll, the other does nothing but compute: both must progress."""
+    """One rank only polls, the other only computes: operations must progress at both."""
     if rank == 0:
         works = [dist.isend(pattern(LARGE, i), 1, tag=i) for i in range(8)]
     else:
@@ -280,7 +280,7 @@ def test_future_is_done_without_anyone_waiting(env: dict[str, str]) -> None:
 
 
 def _callback_blocks(rank: int, size: int) -> None:
-    """A callback waits for what comes later, while others work on."""
+    """A callback waits for a later event, while other threads work on."""
     if rank == 1:
         await_key("posted")
         dist.send(pattern(SMALL, 1), 0, tag=1)
@@ -345,7 +345,7 @@ def _future_of_a_failure(rank: int, size: int) -> None:
         assert not work.is_success()
         assert work.exception() is not None
         with pytest.raises(dist.DistBackendError, match="(?i)time"):
-            work.wait()  # the same failure again
+            work.wait()  # raises the failure again
 
 
 @all_routes

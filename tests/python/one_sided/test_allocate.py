@@ -23,7 +23,7 @@ def _backend() -> torch._C._distributed_c10d.Backend:
 
 
 def _descriptors() -> int:
-    """Count those of shared memory, other processes' rings among them."""
+    """Count the descriptors of shared memory, among them the rings of other processes."""
     kinds = []
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the listing's own
@@ -32,7 +32,7 @@ def _descriptors() -> int:
 
 
 def _shared(tensor: torch.Tensor) -> bool:
-    """Tell whether the tensor is in a shared mapping of this process."""
+    """Tell whether the tensor is in a shared mapping of the process."""
     address = tensor.data_ptr()
     with open("/proc/self/maps", encoding="ascii") as maps:
         for line in maps:
@@ -54,7 +54,7 @@ def _kinds(rank: int, size: int) -> None:
         assert _shared(tensor)
     assert backend.allocate_tensor(0, dtype=torch.int8, device=CPU).numel() == 0
     assert _shared(backend.allocate_tensor(8, dtype=torch.int8, device=torch.device("cpu:0")))
-    # What is asked by a device's number alone may be meant for a GPU.
+    # A device given by number only may be meant for a GPU.
     elsewhere = backend.allocate_tensor(8, dtype=torch.int8, device=torch.device("meta"))
     assert elsewhere.device.type == "meta"
 
@@ -112,7 +112,7 @@ def _refused(rank: int, size: int) -> None:
 
 
 def _forked(rank: int, size: int) -> None:
-    """Children are forked while other threads allocate, and let go of what they have inherited."""
+    """Children forked while other threads allocate drop the tensors inherited."""
     kept = [_backend().allocate_tensor(8, dtype=torch.uint8, device=CPU) for _ in range(3)]
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Endpoints: pairs of processes that are in no process group."""
+"""Endpoints: pairs of processes without a process group."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ def met(
     connects: bool = True,
     **options: Any,
 ) -> dlslime_backend.Endpoint:
-    """An endpoint whose other end is at the other rank, or at `other`."""
+    """Make an endpoint connected to the endpoint of the other rank, or of rank `other`."""
     endpoint = dlslime_backend.Endpoint(f"{key} of {rank}", **options)
     address = swap(f"address of {key}", endpoint.address, 1 - rank if other is None else other)
     assert len(address) < 1000
@@ -47,7 +47,7 @@ def met(
 
 
 def _transfers(rank: int, size: int, active: int, both_connect: bool) -> None:
-    """Rank `active` reads and writes; the other one needs to do nothing."""
+    """Rank `active` reads and writes; the other rank makes no calls meanwhile."""
     endpoint = met(rank, connects=both_connect or rank == active)
     side = Side(endpoint, 1 - rank)
     if rank == active:
@@ -106,7 +106,7 @@ def _immediates(rank: int, size: int) -> None:
             else:
                 assert endpoint.expect_imm().wait() == i
                 assert side.memory[i] == pattern(NBYTES, 1 - rank)[i]
-        sync("told")  # who closes ends what goes on
+        sync("told")  # a close would end operations under way
 
 
 @endpoint_routes
@@ -115,7 +115,7 @@ def test_immediates_go_to_and_fro(env: dict[str, str]) -> None:
 
 
 def _several(rank: int, size: int, count: int) -> None:
-    """Endpoints between the same processes have messages and immediates of their own."""
+    """Endpoints between two processes have separate messages and immediates."""
     endpoints = [met(rank, f"endpoint {i}") for i in range(count)]
     side = Side(endpoints[0], 1 - rank)
     if rank == 0:
@@ -217,7 +217,7 @@ def test_tensors_of_many_dtypes_are_sent_and_received(env: dict[str, str]) -> No
 
 
 def _closed(rank: int, size: int) -> None:
-    """Rank 1 closes; what rank 0 waits for ends, and so does what it begins then."""
+    """Rank 1 closes; rank 0's waits end, and so do operations begun later."""
     endpoint = met(rank)
     side = Side(endpoint, 1 - rank)
     if rank == 0:
@@ -247,7 +247,7 @@ def test_close_ends_what_the_peer_waits_for(env: dict[str, str]) -> None:
 
 
 def _closed_at_once(rank: int, size: int) -> None:
-    """Rank 1 closes before rank 0 begins anything: there never is a connection."""
+    """Rank 1 closes before rank 0 begins anything: no connection is ever made."""
     endpoint = met(rank)
     if rank == 1:
         endpoint.close()
@@ -290,7 +290,7 @@ def _ends(rank: int, size: int, killed: bool) -> None:
     transfers = [side.read() for _ in range(30)] + [side.peer.expect_imm()]
     tell("reading")
     for transfer in transfers[:-1]:
-        with contextlib.suppress(dist.DistBackendError):  # it may have been faster
+        with contextlib.suppress(dist.DistBackendError):  # the transfer was faster
             transfer.wait()
     for late in [transfers[-1], side.read(), side.peer.recv(blank(8))]:
         with pytest.raises(dist.DistBackendError):
@@ -304,7 +304,7 @@ def test_operations_fail_when_the_peers_process_ends(env: dict[str, str], killed
 
 
 def _replaced(rank: int, size: int) -> None:
-    """Rank 1 ends, and rank 2 comes in its place: rank 0 still has the handle of rank 1."""
+    """Rank 1 ends and rank 2 replaces rank 1: rank 0 still has the handle of rank 1."""
     if rank > 0:
         side = Side(met(rank, other=0), 0)
         if rank == 1:
@@ -329,7 +329,7 @@ def test_handle_of_a_process_that_was_replaced_is_refused(env: dict[str, str]) -
 
 
 def _never_appears(rank: int, size: int) -> None:
-    """Rank 1 has told its address, but does not answer."""
+    """Rank 1 has published its address, but does not answer."""
     side = Side(met(rank, timeout=0.2), 1 - rank)
     if rank == 1:
         await_key("over")
@@ -340,7 +340,7 @@ def _never_appears(rank: int, size: int) -> None:
             with pytest.raises(TimeoutError):
                 transfer.wait(0.05)
         with pytest.raises((TimeoutError, dist.DistBackendError), match="(?i)time"):
-            side.read().wait()  # of the endpoint
+            side.read().wait()  # the endpoint's time-out
     expect_pattern(side.memory, 0)
     tell("over")
     expect(received, blank(8))
@@ -366,12 +366,12 @@ def _refusals(rank: int, size: int) -> None:
         endpoint.connect(endpoint.address)
     other = dlslime_backend.Endpoint()
     endpoint.connect(other.address)
-    endpoint.connect(other.address)  # the same again
+    endpoint.connect(other.address)  # the same peer again
     with pytest.raises(ValueError, match="connected already"):
         endpoint.connect(dlslime_backend.Endpoint().address)
     with pytest.raises(ValueError, match=r"nonsense.*auto\|gloo\|rdma\|shm\|tcp"):
         dlslime_backend.Endpoint(route="nonsense")
-    endpoint.read(region, remote).wait()  # nothing of this has broken it
+    endpoint.read(region, remote).wait()  # no refusal has broken the endpoint
 
 
 def test_wrong_addresses_and_unconnected_endpoints_are_refused() -> None:

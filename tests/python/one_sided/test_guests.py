@@ -1,4 +1,4 @@
-"""Guests of a hub: until when they stay, how many there may be; and what one is told of pairs."""
+"""Guests of a hub: how long guests stay, how many may come; and errors' texts about pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from test_one_sided import NBYTES, Side, side_of
 pytestmark = dlslime_only
 
 MOST_WAITING = 1024
-# What nobody has given: tags from 2^31 on are dlslime's own, and so are the ranks of a pair.
+# Numbers that no caller has given: tags from 2^31 on are dlslime's own, as are a pair's ranks.
 INTERNAL = re.compile(r"\btag [2-4]\d{9}\b|0x[89a-fc]0000000|\brank [01]\b")
 
 
@@ -36,11 +36,11 @@ def _accepted(hub: dlslime_backend.Hub, count: int = 1) -> list[dlslime_backend.
     return guests
 
 
-# --- A guest stays until it leaves or is closed ---
+# --- Guests stay until leaving or being closed ---
 
 
 def _dropped(rank: int, size: int, accepted: bool) -> None:
-    """Rank 1 reads and writes rank 0's memory, which drops its guest, or never asks for it."""
+    """Rank 1 reads and writes rank 0's memory; rank 0 drops the guest, or never accepts."""
     if rank == 0:
         memory = pattern(NBYTES, 0)
         region = dlslime_backend.register(memory)
@@ -68,7 +68,7 @@ def _dropped(rank: int, size: int, accepted: bool) -> None:
     endpoint.write(mine, theirs, [(0, 0, 100)]).wait()
     expect_pattern(memory[300:400], 0)
     tell("written")
-    # The hub is closed, and with it the guests that nobody holds.
+    # The close of the hub closes the guests that rank 0 no longer holds.
     with pytest.raises(dist.DistBackendError, match="has been closed"):
         endpoint.recv(blank(1)).wait(20)
     tell("told")
@@ -83,7 +83,7 @@ def test_guest_whom_nobody_holds_stays_until_the_hub_is_closed(
 
 
 def _held(rank: int, size: int) -> None:
-    """A guest that is held stays when the hub is closed, until it is closed itself."""
+    """A held guest stays when the hub is closed, until the guest is closed."""
     if rank == 0:
         hub = dlslime_backend.Hub()
         tell("hub", hub.address.hex())
@@ -112,7 +112,7 @@ def test_guest_who_is_held_outlives_the_hub(env: dict[str, str]) -> None:
 
 
 def _many_dropped(rank: int, size: int, times: int) -> None:
-    """Guests that were dropped are forgotten when they leave: neither they nor messages stay."""
+    """Dropped guests are forgotten when they leave: neither guests nor messages remain."""
     if rank == 1:
         address = bytes.fromhex(await_key("hub"))
         for number in range(times):
@@ -131,18 +131,18 @@ def _many_dropped(rank: int, size: int, times: int) -> None:
 
     def forgotten() -> bool:
         hub.accept()
-        # The process's own, the hub's, and few whose end is not seen yet.
+        # The process's own, the hub's, and a few with an end not seen yet.
         return int(dlslime_backend.stats()["process"]["groups"]) <= 5
 
     eventually(forgotten)
 
 
 def test_dropped_guests_are_forgotten_when_they_leave() -> None:
-    env = {"DLSLIME_UNEXPECTED_LIMIT": "1000000"}  # all of them together leave more
+    env = {"DLSLIME_UNEXPECTED_LIMIT": "1000000"}  # all guests together leave more
     run_world(_many_dropped, 2, 100, env=env, init=False, fresh=True)
 
 
-# --- A guest that can't come is told why ---
+# --- Guests that can't come get the reason ---
 
 
 def test_guest_that_is_one_too_many_is_told_so_and_may_come_later() -> None:
@@ -162,10 +162,10 @@ def test_guest_that_is_one_too_many_is_told_so_and_may_come_later() -> None:
 
 
 def _taken(rank: int, size: int) -> None:
-    """Rank 2 is given the address of an endpoint that has its peer already."""
+    """Rank 2 gets the address of an endpoint that has a peer already."""
     if rank == 2:
         await_key("met")
-        for number in range(6):  # whichever of the pair it takes itself for
+        for number in range(6):  # to try both roles in a pair, which depend on the addresses
             stray = dlslime_backend.Endpoint("stray")
             stray.connect(bytes.fromhex(await_key(f"address {number}")))
             with pytest.raises(dist.DistBackendError, match="another") as caught:
@@ -212,7 +212,7 @@ def test_endpoint_that_has_its_peer_takes_no_other_of_the_same_process() -> None
             expect_pattern(message, seed)
 
 
-# --- Texts name what the caller knows ---
+# --- Errors' texts contain only names known to the caller ---
 
 
 def _late(begin: Callable[[], dlslime_backend.Transfer]) -> str:
@@ -246,7 +246,7 @@ def test_time_out_beside_an_expected_immediate_names_no_internal_number() -> Non
     text = _late(lambda: endpoint.recv(blank(10), 7))
     waiting.cancel()
     assert "tag 7" in text  # the caller's
-    assert "immediate" in text  # among what is pending
+    assert "immediate" in text  # among the pending operations
     assert not INTERNAL.search(text), text
 
 
@@ -284,7 +284,7 @@ def test_texts_of_endpoints_name_the_other_end_and_not_a_rank() -> None:
     texts.append(str(gone.value))
     for text in texts:
         assert not INTERNAL.search(text), text
-    # The hub's own name is not the other end's.
+    # The hub's own name is not the peer's.
     assert "other endpoint (my hub)" not in texts[-1]
 
 
@@ -310,7 +310,7 @@ def test_time_outs_in_a_group_name_the_rank_and_no_internal_tag() -> None:
 
 
 def _truncated(rank: int, size: int) -> None:
-    """Rank 1's note is longer than rank 0 takes: both are told, without a tag that nobody gave."""
+    """Rank 1's note is longer than rank 0 takes: both ranks' texts contain no internal tag."""
     endpoint = met(rank)
     side = Side(endpoint, 1 - rank)
     if rank == 0:

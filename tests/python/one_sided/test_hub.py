@@ -1,4 +1,4 @@
-"""Hubs: where endpoints connect that the process does not know."""
+"""Hubs: places where endpoints unknown to the process connect."""
 
 import pytest
 import torch.distributed as dist
@@ -13,7 +13,7 @@ pytestmark = dlslime_only
 
 
 def _hub(rank: int, size: int) -> None:
-    """Everybody sends to rank 0 and is answered, reads its memory, and leaves."""
+    """All other ranks send to rank 0, get an answer, read rank 0's memory, and leave."""
     if rank > 0:
         endpoint = dlslime_backend.Endpoint(f"guest {rank}")
         endpoint.connect(bytes.fromhex(await_key("hub")))

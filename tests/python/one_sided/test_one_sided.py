@@ -1,4 +1,4 @@
-"""One-sided transfers in a process group: what arrives where, and who is told."""
+"""One-sided transfers in a process group: placement of bytes, and notes to the owner."""
 
 import functools
 from collections.abc import Callable
@@ -23,14 +23,14 @@ Triples = list[tuple[int, int, int]]
 
 
 def swap(key: str, mine: bytes, other: int) -> bytes:
-    """Tells rank `other` some bytes, and returns what it tells this rank by the same key."""
+    """Exchange bytes with rank `other` under `key`; return the bytes of `other`."""
     rank = context().job.rank
     tell(f"{key}: {rank} to {other}", mine.hex())
     return bytes.fromhex(await_key(f"{key}: {other} to {rank}"))
 
 
 class Side:
-    """One rank's part of a pair: its memory, a pattern of its rank, and a handle of the other's."""
+    """A rank's part of a pair: memory, a pattern of the rank, and a handle of the peer's memory."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class Side:
 
 
 def side_of(rank: int, nbytes: int = NBYTES, key: str = "memory", other: int | None = None) -> Side:
-    """A Side with the other rank of the group, or with `other`."""
+    """Make a Side with the other rank of the group, or with `other`."""
     other = 1 - rank if other is None else other
     return Side(dlslime_backend.peer(other), other, nbytes, key)
 
 
 def _expect_moved(side: Side, rank: int, write: bool, triples: Triples) -> None:
-    """Rank 0 has read or written `triples`: that is there, and nothing else has changed."""
+    """Check that rank 0 has read or written `triples`, and that no other byte has changed."""
     expected = pattern(len(side.memory), rank)
     if rank == int(write):
         source = pattern(len(side.memory), 1 - rank)
@@ -138,7 +138,7 @@ def test_twenty_thousand_scattered_pieces_arrive(env: dict[str, str], write: boo
 
 
 def _random_pieces(random: np.random.Generator, sizes: tuple[int, int]) -> Triples:
-    """Pieces whose targets, in the first of two regions, do not overlap, as (to, from, size)."""
+    """Draw pieces (to, from, size), with separate targets in the first of two regions."""
     cuts = np.sort(random.integers(0, sizes[0] + 1, size=2 * random.integers(0, 60)))
     pieces = []
     for i in random.permutation(len(cuts) // 2):
@@ -149,7 +149,7 @@ def _random_pieces(random: np.random.Generator, sizes: tuple[int, int]) -> Tripl
 
 
 def _random_transfers(rank: int, size: int, seed: int) -> None:
-    """Both ranks follow what rank 0 does in a model; in the end both have what it says."""
+    """Both ranks follow rank 0's transfers in a model, and finally compare memory and model."""
     random, sizes = np.random.default_rng(seed), [10_000, 1, 300_000]
     sides = [side_of(rank, nbytes, f"region {nbytes}") for nbytes in sizes]
     model = [[pattern(nbytes, r).numpy() for nbytes in sizes] for r in range(2)]
@@ -220,7 +220,7 @@ def test_rank_reads_its_own_region() -> None:
 
 
 def _immediates_in_order(rank: int, size: int, rounds: int, nbytes: int) -> None:
-    """Write i fills slot i of the memory, and tells i or one of the largest numbers."""
+    """Write i fills slot i of the memory, with i or one of the largest numbers as immediate."""
     side = side_of(rank, rounds * nbytes)
     numbers = [LARGEST, *range(rounds - 2), LARGEST - 1]
     for slot, number in enumerate(numbers):
@@ -280,7 +280,7 @@ def _early_immediates(rank: int, size: int) -> None:
     if rank == 0:
         side.peer.write_with_imm(side.region, side.remote, [], imm=3).wait()
     else:
-        assert side.peer.expect_imm().wait() == 3  # the late one has not taken it
+        assert side.peer.expect_imm().wait() == 3  # the late expectation has not taken the number
 
 
 @all_routes
@@ -309,7 +309,7 @@ def test_send_and_recv_match_by_tag_and_tell_what_came(env: dict[str, str], nbyt
 
 
 def _threads(rank: int, size: int, threads: int, rounds: int) -> None:
-    """Each thread reads slots of its own, by one Peer that all share."""
+    """Each thread reads slots of its own through a common Peer."""
     side = side_of(rank, threads * rounds * 100)
     if rank == 1:
         return
@@ -365,7 +365,7 @@ def _prepared(rank: int, size: int) -> None:
     sync("ready")
     if rank == 0:
         reading = side.peer.prepare_read(side.region, side.remote, pieces)
-        _expect_moved(side, rank, False, [])  # nothing has begun
+        _expect_moved(side, rank, False, [])  # no transfer has begun
         for _ in range(3):
             reading.start().wait()
             _expect_moved(side, rank, False, pieces)

@@ -27,7 +27,7 @@ async def _result(transfer: dlslime_backend.Transfer) -> object:
 
 
 def _in_loop(rank: int, size: int, main: Main, nbytes: int = NBYTES) -> None:
-    """Rank 0 runs `main` with two regions that it shares with rank 1, which does nothing."""
+    """Run `main` at rank 0 with two regions shared with rank 1, which makes no calls."""
     sides = side_of(rank, nbytes), side_of(rank, nbytes, key="spare")
     if rank == 0:
         asyncio.run(main(*sides))
@@ -42,7 +42,7 @@ async def _await_twice(side: Side, spare: Side) -> None:
     assert transfer.done()
     expect_pattern(side.memory, 1)
     await transfer
-    await side.peer.send(pattern(8))  # eager: nobody receives it
+    await side.peer.send(pattern(8))  # eager: no rank receives the message
     side.region.deregister()
     with pytest.raises(ValueError, match="deregistered"):
         await side.read()
@@ -59,7 +59,7 @@ def _threads() -> tuple[int, int]:
 
 
 def _no_more(now: tuple[int, int], before: tuple[int, int]) -> bool:
-    """Whether none has grown; the thread that reads a new group's store ends by itself."""
+    """Tell whether no count has grown; the thread that reads a new group's store ends by itself."""
     return now[0] <= before[0] and now[1] <= before[1]
 
 
@@ -122,9 +122,9 @@ async def _cancel_before_a_byte(side: Side, spare: Side) -> None:
             await transfer
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(_result(spare.peer.expect_imm()), 0.02)
-    await spare.read()  # what the peer had been asked before, it has answered
+    await spare.read()  # the peer has answered all earlier questions
     expect_pattern(side.memory, 0)
-    await side.read()  # the pair is as it was
+    await side.read()  # the pair works as before
     expect_pattern(side.memory, 1)
 
 
@@ -140,7 +140,7 @@ async def _cancel_among_bytes(side: Side, spare: Side) -> None:
         for task in tasks:
             task.cancel()
         for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):  # it may have been faster
+            with contextlib.suppress(asyncio.CancelledError):  # the read was faster
                 await task
         side.memory.fill_(0xEE)
         await spare.read([(0, 0, 8)])
@@ -177,7 +177,7 @@ def test_event_loops_of_one_process_await_their_reads(env: dict[str, str], at_on
 
 
 def _left_behind(rank: int, size: int) -> None:
-    """A loop is closed before what it awaits has ended; the next one is not told of it."""
+    """A loop is closed before an awaited read has ended; the next loop is not told."""
     side, spare = side_of(rank), side_of(rank, key="spare")
     if rank == 1:
         await_key("over")
@@ -192,7 +192,7 @@ def _left_behind(rank: int, size: int) -> None:
         assert not loop_future.done()
 
     with stopped(1):
-        asyncio.run(leave())  # cancels what is left
+        asyncio.run(leave())  # cancels the remaining reads
     with pytest.raises(dist.DistBackendError, match="cancelled"):
         transfers[0].wait()
     asyncio.run(_result(spare.read()))

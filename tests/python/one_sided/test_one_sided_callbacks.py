@@ -1,4 +1,4 @@
-"""Callbacks of one-sided transfers: each once, in one thread, whatever became of the transfer."""
+"""Callbacks of one-sided transfers: each once, in one thread, after any end of the transfer."""
 
 import collections
 import logging
@@ -25,7 +25,7 @@ def _many(side: Side) -> None:
     def on_done(transfer: dlslime_backend.Transfer) -> None:
         called.put((transfer, threading.current_thread().name))
 
-    side.read().wait()  # has what threads the route needs
+    side.read().wait()  # starts the threads that the route needs
     before = len(os.listdir("/proc/self/task"))
     transfers = [side.read() for _ in range(1000)]
     for transfer in transfers:
@@ -38,7 +38,7 @@ def _many(side: Side) -> None:
         assert transfer.done()
         assert transfer.wait(0) is None
     expect_pattern(side.memory, 1)
-    # Long over, and with two callbacks.
+    # Ended long ago, and with two callbacks.
     transfers[0].add_done_callback(on_done)
     transfers[0].add_done_callback(on_done)
     assert [called.get(timeout=SECONDS)[0] for _ in range(2)] == transfers[:1] * 2

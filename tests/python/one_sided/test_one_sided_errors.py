@@ -109,7 +109,7 @@ def _bad_input(rank: int, size: int, case: str) -> None:
         with pytest.raises((ValueError, TypeError), match=f"(?s)dlslime.*{text}"):
             call(side)
         expect_pattern(side.memory, 0)
-        side.read().wait()  # nothing has broken
+        side.read().wait()  # no refusal has broken the pair
         expect_pattern(side.memory, 1)
     sync("refused")
     expect_pattern(side.memory, 1)
@@ -151,7 +151,7 @@ def _deregistered(rank: int, size: int, used_before: bool) -> None:
                 transfer.wait()
         expect_pattern(side.memory, 3)
         spare.memory.copy_(pattern(NBYTES, 4))
-        spare.write().wait()  # the others are as they were
+        spare.write().wait()  # other regions work as before
     sync("written")
     expect(side.memory, torch.zeros_like(side.memory) if rank else pattern(NBYTES, 3))
     expect_pattern(spare.memory, 4)
@@ -187,7 +187,7 @@ def test_memory_registered_again_is_read_by_its_new_handle(env: dict[str, str]) 
 
 
 def _taken_from_readers(rank: int, size: int) -> None:
-    """Rank 1 takes its memory back while it is read, and changes it: nobody sees the change."""
+    """Rank 1 takes its memory back under reads, and changes the memory: no read sees the change."""
     side = side_of(rank, LARGE)
     if rank == 1:
         await_key("reading")
@@ -236,7 +236,7 @@ def test_deregister_is_refused_while_a_transfer_of_ones_own_goes_on(env: dict[st
 
 
 def _borrower_stopped(rank: int, size: int) -> None:
-    """Who has read a region, and is stopped, can't say that it is done with it."""
+    """A stopped borrower can't give a region back."""
     side = side_of(rank)
     if rank == 0:
         side.read().wait()
@@ -244,7 +244,7 @@ def _borrower_stopped(rank: int, size: int) -> None:
     if rank == 0:
         await_key("over")
         return
-    with stopped(0), pytest.raises(TimeoutError, match="memory of 1.* not said"):
+    with stopped(0), pytest.raises(TimeoutError, match="memory of 1.* not given"):
         side.region.deregister(timeout=0.05)
     side.region.deregister()
     tell("over")
@@ -256,7 +256,7 @@ def test_deregister_times_out_while_a_peer_does_not_let_go(env: dict[str, str]) 
 
 
 def _handle_of_another(rank: int, size: int) -> None:
-    """Rank 2 gives its handle to rank 0, which takes it for rank 1's."""
+    """Rank 2 gives its handle to rank 0, which takes the handle for rank 1's."""
     pid = str(os.getpid()).encode()
     if rank == 1:
         swap("pid", pid, 0)
@@ -279,7 +279,7 @@ def test_handle_of_another_rank_is_refused_and_both_pids_are_named(env: dict[str
 
 
 def _killed(rank: int, size: int, write: bool) -> None:
-    """Rank 0 has many transfers with rank 1, and kills it; rank 2 goes on."""
+    """Rank 0 has many transfers with rank 1, and kills rank 1; rank 2 goes on."""
     if rank > 0:
         sides = [side_of(rank, LARGE, other=0)]
         sides += [side_of(rank, LARGE, "new", other=0)] if rank == 1 else []
@@ -290,14 +290,14 @@ def _killed(rank: int, size: int, write: bool) -> None:
     begin = victim.write if write else victim.read
     begin([(0, 0, 8)]).wait()
     transfers = [begin() for _ in range(30)]
-    # A process that is stopped can't answer for a region that nobody has used yet.
+    # A stopped process can't answer for a region never used before.
     send_signal(1, signal.SIGSTOP)
     under_way = new.write() if write else new.read()
     send_signal(1, signal.SIGKILL)
     await_death(1)
     late = begin()
     for transfer in transfers:
-        with contextlib.suppress(dist.DistBackendError):  # it may have been faster
+        with contextlib.suppress(dist.DistBackendError):  # the transfer was faster
             transfer.wait()
     for transfer in [under_way, late, begin(), victim.peer.expect_imm()]:
         with pytest.raises(dist.DistBackendError, match="rank 1"):
@@ -334,14 +334,14 @@ def _late(rank: int, size: int) -> None:
         assert transfer.done()
         with pytest.raises(TimeoutError):
             side.peer.recv(received).wait(0.05)
-    spare.read().wait()  # what the peer had been asked before, it has answered
+    spare.read().wait()  # the peer has answered all earlier questions
     expect_pattern(side.memory, 0)
     tell("over")
     second = blank(8)
     side.peer.recv(second).wait()
     expect(received, blank(8), "receive that was late")
     expect_pattern(second, 0)
-    side.read().wait()  # the pair is as it was
+    side.read().wait()  # the pair works as before
     expect_pattern(side.memory, 1)
 
 

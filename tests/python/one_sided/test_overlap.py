@@ -1,7 +1,7 @@
-"""Transfers and messages whose source and destination are, in part, the same memory.
+"""Transfers and messages with a source and a destination that share memory.
 
-Shifting blocks inside a cache is such a transfer. Either the result is what it would be if all had
-been read before anything was written, or the call is refused and nothing has moved.
+Shifting blocks inside a cache is an example. Either the result is as if all sources had been read
+before any write, or the call is refused and no byte has moved.
 """
 
 import functools
@@ -24,12 +24,12 @@ pytestmark = dlslime_only
 
 LARGE = 64 << 20
 SIZES = [40_000, 3 << 20]
-# How far the bytes are moved up, or down.
+# Distances by which bytes move up, or down.
 SHIFTS = [1, 100, PAGE, 70_000, 600_000, -1, -100, -PAGE, -70_000, -600_000]
 
 
 def _moved(before: torch.Tensor, triples: Triples) -> torch.Tensor:
-    """What is there after all of (to, from, size) were read, and then all written."""
+    """Return the result of reading all sources of (to, from, size), and then writing."""
     after = before.clone()
     for to, at, size in triples:
         after[to : to + size] = before[at : at + size]
@@ -44,12 +44,12 @@ def _shift(nbytes: int, by: int) -> Triples:
 def right_or_refused(
     memory: torch.Tensor, triples: Triples, begin: Callable[[Triples], Any], what: object
 ) -> bool:
-    """Whether it was done; what is neither right nor refused by ValueError fails."""
+    """Tell whether a transfer was done; fail if neither right nor refused by ValueError."""
     before = memory.clone()
     try:
         begin(triples).wait()
     except ValueError as error:
-        assert "overlap" in str(error)  # noqa: PT017  whether it is refused is open
+        assert "overlap" in str(error)  # noqa: PT017  a refusal is allowed
         expect(memory, before, f"{what}, refused")
         return False
     expect(memory, _moved(before, triples), what)
@@ -69,7 +69,7 @@ def _begins(
 
 
 def _shifted(rank: int, size: int, nbytes: int, write: bool, twice: bool) -> None:
-    """Bytes of one memory, registered once or twice, are moved within it."""
+    """Move bytes within a memory registered once or twice."""
     memory = pattern(nbytes)
     regions = [dlslime_backend.register(memory, f"region {i}") for i in range(1 + twice)]
     remotes = [dlslime_backend.import_region(region.export()) for region in regions]
@@ -87,7 +87,7 @@ def test_memory_is_shifted_within_itself(nbytes: int, write: bool, twice: bool) 
 
 
 def _shifted_cache(rank: int, size: int) -> None:
-    """A block is inserted at the front of a cache of 64 MiB, and taken out again."""
+    """Insert a block at the front of a cache of 64 MiB, and take the block out again."""
     memory = pattern(LARGE)
     region = dlslime_backend.register(memory, "cache")
     remote = dlslime_backend.import_region(region.export())
@@ -113,7 +113,7 @@ MOVES: dict[str, Triples] = {
 
 
 def _several(rank: int, size: int, case: str) -> None:
-    """Each piece is apart from its own source, but lies where another one comes from."""
+    """Each piece is apart from its own source, but overlaps the source of another piece."""
     triples, memory = MOVES[case], blank(4 << 20)
     region = dlslime_backend.register(memory, "blocks")
     remote = dlslime_backend.import_region(region.export())
@@ -144,7 +144,7 @@ def test_pieces_that_lie_where_others_come_from(case: str) -> None:
 
 
 def _apart(rank: int, size: int) -> None:
-    """Blocks of one memory that are apart, also in turns, are nobody's business to refuse."""
+    """Blocks of one memory that are apart, also in turns, must not be refused."""
     memory = pattern(4 << 20)
     region = dlslime_backend.register(memory, "cache")
     remote = dlslime_backend.import_region(region.export())
@@ -153,7 +153,7 @@ def _apart(rank: int, size: int) -> None:
         [(2 << 20, 0, 2 << 20)],
         [((2 * i + 1) * BLOCK, 2 * i * BLOCK, BLOCK) for i in range(100)],
         [(i * BLOCK, (399 - i) * BLOCK, BLOCK) for i in range(200)],
-        [(5, 5, 1 << 20)],  # to where it is
+        [(5, 5, 1 << 20)],  # onto itself
     ):
         assert right_or_refused(memory, triples, begin, "apart")
 
@@ -163,7 +163,7 @@ def test_blocks_of_one_memory_that_are_apart_are_copied() -> None:
 
 
 def _message(rank: int, size: int, nbytes: int, sent_first: bool) -> None:
-    """A rank sends itself bytes, and receives them into memory that begins amid them."""
+    """A rank sends itself bytes, and receives into memory that begins amid the sent bytes."""
     for by in SHIFTS:
         if abs(by) >= nbytes:
             continue
@@ -211,7 +211,7 @@ def test_endpoints_of_one_process_shift_its_memory() -> None:
 
 
 def _mapped_twice(rank: int, size: int, write: bool) -> None:
-    """One file at two addresses of a process: they differ, and the pages are the same."""
+    """A file is mapped at two addresses of a process, with the same pages behind both."""
     nbytes = 3 << 20
     pages = Pages(nbytes)
     again = pages.mapped_again()
@@ -232,7 +232,7 @@ def test_file_that_is_mapped_twice_is_shifted(write: bool) -> None:
 
 
 def _two_processes(rank: int, size: int, write: bool) -> None:
-    """Both ranks have mapped the same file; rank 1's part of it begins a page later."""
+    """Both ranks have mapped a file; rank 1's part of the file begins a page later."""
     nbytes = 8 << 20
     if rank == 0:
         pages = Pages(nbytes)
@@ -245,7 +245,7 @@ def _two_processes(rank: int, size: int, write: bool) -> None:
     peer = dlslime_backend.peer(1 - rank)
 
     def begin(triples: Triples) -> Any:
-        # Offsets in the file are told by offsets in the part that each has registered.
+        # Pieces are offsets in the part registered by a rank, not offsets in the file.
         if write:
             pieces = [(at, to - PAGE, size) for to, at, size in triples]
             return peer.write(region, remote, pieces)
@@ -271,7 +271,7 @@ def test_pages_that_two_processes_map_are_shifted(env: dict[str, str], write: bo
 
 
 def _message_within_shared_pages(rank: int, size: int, nbytes: int) -> None:
-    """Rank 0 sends what rank 1 receives a page further on, in memory that both have mapped."""
+    """Rank 0 sends bytes that rank 1 receives a page further on, in memory mapped by both."""
     if rank == 0:
         pages = Pages(nbytes + PAGE)
         tell("file", pages.path)

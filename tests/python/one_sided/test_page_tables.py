@@ -46,7 +46,7 @@ def test_page_tables_of_32_and_64_bits(ours: str, theirs: str) -> None:
 
 
 def _rows(rank: int, size: int) -> None:
-    """Pieces as one array [N, 3], of which each row is a piece."""
+    """Pieces as an array [N, 3] with a piece in each row."""
     rows = [[0, 5, 3], [100, 70, 1], [4000, 50_000, 5000], [NBYTES - 1, 0, 1]]
     for form in (
         np.array(rows),
@@ -97,7 +97,7 @@ def test_arrays_that_are_no_rows_of_pieces_are_refused() -> None:
 
 
 def _page_beyond(rank: int, size: int) -> None:
-    """What is said of a page that is too far is its number, and not what it was turned into."""
+    """An error about a page out of range names the page's number, not a product."""
     side = side_of(rank, other=rank)
     far = 2**62
     numbers: list[tuple[Any, Any, int, str]] = [
@@ -105,7 +105,7 @@ def _page_beyond(rank: int, size: int) -> None:
         (np.array([0, 1]), torch.tensor([0, far]), 16, rf"page {far}\b"),
         (np.array([0]), np.array([-3]), 16, r"page -3\b"),
         (np.array([2**63 - 1]), np.array([0]), 2**62, rf"page {2**63 - 1}\b"),
-        # Of 32 bits the product would be small.
+        # In 32 bits the product would be small.
         (np.array([2**22], np.int32), np.array([0], np.int32), 1024, rf"{2**32}|page {2**22}\b"),
         (
             np.array([2**31 - 1], np.int32),

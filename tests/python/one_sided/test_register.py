@@ -1,4 +1,4 @@
-"""What register() takes: memory of all kinds, which it keeps, and of which it says what it is."""
+"""Memory of all kinds for register(): the region keeps the memory, and knows size and access."""
 
 import array
 import ctypes
@@ -22,7 +22,7 @@ from test_one_sided import NBYTES, swap
 pytestmark = dlslime_only
 
 Memory = Any
-# Each makes `nbytes` bytes with this content, in memory that may be written.
+# Functions that make writable memory with the given content.
 WRITABLE: dict[str, Callable[[bytes], Memory]] = {
     "numpy": lambda content: np.frombuffer(bytearray(content), dtype=np.uint8),
     "numpy int32 [., 5]": lambda content: np.frombuffer(bytearray(content), "<i4").reshape(-1, 5),
@@ -78,7 +78,7 @@ def _content(memory: Memory) -> bytes:
 
 
 def _lent(rank: int, size: int, make: str, writable: bool) -> None:
-    """Rank 1 registers memory of this kind; rank 0 reads it, and writes it if that may be."""
+    """Rank 1 registers memory of a kind; rank 0 reads the memory, and writes if allowed."""
     nbytes = 4000
     theirs = pattern(nbytes, 1).numpy().tobytes()
     if rank == 1:
@@ -142,7 +142,7 @@ def test_memory_of_no_bytes_is_registered() -> None:
 
 
 def _two_elements(rank: int, size: int) -> None:
-    """An array of an address and a length is sixteen bytes of memory, and no such pair."""
+    """An array of an address and a length is sixteen bytes of memory, and no pair."""
     elsewhere = pattern(PAGE)
     for memory in (
         np.array([elsewhere.data_ptr(), PAGE]),
@@ -173,7 +173,7 @@ def test_large_arrays_are_registered() -> None:
 
 
 def _kept(rank: int, size: int) -> None:
-    """Memory lives as long as it is registered, and no longer."""
+    """Memory lives as long as its registration, and no longer."""
     array_ = np.frombuffer(
         bytearray(pattern(NBYTES, rank).numpy().tobytes()), dtype=np.uint8
     ).copy()

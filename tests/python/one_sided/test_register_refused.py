@@ -1,4 +1,4 @@
-"""What register() and its relatives refuse: at the call, in one short line without a handle."""
+"""Refusals of register() and its relatives: at the call, in one short line without a handle."""
 
 import ctypes
 
@@ -62,7 +62,7 @@ def test_address_and_bytes_that_cannot_be_are_refused_with_both_numbers() -> Non
 
 
 def _nothing_there(rank: int, size: int) -> None:
-    """Addresses that a program can have, but where it has nothing."""
+    """Valid addresses of a program without mapped memory are refused."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     protection, flags = 3, 0x22  # to read and to write; private and of no file
@@ -90,7 +90,7 @@ def test_names_that_are_no_texts_are_refused_in_a_line() -> None:
 
 
 def _handles(rank: int, size: int) -> None:
-    """Handles and addresses where something else belongs, and something else in their place."""
+    """Refusals of handles and addresses as wrong arguments, and of arguments instead of handles."""
     memory = pattern(PAGE)
     region = dlslime_backend.register(memory, "kv")
     handle = region.export()
@@ -132,7 +132,7 @@ def test_no_refusal_prints_a_handle() -> None:
 
 
 def _bytes_like(rank: int, size: int) -> None:
-    """A handle that came through a socket may be in a bytearray, or be a part of one."""
+    """A handle from a socket may be in a bytearray, or in a part of a buffer."""
     memory = pattern(PAGE)
     handle = dlslime_backend.register(memory, "kv").export()
     for form in (bytearray(handle), memoryview(b"xx" + handle)[2:]):

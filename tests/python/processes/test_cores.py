@@ -1,4 +1,4 @@
-"""Cores: all ranks on one of them, and none used while there is nothing to do."""
+"""Cores: all ranks on one core, and no core used while idle."""
 
 import os
 import time
@@ -65,7 +65,7 @@ def test_idle_group_uses_no_cpu(env: dict[str, str]) -> None:
 
 
 def _blocked(rank: int, size: int) -> float:
-    """One rank waits in recv for something that comes late."""
+    """One rank waits in recv for a late message."""
     exchange(None)
     if rank == 0:
         start, used = time.monotonic(), time.process_time()
@@ -85,7 +85,7 @@ def test_blocked_receive_does_not_spin(env: dict[str, str]) -> None:
 
 
 def _pending(rank: int, size: int) -> float:
-    """Operations are pending with nobody in a call of the backend."""
+    """Operations are pending with no thread in a call of the backend."""
     exchange(None)
     if rank == 0:
         works = [dist.irecv(blank(10), 1, tag=t) for t in range(50)]

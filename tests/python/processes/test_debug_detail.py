@@ -48,7 +48,7 @@ def _uneven_messages(rank: int, size: int) -> None:
 
 
 def exchange_pair(rank: int, seed: int) -> None:
-    """Ranks 0 and 1 exchange a message."""
+    """Exchange a message between ranks 0 and 1."""
     received = blank(100)
     work = dist.isend(pattern(100, rank + seed), 1 - rank)
     dist.recv(received, 1 - rank)

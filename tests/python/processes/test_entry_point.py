@@ -1,4 +1,4 @@
-"""The name "dlslime" without an import, and a torch that nobody's installation can break."""
+"""The name "dlslime" without an import; no installation of dlslime can break torch."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ AFTER_IMPORT = "\n".join(line for line in ALONE.splitlines() if "loaded before" 
 
 
 def run_python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Runs `code` in a new interpreter with `env` added to the environment."""
+    """Run `code` in a new interpreter with `env` added to the environment."""
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -41,7 +41,7 @@ def run_python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def expect_done(process: subprocess.CompletedProcess[str]) -> str:
-    """Returns what the program wrote; raises AssertionError unless it printed "done"."""
+    """Return the output of a program; raise AssertionError unless the program printed "done"."""
     text = process.stdout + process.stderr
     assert process.returncode == 0, text
     assert process.stdout.strip().endswith("done"), text
@@ -83,7 +83,7 @@ def test_name_without_autoload_needs_the_import() -> None:
 
 
 def _broken_copy(folder: Path, damage: str) -> Path:
-    """A copy of the package whose compiled module is missing, garbage or of another torch."""
+    """Copy the package with a compiled module that is no shared object, or fails to load."""
     import dlslime_backend
 
     source = Path(dlslime_backend.__file__).parent

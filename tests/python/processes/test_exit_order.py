@@ -1,4 +1,4 @@
-"""At a program's end its own hooks find their groups, and peers hear of a death by it alone."""
+"""At a program's end its own hooks find the groups, and peers hear of a death only after."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def _say_goodbye(rank: int, size: int) -> None:
 
 
 class _Owner:
-    """What a weakref.finalize() belongs to."""
+    """An owner for a weakref.finalize()."""
 
 
 _owner = _Owner()
 
 
 def _hooked(rank: int, size: int, how: str) -> None:
-    """The hook is there before the group is, and before anything of this backend is loaded."""
+    """The hook exists before the group, and before any part of the backend is loaded."""
     if how == "atexit":
         atexit.register(_say_goodbye, rank, size)
     elif how == "finalize":
@@ -77,7 +77,7 @@ def _hooked(rank: int, size: int, how: str) -> None:
 
 
 def _live_in_a_hook(rank: int, size: int) -> None:
-    """Begins when hooks run already, and ends without destroy."""
+    """Make and use a group while hooks run already, and end without destroy."""
     init_group()
     exchange(None)
     add_up()
@@ -158,13 +158,13 @@ def test_hook_that_is_older_than_any_import_finds_group_endpoints_and_hub() -> N
 
 
 def _linger() -> None:
-    """A long end of the interpreter, as of a large program; the sockets close after it."""
+    """Let the interpreter's end take long, as in a large program; the sockets close after."""
     time.sleep(1.5)
     tell("interpreter has ended", repr(time.time()))
 
 
 def _culprit(rank: int, size: int) -> None:
-    """Rank 2 raises while the others wait for it, each in every way there is."""
+    """Rank 2 raises while the other ranks wait for rank 2 in every possible way."""
     exchange(None)
     groups = [dist.new_group() for _ in range(3)]
     for group in groups:

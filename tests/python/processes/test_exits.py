@@ -1,4 +1,4 @@
-"""Exits without destroy: with the program's own status, whatever is under way then."""
+"""Exits without destroy: with the program's own status, whatever operations are under way."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CPU = torch.device("cpu")
 
 
 def _use_everything(rank: int, size: int) -> None:
-    """Leaves open what there is to leave open."""
+    """Use and leave open all kinds of objects."""
     exchange(None, 1, 100_000)
     group = dist.new_group()
     exchange(group)
@@ -62,7 +62,7 @@ def _use_everything(rank: int, size: int) -> None:
     remote = dlslime_backend.import_region(swap("region", region.export(), 1 - rank))
     dlslime_backend.peer(1 - rank).read(region, remote).wait()
     work = dist.all_reduce(torch.from_numpy(np.ones(100_000)), async_op=True)
-    work.wait()  # and out: the thread that did it may have its memory still
+    work.wait()  # the thread of the collective may still hold the memory
 
 
 @all_routes
@@ -72,7 +72,7 @@ def test_exit_without_destroy_returns_the_programs_own_status(env: dict[str, str
 
 
 def _last_words(rank: int, size: int) -> None:
-    """Rank 0 sends more than a route takes at once, ends, and is read only then."""
+    """Rank 0 sends more than a route takes at once and ends; only then rank 1 receives."""
     exchange(None)
     if rank == 0:
         for work in [dist.isend(pattern(4000, i), 1) for i in range(500)]:
@@ -101,7 +101,7 @@ def test_exit_by_an_exception_returns_one() -> None:
 
 
 def _forever(call: Callable[[], Any]) -> None:
-    """A daemon thread that is in the midst of `call`, again and again, when the program ends."""
+    """Call `call` again and again in a daemon thread, until the program ends."""
 
     def again() -> None:
         while True:
@@ -131,7 +131,7 @@ def test_daemon_threads_that_go_on_do_not_harm_the_exit() -> None:
 
 
 def _one_waiter(rank: int, size: int, operation: str) -> None:
-    """A daemon thread waits, and what it waits for comes when the interpreter ends already."""
+    """A daemon thread waits for an event that comes while the interpreter ends."""
     exchange(None)
     group = dist.new_group()
     add_up(group)
@@ -156,7 +156,7 @@ def _one_waiter(rank: int, size: int, operation: str) -> None:
 def _let_the_other_go_on() -> None:
     tell("ending")
     await_key("over")
-    time.sleep(0.5)  # threads that want the GIL come to it
+    time.sleep(0.5)  # threads that want the GIL get the GIL
 
 
 @pytest.mark.parametrize("operation", ["recv", "all_reduce"])
@@ -165,14 +165,14 @@ def test_what_a_daemon_thread_waits_for_may_come_amid_the_end(operation: str) ->
 
 
 def _others_come_back(rank: int, size: int) -> None:
-    """A daemon thread is in code that is not ours, which comes back to Python amid the end."""
+    """A daemon thread in code of another library comes back to Python amid the end."""
     exchange(None)
     if rank == 1:
         await_key("ending")
         tell("awaited")
         tell("over")
         return
-    store = context().control.clone()  # while one waits in it, nobody else gets in
+    store = context().control.clone()  # a wait in a store blocks all other uses of the store
     until = datetime.timedelta(seconds=SOON)
     threading.Thread(target=store.wait, args=(["awaited"], until), daemon=True).start()
     time.sleep(0.2)
@@ -184,10 +184,10 @@ def test_threads_of_others_that_come_back_amid_the_end_do_not_harm_it() -> None:
 
 
 def _nobody_waits(rank: int, size: int) -> None:
-    """The memory of a collective, to free which takes the GIL, goes with its end."""
+    """A collective's memory, which needs the GIL to be freed, goes with the collective's end."""
     add_up()
     if rank == 0:
-        for _ in range(4):  # one for each thread that may be there
+        for _ in range(4):  # one for each thread that may exist
             dist.all_reduce(torch.from_numpy(np.ones(1000)), async_op=True)
         at_the_interpreters_end(_let_the_other_go_on)
         return
@@ -220,7 +220,7 @@ def test_a_collective_that_nobody_joins_does_not_hold_up_the_exit(aborts: bool) 
 
 
 def _callback_goes_on(rank: int, size: int, of: str) -> None:
-    """A callback of the program's is still running when the program ends."""
+    """A callback of the program is still running when the program ends."""
     if rank == 1:
         dist.send(pattern(10), 0)
         await_end_of(int(await_key("pid")), SOON)
@@ -247,7 +247,7 @@ def test_a_callback_that_still_runs_does_not_harm_the_exit(of: str) -> None:
 
 
 class _SlowStore(dist.Store):
-    """A store that is written in Python, and takes its time to say what it has."""
+    """A store written in Python that is slow to answer."""
 
     def __init__(self, store: dist.Store) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ class _SlowStore(dist.Store):
 
 
 def _store_is_asked(rank: int, size: int) -> None:
-    """The engine asks the group's store, written in Python, for a rank that does not come."""
+    """The engine asks the group's store, written in Python, for a missing rank."""
     store = _SlowStore(context().store)
     dist.init_process_group(
         "cpu:dlslime",
@@ -292,7 +292,7 @@ def test_a_store_in_python_may_be_asked_when_the_program_ends() -> None:
 
 
 def _pair_in_the_making(rank: int, size: int) -> None:
-    """Rank 0 ends while a Gloo pair is made, of which rank 1 makes its end only then."""
+    """Rank 0 ends while a Gloo pair is made; rank 1 makes its end only then."""
     if rank == 0:
         init_group()
         dist.isend(pattern(10), 1)
@@ -316,7 +316,7 @@ def _pair_in_the_making(rank: int, size: int) -> None:
 
 def _let_a_pair_be_made() -> None:
     tell("ending")
-    time.sleep(1.5)  # threads that want the GIL come to it
+    time.sleep(1.5)  # threads that want the GIL get the GIL
 
 
 def test_a_gloo_pair_may_be_in_the_making_when_the_program_ends() -> None:
@@ -339,7 +339,7 @@ def _peer_goes_first(rank: int, size: int) -> None:
 def _outlive() -> None:
     tell("ending")
     await_end_of(int(await_key("pid")))
-    time.sleep(0.5)  # threads that want the GIL come to it
+    time.sleep(0.5)  # threads that want the GIL get the GIL
 
 
 @all_routes

@@ -19,7 +19,7 @@ pytestmark = dlslime_only
 
 
 def fork_and_run(function, *args) -> int:
-    """Runs `function` in a forked child; returns the child's exit code (0: it returned)."""
+    """Run `function` in a forked child; return the child's exit code (0 if `function` returned)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads is the subject
         pid = os.fork()
@@ -67,7 +67,7 @@ def test_child_is_refused_and_parent_goes_on(env: dict[str, str]) -> None:
 
 
 def _child_before_first_message(rank: int, size: int) -> None:
-    """Forked after init but before any connection is made."""
+    """A fork after init, but before any connection is made."""
     assert fork_and_run(_refused_in_child, rank) == 0
     exchange(None, 2)
 
@@ -152,7 +152,7 @@ def test_data_loader_workers_during_traffic(env: dict[str, str]) -> None:
 
 
 def _fork_in_transfer(rank: int, size: int) -> None:
-    """Large messages under way while the process forks: copy-on-write must not divert them."""
+    """Large messages under way while the process forks: copy-on-write must not divert bytes."""
     other, nbytes = 1 - rank, 16 << 20
     for i in range(5):
         received = blank(nbytes)
@@ -170,7 +170,7 @@ def test_fork_in_the_middle_of_a_transfer(env: dict[str, str]) -> None:
 
 
 def _new_group_in_child(rank: int, size: int) -> None:
-    """A child may leave the inherited group behind and make one of its own."""
+    """A child may leave the inherited group behind and make a new group."""
     exchange(None, 1)
 
     def life_of_its_own() -> None:

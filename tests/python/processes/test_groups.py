@@ -1,4 +1,4 @@
-"""Groups: several over the same ranks, over some of them, beside other backends, by the dozen."""
+"""Groups: several over equal ranks, over some ranks, beside other backends, by the dozen."""
 
 import os
 import time
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def exchange(group: dist.ProcessGroup | None, seed: int = 0, nbytes: int = 1000) -> None:
-    """Every rank of `group` exchanges a message with every other."""
+    """Exchange a message with every other rank of `group`."""
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     rank = dist.get_rank()
     received = {r: blank(nbytes) for r in ranks if r != rank}
@@ -102,7 +102,7 @@ def _counts() -> tuple[int, int]:
 
 
 def _settled_counts(most: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Count once the wire-up has let go of its own connection to the store."""
+    """Return the counts once the wire-up has closed its own connection to the store."""
     deadline = time.monotonic() + 5
     counts = _counts()
     while time.monotonic() < deadline:
@@ -143,7 +143,7 @@ def test_thirty_groups_take_no_descriptors_and_no_threads(env: dict[str, str]) -
 
 
 def _others_never_join(rank: int, size: int) -> None:
-    """Ranks 1 and 3 use the group; the others know it and do nothing with it."""
+    """Ranks 1 and 3 use the group; ranks 0 and 2 only call new_group."""
     group = dist.new_group([1, 2, 3])
     if rank in (1, 3):
         other = 4 - rank
@@ -282,7 +282,7 @@ def test_names_by_which_torch_knows_the_backend() -> None:
 
 
 def _late_by_a_second(rank: int, size: int) -> None:
-    """One side of the pair comes to the group's first use much later than the other."""
+    """One rank of the pair first uses the group much later than the other."""
     group = dist.new_group()
     if rank == 0:
         work = dist.isend(pattern(500_000, 1), 1, group=group)

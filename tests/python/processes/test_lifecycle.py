@@ -58,7 +58,7 @@ def test_init_again_in_the_same_store(env: dict[str, str]) -> None:
 
 
 def _one_rank_late(rank: int, size: int) -> None:
-    """Rank 1 comes to each next life while rank 0 has already sent into it."""
+    """Rank 1 comes to each next life after rank 0 has already sent into the life."""
     for i in range(3):
         if rank == 1 and i > 0:
             await_key(f"sent{i}")
@@ -85,7 +85,7 @@ def _destroyed_by_a_callback(rank: int, size: int) -> None:
     sent, over = threading.Event(), threading.Event()
 
     def destroy(_: torch.futures.Future[list[torch.Tensor]]) -> None:
-        # The peer's message may be here before ours is sent, which needs the group.
+        # The peer's message may arrive before the rank's own send, which needs the group.
         sent.wait(20)
         dist.destroy_process_group()
         over.set()
@@ -139,7 +139,7 @@ def test_descriptors_and_threads_do_not_grow_over_lives(env: dict[str, str]) -> 
 @dlslime_only
 @all_routes
 def test_restarted_job_in_a_store_with_stale_keys(env: dict[str, str]) -> None:
-    """What torchrun does on a restart: new processes, the old ones' keys still in the store."""
+    """A restart as by torchrun: new processes, with the old processes' keys still in the store."""
     for i in range(3):
         run_world(_stale, 2, i, env=env, fresh=True, world="stale-" + str(sorted(env.items())))
 
@@ -287,7 +287,7 @@ def test_work_may_outlive_its_group() -> None:
 
 
 def _early_leaver(rank: int, size: int) -> None:
-    """Rank 1 destroys its group right after eager sends; they still arrive."""
+    """Rank 1 destroys its group right after eager sends; the messages still arrive."""
     if rank == 1:
         for i in range(20):
             dist.send(pattern(500, i), 0)
@@ -327,7 +327,7 @@ def test_peer_that_is_late_by_long(env: dict[str, str]) -> None:
 
 
 def _barrier_before_the_peer_is_there(rank: int, size: int) -> None:
-    """Rank 0 waits in its first collective, in the store, while its message still has to go."""
+    """Rank 0 waits in its first collective, in the store, before its message is sent."""
     if rank == 0:
         init_group()
         work = dist.isend(pattern(100, 1), 1)

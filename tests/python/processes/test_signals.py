@@ -1,4 +1,4 @@
-"""Signals during a wait of the main thread: their handlers run, and Ctrl-C ends it."""
+"""Signals during a wait of the main thread: handlers run, and Ctrl-C ends the wait."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ NBYTES = 1000
 
 @contextlib.contextmanager
 def handling(handler: Callable[..., Any]) -> Iterator[None]:
-    """Sends this process a signal, for which it has `handler`, when the wait has begun."""
+    """Send the process a signal with a `handler`, once the wait has begun."""
     old = signal.signal(signal.SIGUSR1, handler)
     sender = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
     sender.start()
@@ -59,7 +59,7 @@ def test_ctrl_c_ends_the_wait_and_nothing_else(env: dict[str, str]) -> None:
 def _handled(rank: int, size: int) -> None:
     received = blank(NBYTES)
     if rank == 0:
-        await_key("handled")  # it would be for ever if the handler ran after the wait
+        await_key("handled")  # would wait for ever if the handler ran after the wait
         dist.send(pattern(NBYTES, 3), 1)
         return
     with handling(lambda *_: tell("handled")):
@@ -82,7 +82,7 @@ def _other_thread(rank: int, size: int) -> None:
     thread = threading.Thread(target=lambda: dist.recv(received, 0))
     thread.start()
     with pytest.raises(KeyboardInterrupt), handling(signal.default_int_handler):
-        time.sleep(20)  # a join() that is interrupted takes the thread for ended (Python 3.11)
+        time.sleep(20)  # an interrupted join() takes the thread for ended (Python 3.11)
     assert thread.is_alive()
     tell("interrupted")
     thread.join()

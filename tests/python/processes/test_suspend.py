@@ -17,7 +17,7 @@ def _backend(group: dist.ProcessGroup | None = None) -> torch._C._distributed_c1
 
 
 def _traffic(rank: int, tag: int, group: dist.ProcessGroup | None = None) -> None:
-    """Messages both ways; nothing is pending after it."""
+    """Send messages both ways; nothing is pending afterwards."""
     for number in range(MESSAGES):
         received = blank(NBYTES)
         work = dist.irecv(received, 1 - rank, group=group, tag=tag)
@@ -96,7 +96,7 @@ def _pending(rank: int, size: int) -> None:
         _backend().suspend()
     assert _backend().memory_stats()["suspended"] == 0
     sync("refused")
-    dist.send(pattern(NBYTES, 3), 1 - rank, tag=2)  # is not suspended
+    dist.send(pattern(NBYTES, 3), 1 - rank, tag=2)  # the peer is not suspended
     work.wait()
     expect_pattern(received, 3)
     sync("over")

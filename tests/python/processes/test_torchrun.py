@@ -45,14 +45,14 @@ def main():
 main()
 """
 
-# The first attempt ends badly after its connections were made; its keys stay in the store.
+# The first attempt ends badly with connections made; its keys stay in the store.
 CRASH = 'assert rank != 1 or os.environ["TORCHELASTIC_RESTART_COUNT"] != "0", "crash"'
 
 
 def torchrun(
     script: Path, size: int, *options: str, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `script` in `size` ranks on this host."""
+    """Run `script` in `size` ranks on this host."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
         [*launcher, "--nproc-per-node", str(size), *options, str(script), BACKEND],

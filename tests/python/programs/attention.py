@@ -19,7 +19,7 @@ DIM = 16
 
 
 def check(causal: bool, group: dist.ProcessGroup | None, seed: int) -> None:
-    """Compares this rank's block with its part of the whole."""
+    """Compare the rank's block with its part of the whole."""
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     generator = torch.Generator().manual_seed(seed)
     q, k, v = torch.randn(3, HEADS, world * BLOCK, DIM, generator=generator)
@@ -35,13 +35,13 @@ def ring() -> None:
 
 
 def ring_causal() -> None:
-    """Ranks have unequal work, so that they drift apart between hops."""
+    """Ranks have unequal work, so the ranks drift apart between hops."""
     for seed in range(5):
         check(causal=True, group=None, seed=seed)
 
 
 def ring_on_two_groups() -> None:
-    """Rings over two groups of the same ranks, in opposite directions, take turns."""
+    """Rings over two groups of equal ranks, in opposite directions, take turns."""
     ranks = list(range(dist.get_world_size()))
     forward = dist.new_group(ranks)
     backward = dist.new_group(ranks[::-1], sort_ranks=False)

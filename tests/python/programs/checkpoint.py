@@ -1,5 +1,4 @@
-"""torch.distributed.checkpoint writes and reads sharded and plain state, at once and in the
-background."""
+"""Checkpoints of sharded and plain state, by torch, at once and in the background."""
 
 from __future__ import annotations
 
@@ -21,21 +20,21 @@ BATCH = 12
 
 
 def shared_folder() -> str:
-    """Returns one new folder to all ranks; the ranks share a file system."""
+    """Make a new folder, and return the name to all ranks; the ranks share a file system."""
     name = [tempfile.mkdtemp(prefix="checkpoint-") if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(name)
     return str(name[0])
 
 
 def make_sharded() -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Returns an FSDP2 model over all ranks and its optimizer."""
+    """Return an FSDP2 model over all ranks, and the model's optimizer."""
     model = make_transformer()
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Takes one step on this rank's part of a batch."""
+    """Take a step on the rank's part of a batch."""
     tokens, targets = make_batches(step + 1, BATCH)[step]
     rank, world = dist.get_rank(), dist.get_world_size()
     optimizer.zero_grad()
@@ -44,19 +43,19 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) ->
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-    """Returns model and optimizer state as the checkpoint wants it."""
+    """Return model and optimizer state in the format of a checkpoint."""
     model_state, optimizer_state = get_state_dict(model, optimizer)
     return {"model": model_state, "optimizer": optimizer_state}
 
 
 def local_copy(model: nn.Module) -> list[torch.Tensor]:
-    """Copies this rank's shards."""
+    """Copy the rank's shards."""
     shards = (p.to_local() if isinstance(p, DTensor) else p for p in model.parameters())
     return [shard.detach().clone() for shard in shards]
 
 
 def restore_and_compare(folder: str, saved: list[torch.Tensor], after_a_step: list) -> None:
-    """Loads into a model in another state: its weights and its next step must be the saved ones."""
+    """Load into a model in another state; weights and next step must equal the saved ones."""
     model, optimizer = make_sharded()
     train_step(model, optimizer, step=2)
     state = state_of(model, optimizer)
@@ -73,7 +72,7 @@ def restore_and_compare(folder: str, saved: list[torch.Tensor], after_a_step: li
 
 
 def save_and_load() -> None:
-    """Training goes on from a checkpoint as if nothing had happened."""
+    """Training goes on from a checkpoint as if never interrupted."""
     model, optimizer = make_sharded()
     train_step(model, optimizer, step=0)
     saved = local_copy(model)
@@ -102,7 +101,7 @@ def async_save() -> None:
 
 
 def plain_state() -> None:
-    """Replicated tensors and Python objects; every rank gets back what was saved."""
+    """Replicated tensors and Python objects; every rank gets back the saved values."""
     state = {"weights": torch.arange(1000.0), "step": 17, "nested": {"names": ["a", "b"]}}
     folder = shared_folder()
     dcp.save(copy.deepcopy(state), checkpoint_id=folder)

@@ -1,10 +1,9 @@
-"""A torchelastic job whose worker dies after traffic; torchrun restarts it with the store of its
-first life.
+"""A torchelastic job with a worker that dies after traffic, and restarts by torchrun.
 
 ``torchrun --max-restarts N ... elastic.py --backend NAME --record FILE --failing-lives N --death
-exit|kill``: in its first N lives the last rank dies in the middle of the traffic while the others
-wait for it; in the next life everything passes, and each rank appends a line to FILE. What earlier
-lives published is still in the store.
+exit|kill``: in the first N lives the last rank dies in the middle of the traffic while the other
+ranks wait for the last rank; in the next life everything passes, and each rank appends a line to
+FILE. Keys published by earlier lives are still in the store.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# A life takes seconds: one that hangs says where, and ends, before its launch is killed.
+# A life takes seconds: a hanging life writes its stacks, and ends, before its launch is killed.
 STACKS_SECONDS = 200
 
 
 def traffic(life: int) -> None:
-    """Messages in a ring on two groups, then a collective; all data is of this life."""
+    """Send messages in a ring on two groups, then run a collective; all data is of the life."""
     rank, world = dist.get_rank(), dist.get_world_size()
     for group in (dist.group.WORLD, dist.new_group()):
         for size in (1, 1000, 1_000_000):
@@ -45,14 +44,14 @@ def traffic(life: int) -> None:
 
 
 def die(how: str) -> None:
-    """Ends this process without any goodbye."""
+    """End the process without any goodbye."""
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(17)
 
 
 def main() -> None:
-    """Lives once."""
+    """Live once."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", required=True)
     parser.add_argument("--record", type=Path, required=True)
@@ -68,7 +67,7 @@ def main() -> None:
     if life < arguments.failing_lives:
         if rank == world - 1:
             die(arguments.death)
-        # Never comes: torchrun ends the survivors, or the backend tells them first.
+        # Never comes: torchrun ends the survivors, unless the backend raises before.
         dist.recv(torch.empty(1), src=world - 1, tag=9)
     with arguments.record.open("a") as record:
         record.write(f"rank {rank} finished in life {life}\n")

@@ -1,10 +1,10 @@
-"""KV-cache hand-off from prefill to decode ranks, as Megatron-LM does it over torch.distributed.
+"""KV-cache hand-off from prefill to decode ranks, as Megatron-LM does over torch.distributed.
 
 The first half of the ranks prefilled and hold all layers for a part of the heads; the second half
-decodes and holds a part of the layers for all heads. Per request each side makes ONE
-batch_isend_irecv with an operation per (peer, block), all with tag 0. `waited` then waits; `polled`
-only ever asks `is_completed()`, which is how an inference engine learns that blocks have arrived
-without stalling its step.
+decodes and holds a part of the layers for all heads. For each request each side makes ONE
+batch_isend_irecv with an operation for each (peer, block), all with tag 0. `waited` then waits.
+`polled` only ever asks `is_completed()`, as an inference engine does to learn of arrivals without
+stalling its step.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ DIM = 16
 BLOCK_TOKENS = 32
 POOL_BLOCKS = 64
 REQUESTS = 12
-# Blocks of a request: more than one operation per peer, differing from request to request.
+# Blocks of a request: more than one operation for a peer, with a number that differs by request.
 BLOCKS_OF = [1 + 5 * request % 7 for request in range(REQUESTS)]
 POLL_SECONDS = 30
 
 
 @dataclass
 class Transfer:
-    """One request's operations, and what is to be done when all of them are complete."""
+    """A request's operations, and actions for the time when all operations are complete."""
 
     works: list[dist.Work]
     on_done: list[Callable[[], None]] = field(default_factory=list)
 
     def finish(self) -> None:
-        """Runs what had to wait for completion."""
+        """Run the actions that had to wait for completion."""
         for action in self.on_done:
             action()
 
 
 def kv_block(request: int, block: int) -> torch.Tensor:
-    """What prefill computed: [2, layers, tokens, heads, dim], different for every block."""
+    """Return the result of prefill: [2, layers, tokens, heads, dim], different for every block."""
     generator = torch.Generator().manual_seed(1000 * request + block)
     return torch.randn(2, LAYERS, BLOCK_TOKENS, HEADS, DIM, generator=generator)
 
 
 def block_table(request: int) -> list[int]:
-    """Where a request's blocks live in the decoder's pool: scattered, in no order."""
+    """Return the places of a request's blocks in the decoder's pool: scattered, in no order."""
     first = sum(BLOCKS_OF[:request])
     return [(first + i) * 37 % POOL_BLOCKS for i in range(BLOCKS_OF[request])]
 
 
 def parts(length: int, count: int) -> list[slice]:
-    """Cuts a dimension into equal slices."""
+    """Cut a dimension into equal slices."""
     step = length // count
     return [slice(i * step, (i + 1) * step) for i in range(count)]
 
 
 def send_request(request: int, rank: int, half: int) -> Transfer:
-    """Sends this rank's heads of every block, to each decoder the layers it holds."""
+    """Send the rank's heads of every block, to each decoder the layers held by the decoder."""
     mine = parts(HEADS, half)[rank]
     ops, buffers = [], []
     for peer, layers in enumerate(parts(LAYERS, half)):
@@ -67,12 +67,12 @@ def send_request(request: int, rank: int, half: int) -> Transfer:
             buffers.append(kv_block(request, block)[:, layers, :, mine].contiguous())
             ops.append(dist.P2POp(dist.isend, buffers[-1], half + peer))
     works = dist.batch_isend_irecv(ops)
-    # A completed send gives its buffer back: whoever reads it afterwards reads this.
+    # The fill shows whether a completed send still reads its buffer.
     return Transfer(works, [lambda b=b: b.fill_(float("nan")) for b in buffers])
 
 
 def receive_request(request: int, rank: int, half: int, pool: torch.Tensor) -> Transfer:
-    """Receives all heads of this rank's layers, and scatters them into the pool."""
+    """Receive all heads of the rank's layers, and scatter the heads into the pool."""
     layers = parts(LAYERS, half)[rank - half]
     ops, scatters = [], []
     for peer, heads in enumerate(parts(HEADS, half)):
@@ -85,7 +85,7 @@ def receive_request(request: int, rank: int, half: int, pool: torch.Tensor) -> T
 
 
 def poll(transfers: list[Transfer]) -> None:
-    """Finishes transfers as they complete, newest first, without ever waiting on one."""
+    """Finish transfers as they complete, newest first, without ever waiting for a transfer."""
     deadline = time.monotonic() + POLL_SECONDS
     pending = transfers[::-1]
     while pending:
@@ -98,7 +98,7 @@ def poll(transfers: list[Transfer]) -> None:
 
 
 def wait(transfers: list[Transfer]) -> None:
-    """Waits for transfers in the order they were started."""
+    """Wait for transfers in the order of their start."""
     for transfer in transfers:
         for work in transfer.works:
             work.wait()
@@ -106,7 +106,7 @@ def wait(transfers: list[Transfer]) -> None:
 
 
 def hand_off(complete: Callable[[list[Transfer]], None]) -> None:
-    """Hands all requests over, several in flight at a time, and checks the decoders' pools."""
+    """Hand all requests over, several in flight at a time, and check the decoders' pools."""
     rank, half = dist.get_rank(), dist.get_world_size() // 2
     decodes = rank >= half
     layers = parts(LAYERS, half)[rank - half] if decodes else slice(0, 0)
@@ -132,5 +132,5 @@ def waited() -> None:
 
 
 def polled() -> None:
-    """Needs `is_completed()` to be true once an operation is, with nobody waiting for it."""
+    """The path that needs `is_completed()` to become true without a wait."""
     hand_off(poll)

@@ -1,10 +1,9 @@
-"""Runs a list of programs in one torchrun launch, so that they share its imports and its process
-group.
+"""Runs programs in one torchrun launch, with common imports and a common process group.
 
 ``torchrun ... launch.py --backend NAME --results DIR module.function ...``: every rank calls the
 functions in the order given, on the default group, and appends a line for each to
-``DIR/rank<N>.jsonl``. A rank whose program raises records the traceback and exits, upon which
-torchrun ends the launch; the programs that were not reached have no line.
+``DIR/rank<N>.jsonl``. If a program raises, the rank records the traceback and exits; then torchrun
+ends the launch, and programs not reached have no line.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-# Long enough for a slow machine; shorter than the launch's deadline, so that a message that is lost
-# shows as an error in its program.
+# Long enough for a slow machine; shorter than the launch's deadline, so that a lost message shows
+# as an error in its program.
 GROUP_TIMEOUT = timedelta(seconds=40)
 # A program that hangs all the same writes its stacks and ends.
 STACKS_SECONDS = 60
 
 
 def run_program(name: str) -> str:
-    """Calls one program; returns an empty string, or the traceback of its failure."""
+    """Call a program; return an empty string, or the traceback of its failure."""
     module, function = name.split(".")
     try:
         getattr(importlib.import_module(module), function)()
-    except Exception:  # noqa: BLE001 - whatever a program raises is its result
+    except Exception:  # noqa: BLE001 - any exception is the program's result
         return traceback.format_exc()
     return ""
 
 
 def main() -> int:
-    """Runs the programs named on the command line; returns the exit status."""
+    """Run the programs named on the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", required=True)
     parser.add_argument("--results", type=Path, required=True)

@@ -16,19 +16,19 @@ DRAIN_SECONDS = 30
 
 
 def to_bytes(thing: object) -> torch.Tensor:
-    """Pickles an object into a uint8 tensor."""
+    """Pickle an object into a uint8 tensor."""
     return torch.frombuffer(bytearray(pickle.dumps(thing)), dtype=torch.uint8)
 
 
 def send_object(thing: object, dst: int, tag: int = 0) -> list[dist.Work]:
-    """Sends the length as long[1], then the bytes; the caller drops both tensors at once."""
+    """Send the length as long[1], then the bytes; the caller drops both tensors at once."""
     payload = to_bytes(thing)
     length = torch.tensor([payload.numel()], dtype=torch.long)
     return [dist.isend(length, dst, tag=tag), dist.isend(payload, dst, tag=tag)]
 
 
 def receive_object(src: int, tag: int = 0) -> object:
-    """Receives what `send_object` sent."""
+    """Receive an object sent by `send_object`."""
     length = torch.empty(1, dtype=torch.long)
     assert dist.recv(length, src, tag=tag) == src
     payload = torch.empty(int(length.item()), dtype=torch.uint8)
@@ -37,7 +37,7 @@ def receive_object(src: int, tag: int = 0) -> object:
 
 
 def hidden_states(step: int) -> dict[str, torch.Tensor]:
-    """One step's tensors: their number of tokens changes with every step."""
+    """Return a step's tensors, with a number of tokens that changes with every step."""
     tokens = 1 + step * 13 % 40
     return {
         "hidden": torch.full((tokens, 64), float(step), dtype=torch.bfloat16),
@@ -48,14 +48,14 @@ def hidden_states(step: int) -> dict[str, torch.Tensor]:
 
 
 def send_tensors(tensors: dict[str, torch.Tensor], dst: int) -> list[dist.Work]:
-    """vLLM's send_tensor_dict: a header with shapes, then each tensor that has elements."""
+    """Send a header with shapes, then each tensor with elements, as vLLM's send_tensor_dict."""
     header = {name: (t.shape, t.dtype) for name, t in tensors.items()}
     works = send_object(header, dst)
     return works + [dist.isend(t, dst) for t in tensors.values() if t.numel()]
 
 
 def receive_tensors(src: int) -> dict[str, torch.Tensor]:
-    """The other side of `send_tensors`: all receives are posted before the first is waited on."""
+    """Receive the tensors of `send_tensors`: post all receives before the first wait."""
     header = receive_object(src)
     assert isinstance(header, dict)
     tensors = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in header.items()}
@@ -66,7 +66,7 @@ def receive_tensors(src: int) -> dict[str, torch.Tensor]:
 
 
 def check_step(tensors: dict[str, torch.Tensor], step: int) -> None:
-    """Compares a step's tensors with what was sent."""
+    """Compare a step's tensors with the tensors sent."""
     expected = hidden_states(step)
     assert tensors.keys() == expected.keys()
     for name, tensor in tensors.items():
@@ -74,7 +74,7 @@ def check_step(tensors: dict[str, torch.Tensor], step: int) -> None:
 
 
 def vllm_pipeline() -> None:
-    """Each rank passes tensors on; the handles of a step's sends are waited on in the next step."""
+    """Each rank passes tensors on, and waits for the sends of a step in the next step."""
     rank, world = dist.get_rank(), dist.get_world_size()
     previous: list[dist.Work] = []
     for step in range(STEPS):
@@ -88,7 +88,7 @@ def vllm_pipeline() -> None:
 
 
 def vllm_pipeline_reaped_by_polling() -> None:
-    """Handles wait in a FIFO until `is_completed()` says so; it must drain, with nobody waiting."""
+    """Handles wait in a FIFO until `is_completed()`; the FIFO must drain without any wait."""
     rank, world = dist.get_rank(), dist.get_world_size()
     fifo: deque[dist.Work] = deque()
     for step in range(STEPS):
@@ -107,7 +107,7 @@ def vllm_pipeline_reaped_by_polling() -> None:
 
 
 def sglang_tags() -> None:
-    """Three kinds of message go round at once; their tags let them be received in another order."""
+    """Three kinds of message go round at once, received in another order by their tags."""
     rank, world = dist.get_rank(), dist.get_world_size()
     following, preceding = (rank + 1) % world, (rank - 1) % world
     for step in range(STEPS):

@@ -1,4 +1,4 @@
-"""Tiny models and data, the same on every rank and in every process."""
+"""Tiny models and data, equal on every rank and in every process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEQUENCE = 12
 
 
 class Attention(nn.Module):
-    """Causal self-attention whose projections can be split over ranks by heads."""
+    """Causal self-attention with projections that can be split over ranks by heads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Maps [batch, sequence, width] to the same shape."""
+        """Map [batch, sequence, width] to an equal shape."""
         # -1: with tensor parallelism each rank sees a part of the heads.
         q, k, v = (
             project(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
@@ -45,13 +45,13 @@ class Block(nn.Module):
         self.down = nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Maps [batch, sequence, width] to the same shape."""
+        """Map [batch, sequence, width] to an equal shape."""
         x = x + self.attention(self.norm1(x))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
 class Transformer(nn.Module):
-    """A language model small enough that a step takes milliseconds."""
+    """A language model small enough for steps of milliseconds."""
 
     def __init__(self, layers: int = 2) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Maps int64 [batch, sequence] to logits [batch, sequence, vocabulary]."""
+        """Map int64 [batch, sequence] to logits [batch, sequence, vocabulary]."""
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
@@ -69,18 +69,18 @@ class Transformer(nn.Module):
 
 
 def make_transformer(layers: int = 2) -> Transformer:
-    """Returns a model with the same weights wherever it is called."""
+    """Return a model, with equal weights in every call."""
     torch.manual_seed(7)
     return Transformer(layers)
 
 
 def make_batches(steps: int, batch: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Returns ``steps`` pairs of int64 [batch, sequence]: tokens, and the next token as target."""
+    """Return ``steps`` pairs of int64 [batch, sequence]: tokens, and the next token as target."""
     generator = torch.Generator().manual_seed(11)
     inputs = torch.randint(VOCABULARY, (steps, batch, SEQUENCE), generator=generator)
     return [(tokens, (tokens + 1) % VOCABULARY) for tokens in inputs]
 
 
 def token_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over all tokens of the batch."""
+    """Return the mean cross-entropy over all tokens of the batch."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

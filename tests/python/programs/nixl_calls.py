@@ -1,7 +1,7 @@
-"""Two agents and all that serving frameworks do with them: prints what came of each call as JSON.
+"""Two agents and all calls of serving frameworks: prints the result of each call as JSON.
 
-It imports `nixl`, and knows nothing of who provides it: the test compares what it prints over
-NVIDIA's own library with what it prints over dlslime.
+The program imports `nixl` without knowing the provider: the test compares the output over NVIDIA's
+own library with the output over dlslime.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Calls = list[tuple[str, Any]]
 
 
 def memory(seed: int) -> torch.Tensor:
-    """Bytes that differ from page to page, and by the seed: uint8 [PAGES, PAGE]."""
+    """Return bytes that differ from page to page, and by the seed: uint8 [PAGES, PAGE]."""
     pages = torch.arange(PAGES * PAGE, dtype=torch.int64).view(PAGES, PAGE)
     return ((pages * 7 + pages // PAGE * 13 + seed * 101) % 251).to(torch.uint8)
 
 
 def target(pipe: Connection) -> None:
-    """The other agent: tells its metadata, then answers what it is asked for."""
+    """Run the target: send its metadata, then answer questions."""
     agent = nixl_agent("target", nixl_agent_config(backends=["UCX"]))
     bytes_ = memory(2)
     registered = agent.register_memory(bytes_)
@@ -48,11 +48,11 @@ def target(pipe: Connection) -> None:
             agent.send_notif("initiator", b"and back")
     agent.deregister_memory(registered)
     pipe.send(None)
-    os._exit(0)  # NVIDIA's library may crash when an interpreter ends
+    os._exit(0)  # NVIDIA's library may crash at the interpreter's end
 
 
 def notes(agent: Any, count: int) -> Any:
-    """The next `count` notifications."""
+    """Return the next `count` notifications."""
     found: dict[str, list[bytes]] = {}
     until = time.monotonic() + 30
     while sum(map(len, found.values())) < count and time.monotonic() < until:
@@ -62,7 +62,7 @@ def notes(agent: Any, count: int) -> Any:
 
 
 def await_told(agent: Any, tag: bytes, prefix: bool) -> bool:
-    """Whether a notification with this tag comes."""
+    """Tell whether a notification with the tag comes."""
     until = time.monotonic() + 5
     while time.monotonic() < until:
         if agent.check_remote_xfer_done("initiator", tag, tag_is_prefix=prefix):
@@ -71,16 +71,16 @@ def await_told(agent: Any, tag: bytes, prefix: bool) -> bool:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns, or the name of what it raises."""
+    """Return the result of a call, or the name of its exception."""
     try:
         result = call()
-    except Exception as error:  # noqa: BLE001  (whatever it is: that is what is compared)
+    except Exception as error:  # noqa: BLE001 (the test compares any exception)
         return type(error).__name__
     return result.decode() if isinstance(result, bytes) else result
 
 
 def finish(agent: Any, handle: Any) -> str:
-    """Waits for a transfer."""
+    """Wait for a transfer, and return its state."""
     until = time.monotonic() + 30
     while agent.check_xfer_state(handle) == "PROC" and time.monotonic() < until:
         time.sleep(0.0001)
@@ -88,7 +88,7 @@ def finish(agent: Any, handle: Any) -> str:
 
 
 def run(agent: Any, handle: Any, note: bytes = b"") -> str:
-    """Begins a transfer and waits for it."""
+    """Begin a transfer and wait for its end."""
     started = agent.transfer(handle, note)
     return f"{started in ('DONE', 'PROC')} {finish(agent, handle)}"
 
@@ -106,20 +106,20 @@ class Program:
         self.metadata, self.address = pipe.recv()
 
     def note(self, label: str, call: Callable[[], Any]) -> None:
-        """Keeps what comes of a call."""
+        """Keep the result of a call."""
         self.calls.append((label, outcome(call)))
 
     def ask(self, kind: str, argument: Any) -> Any:
-        """What the target answers."""
+        """Return the target's answer."""
         self.pipe.send((kind, argument))
         return self.pipe.recv()
 
     def pages(self, address: int, pages: range) -> list[tuple[int, int, int]]:
-        """Descriptors of pages."""
+        """Return descriptors of pages."""
         return [(address + page * PAGE, PAGE, 0) for page in pages]
 
     def metadata_calls(self) -> None:
-        """Agents get to know each other."""
+        """Introduce the agents to each other."""
         agent = self.agent
         self.note("unknown before", lambda: agent.check_remote_metadata("target"))
         self.note("add", lambda: agent.add_remote_agent(self.metadata))
@@ -136,7 +136,7 @@ class Program:
         self.note("connect nobody", lambda: agent.make_connection("nobody"))
 
     def descriptor_calls(self) -> None:
-        """Lists of descriptors, right and wrong."""
+        """Make lists of descriptors, right and wrong."""
         agent, mine = self.agent, self.memory.data_ptr()
         descs = agent.get_xfer_descs([(mine, 100, 0), (mine + 200, 50, 0)], "DRAM")
         self.note("count", descs.descCount)
@@ -166,7 +166,7 @@ class Program:
         self.note("unregister", lambda: agent.deregister_memory(agent.get_reg_descs(tensors)))
 
     def transfer_calls(self) -> None:
-        """Prepared transfers, with and without notifications."""
+        """Run prepared transfers, with and without notifications."""
         agent, pages = self.agent, range(PAGES)
         here = agent.prep_xfer_dlist(
             "NIXL_INIT_AGENT", self.pages(self.memory.data_ptr(), pages), "DRAM"
@@ -212,7 +212,7 @@ class Program:
         self.note("lengths", lambda: agent.make_prepped_xfer("READ", short, [0], there, [0]))
 
     def combined_calls(self) -> None:
-        """Transfers of lists, and notifications alone."""
+        """Run transfers of lists, and send notifications alone."""
         agent = self.agent
         here = agent.get_xfer_descs([self.memory[20], self.memory[30]])
         there = agent.get_xfer_descs(self.pages(self.address, range(40, 42)), "DRAM")
@@ -249,7 +249,7 @@ class Program:
 
 
 def main() -> None:
-    """Starts the target, and prints what comes of the initiator's calls."""
+    """Start the target, and print the results of the initiator's calls."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     other = context.Process(target=target, args=(theirs,), daemon=True)

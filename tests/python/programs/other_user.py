@@ -1,7 +1,7 @@
-"""A process of another user on the host, run by test_trust: says what it has got as JSON.
+"""A process of another user on the host, run by test_trust: prints results as JSON.
 
-other_user.py connect ADDRESS [TIMES]   # of an endpoint, in hex: greets its process
-other_user.py listen NAME               # an abstract socket: takes what comes, until its input ends
+other_user.py connect ADDRESS [TIMES]   # of an endpoint, in hex: greets the endpoint's process
+other_user.py listen NAME               # an abstract socket: accepts until the input ends
 """
 
 import array
@@ -20,7 +20,7 @@ NOBODY = 65534
 
 
 def connect(address: str, times: str = "1") -> dict[str, object]:
-    """What a listener says to a stranger that knows its address record, token and all."""
+    """Count the bytes sent by a listener to a stranger that knows the address record and token."""
     known = Address.of_endpoint(bytes.fromhex(address))
     answered = 0
     for _ in range(int(times)):
@@ -35,7 +35,7 @@ def connect(address: str, times: str = "1") -> dict[str, object]:
 
 
 def listen(name: str) -> dict[str, object]:
-    """What is said to a stranger that listens where an address record leads."""
+    """Count the bytes and descriptors sent to a stranger that listens at a process's address."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(b"\0" + name.encode())
     listener.listen()

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 class Layer(nn.Module):
-    """One stage's worth of model: [batch, width] to [batch, width]."""
+    """A stage's part of the model: [batch, width] to [batch, width]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,18 +27,18 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Applies the layer with a residual connection."""
+        """Apply the layer with a residual connection."""
         return x + torch.tanh(self.linear(self.norm(x)))
 
 
 def make_model(stages: int) -> nn.Sequential:
-    """Returns ``stages`` layers with the same weights wherever it is called."""
+    """Return ``stages`` layers, with equal weights in every call."""
     torch.manual_seed(3)
     return nn.Sequential(*(Layer() for _ in range(stages)))
 
 
 def make_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Returns one pair of input and target, each [batch, width], for every step."""
+    """Return a pair of input and target, each [batch, width], for every step."""
     generator = torch.Generator().manual_seed(5)
     return [
         (
@@ -50,7 +50,7 @@ def make_data() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def train_alone(model: nn.Sequential) -> list[float]:
-    """Trains in this process, without microbatches; returns the loss of each step."""
+    """Train in one process, without microbatches; return the loss of each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
     losses = []
     for x, target in make_data():
@@ -65,7 +65,7 @@ def train_alone(model: nn.Sequential) -> list[float]:
 def train_pipeline(
     schedule: schedules._PipelineSchedule, stages: list[PipelineStage]
 ) -> list[float]:
-    """Trains this rank's stages; returns the loss of each step where the last stage lives."""
+    """Train the rank's stages; return the loss of each step at the rank of the last stage."""
     parameters = [p for stage in stages for p in stage.submod.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=0.9)
     has_first = any(stage.is_first for stage in stages)
@@ -85,11 +85,11 @@ def train_pipeline(
 
 
 def check_schedule(make: Callable, stages_of: Callable[[int, int], list[int]]) -> None:
-    """Trains with one schedule and compares losses and weights with a single process.
+    """Train with a schedule and compare losses and weights with a single process.
 
     Args:
-        make: builds the schedule from this rank's stages (a single one where it holds one).
-        stages_of: (rank, world size) to the indices of the stages that live on the rank.
+        make: builds the schedule from the rank's stages (a list, or a single stage).
+        stages_of: (rank, world size) to the indices of the stages of the rank.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     mine = stages_of(rank, world)
@@ -109,17 +109,17 @@ def check_schedule(make: Callable, stages_of: Callable[[int, int], list[int]]) -
 
 
 def one_each(rank: int, _world: int) -> list[int]:
-    """One stage per rank."""
+    """Return one stage for each rank."""
     return [rank]
 
 
 def looped(rank: int, world: int) -> list[int]:
-    """Two stages per rank, the second lap after the first."""
+    """Return two stages for each rank, the second lap after the first."""
     return [rank, rank + world]
 
 
 def folded(rank: int, world: int) -> list[int]:
-    """Two stages per rank in the shape of a V: rank 0 holds the first and the last."""
+    """Return two stages for each rank in the shape of a V: rank 0 has the first and the last."""
     return [rank, 2 * world - 1 - rank]
 
 
@@ -158,5 +158,5 @@ def zbv_zero_bubble() -> None:
 
 
 def dual_pipe_v() -> None:
-    """DeepSeek's overlap of one microbatch's forward with another's backward."""
+    """DeepSeek's overlap of a microbatch's forward with another's backward."""
     check_schedule(_with(schedules.ScheduleDualPipeV), folded)

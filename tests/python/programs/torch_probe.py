@@ -1,7 +1,7 @@
-"""Asks the installed torch which of its features it denies every backend that is not its own.
+"""Asks the installed torch for features that torch denies to third-party backends.
 
-The questions go to torch's own backend `fake`, which carries out nothing: what it is refused, or
-shown wrongly, is torch's doing and not a backend's.
+The questions go to torch's own backend `fake`, which carries out nothing: torch itself is the cause
+of any refusal or wrong output.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 def _monitored_barrier() -> str:
     try:
         dist.monitored_barrier()
-    except ValueError as error:  # by the backend's name, before it is called
+    except ValueError as error:  # torch refuses by the backend's name, before a call
         return f"dist.monitored_barrier refuses every backend but gloo: {error}"
     except RuntimeError:
-        pass  # asked, the backend said no
+        pass  # refused by the backend itself
     return ""
 
 
@@ -29,7 +29,7 @@ def _ddp_logger() -> str:
 
 
 def denials() -> dict[str, str]:
-    """Returns why, by the name of the feature; "" for what torch grants."""
+    """Return the reason for each denied feature by name; "" for granted features."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         return {"monitored_barrier": _monitored_barrier(), "ddp_logger": _ddp_logger()}

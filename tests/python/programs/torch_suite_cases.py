@@ -1,10 +1,10 @@
-"""Which of torch's c10d tests are run, and why the others are not.
+"""torch's c10d tests that are run, and the reasons against the rest.
 
-`distributed_test.py` of torch 2.13 has 285 tests. On a host without GPUs, a gloo run of all of them
+`distributed_test.py` of torch 2.13 has 285 tests. On a host without GPUs, a gloo run of all tests
 at 3 ranks passes 112 and skips 173: 133 want GPUs or NCCL, 12 MPI (of which 8 pass here, see
 ALL_TO_ALL), 7 want 4 ranks (of which 3 do without GPUs, see FOUR_RANKS), and the rest are switched
-off by torch itself. The lists below are those that gloo passes; a dlslime run must pass them too,
-but for DENIABLE.
+off by torch itself. The lists below name the tests passed by gloo; a dlslime run must pass all of
+the lists except DENIABLE.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ DATA_PARALLEL = _names("""
     test_grads_same_across_ranks_with_no_sync test_static_graph_api_cpu
 """)
 
-# Marked as MPI's in torch, and passed by gloo. The remaining 4 of this kind call all_to_all with
+# Marked as MPI's in torch, and passed by gloo. The remaining 4 tests for MPI call all_to_all with
 # tensors of unequal sizes, which gloo refuses.
 ALL_TO_ALL = _names("""
     test_all_to_all_single_equal_split test_all_to_all_single_equal_split_complex
@@ -93,8 +93,8 @@ FOUR_RANKS = _names("""
     test_gather_object test_gather_object_subgroup test_new_subgroups_with_group_param
 """)
 
-# Name to why a dlslime run can't pass it, up to torch 2.13 (later ones don't look at the name).
-# Tests of features that some torches deny third-party backends; programs/torch_probe.py asks.
+# From a test's name to the feature that torch denies third-party backends, up to torch 2.13;
+# programs/torch_probe.py asks torch for the reason.
 DENIABLE = {
     name: "monitored_barrier" for name in GROUPS if name.startswith("test_monitored_barrier")
 } | {"test_ddp_logging_data_cpu": "ddp_logger"}

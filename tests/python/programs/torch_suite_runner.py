@@ -1,18 +1,18 @@
-"""Runs torch's own c10d tests (the ones shipped in the wheel) against a backend chosen by name.
+"""Runs torch's own c10d tests (shipped in the wheel) against a backend chosen by name.
 
-``torch.testing._internal.distributed.distributed_test`` decides in two ways what a backend is asked
-to do: decorators compare the module's ``BACKEND`` with "gloo" or "nccl" while the class is being
-defined, and a few helpers compare it while a test runs. A third-party name would be skipped by the
-former. So the module is imported as for gloo, and the name is put in place afterwards: each test
-that a gloo run executes is executed, with ``init_process_group(backend=<name>)``. Nothing in
-torch's files is changed.
+``torch.testing._internal.distributed.distributed_test`` decides in two ways whether a backend has a
+feature: decorators compare the module's ``BACKEND`` with "gloo" or "nccl" at the definition of the
+class, and a few helpers compare while a test runs. The decorators would skip tests for a
+third-party name. So the module is imported as for gloo, and the name is put into the module
+afterwards: each test executed in a gloo run is executed, with
+``init_process_group(backend=<name>)``. torch's files are not changed.
 
-Each test gets fresh processes, forked from this one (which has imported torch and owns no process
+Each test gets fresh processes, forked from the runner (with torch imported and without a process
 group), so a test costs a fraction of a second instead of an import of torch per rank.
 
-Usage: ``python torch_suite_runner.py --backend NAME --world-size N --results FILE [test ...]``; one
-JSON object a line is appended to FILE: ``{"test", "outcome", "seconds", "text"}``, outcome being
-passed, skipped, failed, or absent where this torch has no such test.
+Usage: ``python torch_suite_runner.py --backend NAME --world-size N --results FILE [test ...]``. The
+runner appends a JSON object a line to FILE: ``{"test", "outcome", "seconds", "text"}``, with the
+outcome passed, skipped, failed, or absent if the installed torch has no test of the name.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Seconds after which a test that hangs is killed, its ranks' stacks dumped, and counted as failed.
+# Seconds after which a hanging test is killed, its ranks' stacks dumped, and counted as failed.
 TEST_DEADLINE = "60"
 
 
 def load_suite(backend: str, world_size: int, as_for: str) -> ModuleType:
-    """Imports torch's suite as for the backend ``as_for``, then points it at ``backend``."""
+    """Import torch's suite as for the backend ``as_for``, then point the suite at ``backend``."""
     os.environ.update(
         BACKEND=as_for,
         WORLD_SIZE=str(world_size),
-        # Tests that initialise a second time ask for this form while the class is defined.
+        # Tests that initialise a second time require the form at the definition of the class.
         INIT_METHOD="file:///set-for-each-test",
         DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=TEST_DEADLINE,
     )
     from torch.testing._internal import common_distributed
 
-    # The group tests are switched off below 8 ranks although they only need 3.
+    # The group tests are switched off below 8 ranks although the tests only need 3.
     common_distributed.skip_if_small_worldsize = lambda test: test
 
     from torch.testing._internal.distributed import distributed_test
@@ -54,7 +54,7 @@ def load_suite(backend: str, world_size: int, as_for: str) -> ModuleType:
 
 
 def make_test_class(suite: ModuleType) -> type[unittest.TestCase]:
-    """Joins torch's tests with its process starter, forking instead of spawning."""
+    """Join torch's tests with torch's process starter, forking instead of spawning."""
     import torch.multiprocessing
 
     class TorchSuite(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
@@ -64,7 +64,7 @@ def make_test_class(suite: ModuleType) -> type[unittest.TestCase]:
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
         def run_test(self, test_name: str, parent_pipe: Any) -> None:
-            # The group has been made by now. These tests choose a CPU model if they read "gloo".
+            # The group exists by now. The tests choose a CPU model if BACKEND is "gloo".
             if test_name.startswith("test_accumulate_gradients"):
                 suite.BACKEND = "gloo"
             super().run_test(test_name, parent_pipe)
@@ -73,7 +73,7 @@ def make_test_class(suite: ModuleType) -> type[unittest.TestCase]:
 
 
 def run_one(case: unittest.TestCase) -> dict[str, Any]:
-    """Runs one test in forked ranks and says how it ended."""
+    """Run a test in forked ranks and return the outcome."""
     result = unittest.TestResult()
     started = time.monotonic()
     case.run(result)
@@ -88,7 +88,7 @@ def run_one(case: unittest.TestCase) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Runs the named tests, or all of them, one after the other."""
+    """Run the named tests, or all tests, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", required=True)
     parser.add_argument("--world-size", type=int, default=3)

@@ -1,4 +1,4 @@
-"""Starts scripts under torchrun, and leaves nothing of them behind."""
+"""Starts scripts under torchrun, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def torchrun(
     env: Mapping[str, str] | None = None,
     deadline: float = 300,
 ) -> tuple[int | None, str]:
-    """Runs a script on this host, or on both of a lab, and waits for it.
+    """Run a script on this host, or on both hosts of a lab, and wait for the end.
 
     Args:
         script: the program.
-        arguments: its command line.
-        ranks: the number of processes.
-        scratch: a folder for the ranks' temporary files, and for the output.
+        arguments: the script's command line.
+        ranks: number of processes.
+        scratch: folder for the ranks' temporary files, and for the output.
         options: further options of torchrun.
         env: variables to set.
-        deadline: seconds until the launch and everything in it is killed.
+        deadline: seconds until all processes of the launch are killed.
 
     Returns:
-        The exit status, None where the deadline ended it; and what all ranks wrote.
+        The exit status, or None at the deadline; and the output of all ranks.
     """
     where, theirs = _placement(ranks)
     tail = [*options, str(script), *arguments]
-    # One thread per rank: the ranks share few cores with each other.
+    # One thread per rank: the ranks share few cores.
     variables = {"OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)} | dict(env or {})
     beside = nodes.Launch([*theirs, *tail], variables, deadline) if theirs else None
     # A file and not a pipe: a rank that outlives torchrun would hold a pipe open.
@@ -66,7 +66,7 @@ def torchrun(
 
 
 def _placement(ranks: int) -> tuple[list[str], list[str]]:
-    """Returns the beginning of torchrun's command line on this node, and on the other if any."""
+    """Return the beginning of torchrun's command line on this node, and on the other if any."""
     command = [sys.executable, "-m", "torch.distributed.run"]
     if nodes.COUNT == 1 or ranks < nodes.COUNT:
         return [*command, "--standalone", "--nproc-per-node", str(ranks)], []
@@ -76,7 +76,7 @@ def _placement(ranks: int) -> tuple[list[str], list[str]]:
 
 
 def _kill_session(launch: subprocess.Popen) -> None:
-    # torchrun starts each rank in a session of its own, but ends them when it is asked to end.
+    # torchrun starts each rank in a session of its own, but ends the ranks when asked to end.
     if launch.poll() is None:
         launch.terminate()
         try:

@@ -20,18 +20,18 @@ from torch.nn.parallel import DistributedDataParallel
 from models import Transformer, make_batches, make_transformer, token_loss
 
 STEPS = 3
-# Halves of it divide by 2, 3 and 4 ranks.
+# Halves of a batch divide by 2, 3 and 4 ranks.
 BATCH = 24
 
 
 def train(model: nn.Module, group: dist.ProcessGroup | None, parts: int, part: int) -> list[float]:
-    """Trains on one part of each batch; returns the loss over the whole batch of each step.
+    """Train on a part of each batch; return the loss over the whole batch of each step.
 
     Args:
         model: the model, wrapped or not.
-        group: ranks whose parts make up the batch; None where this process has all of it.
+        group: ranks with the parts of the batch; None if the process has the whole batch.
         parts: number of parts of a batch.
-        part: index of this process's part.
+        part: index of the process's part.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
@@ -48,7 +48,7 @@ def train(model: nn.Module, group: dist.ProcessGroup | None, parts: int, part: i
 
 
 def check(losses: list[float]) -> None:
-    """Compares with a single process, and asserts that training did something."""
+    """Compare with a single process, and assert that training did something."""
     expected = train(make_transformer(), None, 1, 0)
     torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
     assert losses[-1] < losses[0]
@@ -79,7 +79,7 @@ def ddp_accumulates_without_sync() -> None:
 
 
 def shard(model: Transformer, mesh: DeviceMesh) -> Transformer:
-    """Applies FSDP2 to each block, then to the rest."""
+    """Apply FSDP2 to each block, then to the rest."""
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -95,7 +95,7 @@ def fsdp2() -> None:
 
 
 def split_by_heads(model: Transformer, mesh: DeviceMesh) -> Transformer:
-    """Applies Megatron's tensor parallelism to each block."""
+    """Apply Megatron's tensor parallelism to each block."""
     plan = {
         "attention.q": ColwiseParallel(),
         "attention.k": ColwiseParallel(),
@@ -116,7 +116,7 @@ def tensor_parallel() -> None:
 
 
 def fsdp2_with_tensor_parallel() -> None:
-    """A two-dimensional mesh: groups of both kinds over the same ranks."""
+    """A two-dimensional mesh: groups of both kinds over the ranks."""
     world = dist.get_world_size()
     mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("data", "model"))
     model = shard(split_by_heads(make_transformer(), mesh["model"]), mesh["data"])
@@ -125,7 +125,7 @@ def fsdp2_with_tensor_parallel() -> None:
 
 
 def hsdp() -> None:
-    """Sharded within pairs, replicated across them."""
+    """Sharded within pairs, replicated across pairs."""
     world = dist.get_world_size()
     mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("replicate", "shard"))
     check(train(shard(make_transformer(), mesh), dist.group.WORLD, world, dist.get_rank()))

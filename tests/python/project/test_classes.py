@@ -1,4 +1,4 @@
-"""The class check (.ci/check_classes.py) passes here, and finds what is too large for one head."""
+"""The class check (.ci/check_classes.py) passes here, and finds classes too large to remember."""
 
 from __future__ import annotations
 

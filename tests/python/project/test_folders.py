@@ -1,4 +1,4 @@
-"""The folder check (.ci/check_folders.py) passes here, and finds what is crowded or silent."""
+"""The folder check (.ci/check_folders.py) passes here, and finds crowded or undescribed folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness itself: results, tracebacks, deadlines, deaths and environments."""
+"""The harness: results, tracebacks, deadlines, deaths and environments."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What the extension is linked with: one binary serves machines with and without GPUs and NICs."""
+"""Linkage of the extension: one binary serves machines with and without GPUs and NICs."""
 
 import subprocess
 
@@ -21,5 +21,5 @@ def test_neither_cuda_nor_verbs_are_needed() -> None:
         assert not [name for name in needed if library in name], needed
 
 
-if __name__ == "__main__":  # for benchmarks/gpu_check, where there may be no pytest
+if __name__ == "__main__":  # for benchmarks/gpu_check, on machines without pytest
     test_neither_cuda_nor_verbs_are_needed()

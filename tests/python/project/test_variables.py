@@ -14,7 +14,7 @@ DOCUMENT = ROOT / "docs" / "configuration.md"
 
 
 def used() -> set[str]:
-    """The names in all files that git has, but for documents and results."""
+    """Return the names in all files of git, except documents and results."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     names = [name for name in listed.split("\0") if name and not name.endswith((".md", ".json"))]

@@ -1,7 +1,7 @@
-"""Costs grow with what is asked for, not with what else is there, nor in Python for each piece.
+"""Costs grow with the size of a call, not with the number of objects, nor in Python for each piece.
 
-What is counted are calls that Python makes, by its profiler: they are the same on every machine.
-Where all is one call, processor time is compared with that of sixteen times as many.
+The tests count calls made by Python, by the profiler: counts are equal on every machine. For a
+single call, the processor time is compared with the time for sixteen times as many pieces.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Work = Callable[[], object]
 
 
 def calls_of(work: Work) -> int:
-    """How many functions are called, of Python's and of others."""
+    """Return the number of function calls, in Python and in C."""
     count = 0
 
     def note(frame: Any, event: str, argument: Any) -> None:
@@ -46,7 +46,7 @@ def calls_of(work: Work) -> int:
 
 
 def seconds_of(prepare: Callable[[], Work], tries: int = 3) -> float:
-    """The processor's time of this thread, the least of some tries with things of their own."""
+    """Return the least processor time of the thread over some tries, each with fresh objects."""
     times = []
     for _ in range(tries):
         work = prepare()
@@ -57,7 +57,7 @@ def seconds_of(prepare: Callable[[], Work], tries: int = 3) -> float:
 
 
 class Agents:
-    """Two agents of this process, each with memory in so many registrations."""
+    """Two agents in the process, each with memory in `registrations` registrations."""
 
     def __init__(self, count: int, registrations: int = 1) -> None:
         self.count = count
@@ -71,7 +71,7 @@ class Agents:
         self.one.add_remote_agent(self.other.get_agent_metadata())
 
     def table(self, memory: torch.Tensor, count: int | None = None) -> b.nixlXferDList:
-        """Its pieces, the first so many, as a list of descriptors."""
+        """Return the first `count` pieces of a memory as a list of descriptors."""
         rows = np.zeros((self.count if count is None else count, 3), dtype=np.uint64)
         rows[:, 0] = memory.data_ptr() + PIECE * np.arange(len(rows))
         rows[:, 1] = PIECE
@@ -86,7 +86,7 @@ def _transfer(agents: Agents, count: int | None = None) -> None:
     agents.one.transfer(handle)
 
 
-# --- Nothing is looked for among all the others ---
+# --- No search through all other objects ---
 
 
 def _deregistered(count: int) -> int:
@@ -108,7 +108,7 @@ def test_registration_is_given_back_without_a_look_at_the_others() -> None:
 
 
 def _twice(count: int) -> None:
-    """The same memory twice, and one part of it: each registration ends once."""
+    """A memory registered twice, and a part of the memory: each registration ends once."""
     agent, memory = nixl_agent("agent"), torch.zeros(count * PIECE, dtype=torch.uint8)
     whole = [agent.register_memory(memory) for _ in range(2)]
     part = agent.register_memory(memory[:PIECE])
@@ -125,7 +125,7 @@ def test_memory_that_is_registered_twice_is_given_back_twice() -> None:
 
 def _one_of(registrations: int) -> int:
     agents = Agents(registrations, registrations)
-    _transfer(agents, 1)  # what is found out once is known
+    _transfer(agents, 1)  # later transfers profit from look-ups of the first
     return calls_of(lambda: _transfer(agents, 1))
 
 
@@ -202,7 +202,7 @@ def test_notifications_are_looked_for_with_few_calls_a_sender() -> None:
     assert count < 8 * FEW, f"{count} calls for {FEW} senders"
 
 
-# --- Nothing is done in Python for each piece ---
+# --- No work in Python for each piece ---
 
 
 def _beside_another(count: int) -> int:

@@ -1,7 +1,7 @@
-"""A caller that asks for an end, awaits it, or is called back is served as one that waits for it.
+"""A caller that polls, awaits or gets a callback is served as well as a waiting caller.
 
-Asking in vain must let the peer run, where it shares a core with it: it may not take much longer
-than where the one who asks lets others run.
+A poll without success must let the peer run, if the peer shares the core: polling may not take much
+longer than polling with a yield after each poll.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from test_one_sided import Side, side_of, swap
 pytestmark = [dlslime_only, pytest.mark.alone]
 
 ROUNDS = 60
-STAGED = {"DLSLIME_CMA": "off"}  # what is read comes in messages: the peer has to send it
+STAGED = {"DLSLIME_CMA": "off"}  # reads come as messages, which the peer has to send
 TCP = {"DLSLIME_ROUTE": "tcp"}
 GLOO = {"DLSLIME_ROUTE": "gloo"}
-# Asking may take this many times as long, and some hops from thread to thread.
+# Limit for polling without yields, as a multiple and in hops from thread to thread.
 MOST_WAITS = 8
 HOPS = 300e-6
 
 
 def _asked_for(done: Callable[[], bool], lets: bool) -> float:
-    """Asks until it is so; returns for how long. `lets`: others run after each question."""
+    """Poll until done, and return the seconds; with `lets`, other threads run after each poll."""
     begun = time.perf_counter()
     while not done():
         if lets:
@@ -45,7 +45,7 @@ def _asked_for(done: Callable[[], bool], lets: bool) -> float:
 
 
 def _medians_of(begin: Callable[[int], Callable[[], bool]]) -> tuple[float, float]:
-    """Of a caller that just asks, and of one that lets others run in between, in turns."""
+    """Return the median times of polling without and with yields, measured in turns."""
     times: list[list[float]] = [[], []]
     for number in range(2 * ROUNDS):
         times[number % 2].append(_asked_for(begin(number), lets=number % 2 == 1))
@@ -145,7 +145,7 @@ def _dlslimes(rank: int) -> tuple[float, float]:
     endpoint, memory = upstream.RDMAEndpoint(), pattern(1000, rank)
     endpoint.register_memory_region(0, memory.data_ptr(), 0, 1000)
     info = swap("info", repr(endpoint.endpoint_info()).encode(), 1 - rank)
-    endpoint.connect(eval(info.decode()))  # noqa: S307  what repr() made of it
+    endpoint.connect(eval(info.decode()))  # noqa: S307  the output of repr()
     medians = 0.0, 0.0
     if rank == 0:
         endpoint.read([(0, 0, 0, 0, 1000)]).wait()
@@ -167,7 +167,7 @@ WAYS: dict[str, Callable[[int], tuple[float, float]]] = {
 
 
 def _asked(rank: int, size: int, way: str) -> tuple[float, float]:
-    # Where the ranks have a core each nobody needs anybody's.
+    # With a core for each rank no rank needs another rank's core.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     return WAYS[way](rank)
 
@@ -187,8 +187,8 @@ def test_who_asks_in_vain_lets_the_peer_run(env: dict[str, str], way: str) -> No
     )
 
 
-# The background thread of rank 0 would look by itself once in this time, in microseconds, beside a
-# thread that has just posted: what is told before then is told since it was made to look.
+# Period, in microseconds, of the background thread of rank 0, beside a thread that has just posted:
+# a notification that comes earlier shows that the engine woke the thread.
 AN_HOUR = str(3600 * 10**6)
 
 
@@ -231,7 +231,7 @@ def test_who_is_to_be_told_is_told_without_anybody_waiting(how: str) -> None:
 
 
 def _works_futures(rank: int, size: int) -> None:
-    """Futures of works are torch's: asking them is not asking us, so they are to be told."""
+    """Futures of works are torch's: waits call no code of dlslime, so the engine acts alone."""
     _init(rank)
     message = blank(1000)
     for number in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Interfaces that Gloo and TCP take, hosts without IPv4, and processes without descriptors."""
+"""Interfaces chosen for Gloo and TCP, hosts without IPv4, and processes without descriptors."""
 
 import importlib
 import os
@@ -39,13 +39,13 @@ def _route() -> str:
     return dlslime_backend.explain(1 - dist.get_rank())["route"]
 
 
-# --- the interface that a variable names ----------------------------------------------------------
+# --- the interface named by a variable ------------------------------------------------------------
 
 
 def _by_what(rank: int, size: int, what: str) -> list[str]:
-    """Which addresses the process is connected by, once it has used them."""
+    """Return the addresses of the process's new connections after a use."""
     one_host(rank)
-    # Its connections are the harness's and the store's, by the loopback of whichever network.
+    # Connections so far are the harness's and the store's, over the loopback of either network.
     init_group(store=own_store(rank, "127.0.0.1"))
     before = connected_addresses()
     if what != "collectives":
@@ -56,11 +56,11 @@ def _by_what(rank: int, size: int, what: str) -> list[str]:
         dist.all_reduce(tensor)
         assert tensor.tolist() == [size] * 3
     used = connected_addresses() - before
-    sync("seen")  # a rank that is through earlier closes its end of them
+    sync("seen")  # a rank that ends earlier closes its end of the connections
     return sorted(used)
 
 
-USES = ["gloo", "collectives"]  # the route, and what Gloo does in any case
+USES = ["gloo", "collectives"]  # the route, and Gloo's collectives on any route
 
 
 def _using(what: str, env: dict[str, str]) -> dict[str, str]:
@@ -134,7 +134,7 @@ def _no_such_interface_by_shm(rank: int, size: int) -> None:
 @needs_namespaces
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_log_names_the_variable_whose_interface_is_missing(variable: str) -> None:
-    """Messages within the host need no interface, so that it is no error yet."""
+    """Messages within the host need no interface, so a missing interface is no error yet."""
     env = {variable: "nosuch0"}
     results = run_world(
         _no_such_interface_by_shm, 2, env=env, init=False, fresh=True, with_output=True
@@ -173,7 +173,7 @@ def test_host_without_ipv4(route: str) -> None:
 
 
 def _two_named_hosts(route: str, **more: str) -> list[dict[str, str]]:
-    """Environments of two hosts without RDMA: TCP is what is left, and Gloo has to be forced."""
+    """Return environments of two hosts without RDMA: TCP remains, and Gloo has to be forced."""
     env = {"DLSLIME_RDMA": "off", "DLSLIME_FALLBACK": "allow", **more}
     if route == "gloo":
         env["DLSLIME_ROUTE"] = route
@@ -192,7 +192,7 @@ def _two_hosts(rank: int, size: int) -> str:
     two_hosts(rank)
     init_group(store=own_store(rank, OTHER_V4.format(1)))
     exchange(None, 1, 300_000)
-    # As IPv4's, or as IPv6's own form of it.
+    # In the form of IPv4, or IPv6's form of IPv4.
     assert any(address.endswith(THERE) for address in connected_addresses())
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
@@ -203,7 +203,7 @@ def _two_hosts(rank: int, size: int) -> str:
 @needs_namespaces
 @pytest.mark.parametrize("route", ["tcp", "gloo"])
 def test_two_hosts_by_the_interface_that_is_named(route: str) -> None:
-    """Gloo left alone takes what the host's name means, which is most often the loopback."""
+    """Gloo left alone takes the address of the host's name, which is most often the loopback."""
     envs = _two_named_hosts(route, DLSLIME_SOCKET_IFNAME=OTHER)
     assert run_world(_two_hosts, 2, env=envs, init=False, fresh=True) == [route] * 2
 
@@ -215,7 +215,7 @@ SHORTAGE = re.compile(r"descriptor.*ulimit|ulimit.*descriptor|Too many open file
 
 @contextmanager
 def _descriptors_left(count: int) -> Iterator[None]:
-    """This process may open so many more, and no others."""
+    """Let the process open `count` more descriptors for a while."""
     usual = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, usual[1]), usual[1]))
     held: list[int] = []
@@ -235,7 +235,7 @@ def _descriptors_left(count: int) -> Iterator[None]:
 
 
 def _no_descriptors(rank: int, size: int, poor: int, left: int) -> tuple[str, str]:
-    """The poor rank is short of descriptors when the pair is to be connected; later it is not."""
+    """The poor rank is short of descriptors when the pair is to be connected, and later is not."""
     text = ""
     with _descriptors_left(left if rank == poor else 1000):
         sync("short")
@@ -296,8 +296,8 @@ def test_both_ends_say_that_gloo_got_no_descriptor_at_one(what: str, left: int) 
 
 
 def _no_descriptors_at_init(rank: int, size: int) -> None:
-    """At both ranks: torch numbers its groups, and counts those that came to nothing."""
-    importlib.import_module("dlslime_backend._backend").extension()  # which are files, too
+    """Both ranks fail at init: torch numbers its groups, and counts failed groups, too."""
+    importlib.import_module("dlslime_backend._backend").extension()  # loading opens files, too
     with _descriptors_left(0), pytest.raises(RuntimeError, match="Too many open files"):
         init_group()
     assert not dist.is_initialized()

@@ -1,4 +1,4 @@
-"""What can be seen: profiler events, log lines, pending operations in a time-out's text."""
+"""Observability: profiler events, log lines, pending operations in a time-out's text."""
 
 import datetime
 import re

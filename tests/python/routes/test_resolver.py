@@ -1,7 +1,7 @@
-"""Machines whose name service never answers, or refuses: nothing of ours asks it.
+"""Machines with a name service that never answers, or refuses: dlslime never asks.
 
-torch looks up the name of whatever a store's client connects to, and each look-up may take seconds;
-a group may not add any, whatever is done with it.
+torch looks up the name of each address that a store's client connects to, and a look-up may take
+seconds; a group may not add any look-up.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ print("lookups:", after - before)
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that is loaded in front of the C library's resolver."""
+    """Return a library that replaces the C library's resolver when preloaded."""
     folder = tmp_path_factory.mktemp("resolver")
     source, library = folder / "shim.c", folder / "shim.so"
     source.write_text(SHIM)
@@ -112,5 +112,5 @@ def test_groups_ask_no_resolver(shim: Path, tmp_path: Path, resolver: str, route
             process.kill()
     assert [process.returncode for process in ranks] == [0, 0], outputs
     assert all("lookups: 0" in output for output in outputs), outputs
-    # torch itself has asked, for the store, or the shim would not be in use.
+    # torch has asked for the store's address, or the shim would not be in use.
     assert (tmp_path / "lookups1").exists()

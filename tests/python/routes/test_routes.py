@@ -1,4 +1,4 @@
-"""Routes: which one a pair takes, what is said about it, and what rules the fallback."""
+"""Routes: the choice for a pair, the reports on the choice, and rules of the fallback."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ if BACKEND == "dlslime":
 pytestmark = dlslime_only
 
 ROUTES = ["shm", "rdma", "tcp", "gloo"]  # the best first
-FORCED = ROUTES[2:]  # those that are no fallback if they are asked for
+FORCED = ROUTES[2:]  # no fallback if asked for
 EXPECTED = {
     "shm": ({}, "shm", "cma"),
     "staged": ({"DLSLIME_CMA": "off"}, "shm", "staged"),
@@ -57,7 +57,7 @@ def _explain_one_who_left(rank: int, size: int) -> None:
     if rank == 1:
         dist.destroy_process_group()
         return
-    for _ in range(20):  # its process leaves, and the connection is taken down
+    for _ in range(20):  # rank 1's process leaves, and the connection is taken down
         assert dlslime_backend.explain(1)["route"] == "shm"
         time.sleep(0.02)
 
@@ -157,7 +157,7 @@ def test_stats_of_a_group_of_another_backend_are_refused() -> None:
     run_world(_foreign_group, 2)
 
 
-# Rank 1 behaves as if it could share no memory with anybody: the pair has to fall back.
+# Rank 1 behaves as if unable to share memory with any rank: the pair has to fall back.
 NO_SHM = [{"DLSLIME_LOG": "warn"}, {"DLSLIME_LOG": "warn", "DLSLIME_SHM": "off"}]
 
 
@@ -177,7 +177,7 @@ def test_fallback_warns_once_with_the_reason() -> None:
     assert [route for route, _ in results] == ["tcp", "tcp"]
     told = 0
     for rank, (_, output) in enumerate(results):
-        lines = [line for line in output.splitlines() if "go by TCP" in line]
+        lines = [line for line in output.splitlines() if "go over TCP" in line]
         assert len(lines) <= 1, output
         for line in lines:
             told += 1
@@ -201,7 +201,7 @@ def test_forbidden_fallback_raises_with_the_reason() -> None:
 
 
 def _one_forbids(rank: int, size: int, forbidding: int) -> None:
-    """The other one starts the connection, and would take TCP."""
+    """The other rank starts the connection, and would take TCP."""
     if rank != forbidding:
         work = dist.isend(torch.ones(1), forbidding)
         sync("posted")
@@ -244,7 +244,7 @@ def test_only_the_pairs_without_shared_memory_fall_back() -> None:
 
 @pytest.mark.parametrize("route", FORCED)
 def test_forced_slow_route_is_no_fallback(route: str) -> None:
-    """A route that is asked for is taken without a warning, and where fallbacks are forbidden."""
+    """A route asked for is taken without a warning, also with fallbacks forbidden."""
     env = {"DLSLIME_ROUTE": route, "DLSLIME_FALLBACK": "forbid", "DLSLIME_LOG": "warn"}
     for _, output in run_world(_allowed, 2, env=env, fresh=True, with_output=True):
         assert "go by" not in output
@@ -309,7 +309,7 @@ def _timeout_of_options(rank: int, size: int) -> None:
     options = dlslime_backend.Options(timeout=datetime.timedelta(seconds=0.3))
     init_group(timeout=None, pg_options=options)
     if rank == 0:
-        # By the receive, or by the connection if that was not there yet.
+        # By the receive, or by the connection if not made yet.
         with pytest.raises(dist.DistBackendError, match=r"300 ms|time-out of the group"):
             dist.recv(blank(4), 1)
     sync("timed out")

@@ -1,4 +1,4 @@
-"""Pairs that share neither memory nor an RDMA network, in no process group: they go by TCP."""
+"""Pairs without shared memory, RDMA network and process group, which go over TCP."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ pytestmark = dlslime_only
 
 MEBI = 1 << 20
 LARGE = 64 * MEBI
-SOON = 20  # seconds, in which a death is known: much less than any time-out of these tests
+SOON = 20  # seconds until a death is known: much less than any time-out of the tests
 NO_NIC = {"DLSLIME_RDMA": "off", "DLSLIME_LOG": "warn", "DLSLIME_FALLBACK": "warn"}
 
 
 def hosts(count: int, **more: str) -> list[dict[str, str]]:
-    """An environment for each rank, on a host of its own that has no RDMA."""
+    """Return an environment for each rank, on a host of its own without RDMA."""
     env = {**NO_NIC, "DLSLIME_SOCKET_IFNAME": "=lo", **more}
     return [{**env, "DLSLIME_HOSTID": f"host {i}"} for i in range(count)]
 
 
 def one_host(count: int, **more: str) -> list[dict[str, str]]:
-    """The same on one host, where they may not share memory."""
+    """Return environments for one host on which ranks may not share memory."""
     return [{**NO_NIC, "DLSLIME_SHM": "off", **more}] * count
 
 
@@ -69,7 +69,7 @@ def test_endpoints_read_write_and_send_by_tcp(place: Place) -> None:
 
 
 def _pieces(rank: int, size: int, count: int, nbytes: int) -> None:
-    """Pages in any order, as one transfer: read into our first half, written into their second."""
+    """Transfer pages in any order: read into rank 0's first half, write to rank 1's second half."""
     side, half = Side(met(rank), 1 - rank, 2 * count * nbytes), count * nbytes
     order = torch.randperm(count, generator=torch.Generator().manual_seed(3))
     pages = torch.arange(count)
@@ -95,7 +95,7 @@ def test_batches_of_pieces_arrive_in_their_places(place: Place, count: int, nbyt
 
 
 def _both_ways(rank: int, size: int, nbytes: int) -> None:
-    """Each writes its half, reads the other's, sends and receives, all at once."""
+    """Each rank writes its half, reads the other's, sends and receives, all at once."""
     endpoint = met(rank)
     side = Side(endpoint, 1 - rank, 2 * nbytes)
     ours, theirs = rank * nbytes, (1 - rank) * nbytes
@@ -154,11 +154,11 @@ def test_hub_takes_guests_by_tcp(place: Place) -> None:
     run_world(hub_of_many, 4, env=place(4), init=False)
 
 
-# --- what is said, and what may not be ------------------------------------------------------------
+# --- logs and refusals ----------------------------------------------------------------------------
 
 
 def _several(rank: int, size: int, count: int) -> None:
-    """Endpoints, and guests of a hub, between the same two processes."""
+    """Endpoints, and guests of a hub, between two processes."""
     for i in range(count):
         with met(rank, f"endpoint {i}") as endpoint:
             received = blank(10)
@@ -191,7 +191,7 @@ def test_pair_is_warned_of_once_however_many_endpoints_it_has() -> None:
     said = _warnings([output for _, output in results])
     assert said, "the end that connects says it"
     for line in said:
-        assert "go by TCP, the slowest route, because" in line
+        assert "go over TCP, the slowest route, because" in line
         assert "shm: " in line
         assert "rdma: switched off by DLSLIME_RDMA=off" in line
 

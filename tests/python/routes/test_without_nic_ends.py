@@ -1,4 +1,4 @@
-"""Ends, and rest, of pairs that go by TCP: deaths, closing in the middle, idleness, new lives."""
+"""Ends, and rest, of pairs over TCP: deaths, closing in the middle, idleness, new lives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _killed(rank: int, size: int, large: int) -> None:
     send_signal(1, signal.SIGKILL)
     begun = time.monotonic()
     for transfer in going:
-        with contextlib.suppress(dist.DistBackendError):  # it may have been faster
+        with contextlib.suppress(dist.DistBackendError):  # the transfer was faster
             transfer.wait()
     for transfer in [*waiting, doomed.read(), doomed.peer.send(blank(8))]:
         with pytest.raises(dist.DistBackendError):
@@ -133,7 +133,7 @@ def test_endpoints_of_a_pair_share_its_sockets() -> None:
 
 
 def _again_and_again(rank: int, size: int, times: int) -> None:
-    """Each life of the pair is an engine's, so that its sockets are opened anew."""
+    """Each life of the pair has a new engine, so that its sockets are opened anew."""
     for i in range(times):
         endpoint = met(rank, f"endpoint {i}")
         received = blank(1000)

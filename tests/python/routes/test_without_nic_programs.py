@@ -1,4 +1,4 @@
-"""What programs use between hosts without RDMA: examples and other libraries' APIs, by TCP."""
+"""Programs between hosts without RDMA: examples and other libraries' APIs, over TCP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from test_without_nic import hosts, one_host
 
 pytestmark = dlslime_only
 
-TCP = "go by TCP"
+TCP = "go over TCP"
 
 
 @pytest.mark.usefixtures("_fake_gpus")
@@ -32,7 +32,7 @@ def test_transfer_reads_and_writes_in_every_way(device: str) -> None:
 
 
 def _calls(**env: str) -> tuple[list[Any], str]:
-    """What came of each call of NIXL's program, and what was logged."""
+    """Return the result of each call of NIXL's program, and the log."""
     done = subprocess.run(
         [sys.executable, str(test_nixl.PROGRAM)],
         capture_output=True,
@@ -64,7 +64,7 @@ PAGES, PAGE = 3000, 512
 
 
 def _original(rank: int, size: int) -> None:
-    """Reads thousands of pages, writes and tells, sends and receives; then the other end leaves."""
+    """Read thousands of pages, write with a number, send and receive; then the other end leaves."""
     endpoint, cache = upstream.RDMAEndpoint(), pattern(PAGES * PAGE, rank)
     here = endpoint.register_memory_region("cache", cache.data_ptr(), 0, cache.nbytes)
     swapped = swap("info", json.dumps(endpoint.endpoint_info()).encode(), 1 - rank)

@@ -1,7 +1,8 @@
-"""vLLM's connector and requests whose `kv_transfer_params` are malformed, without vLLM.
+"""vLLM's connector and requests with malformed `kv_transfer_params`, without vLLM.
 
-Such a request is computed here or fails; neither the scheduler's nor the worker's step raises, the
-log has one line of it, and a request that is well comes through beside it.
+The decode engine computes a malformed request, or the request fails. Neither the scheduler's nor
+the worker's step raises, the log has one line about the request, and a good request comes through
+alongside.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ pytestmark = dlslime_only
 
 
 class Lines(logging.Handler):
-    """What is logged meanwhile, each of which is one line that can be printed."""
+    """The lines logged in the block, each checked to be a single printable line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ def decode() -> Worker:
 
 
 def cache() -> dict[str, Any]:
-    """What a description of prefill's cache has, as JSON."""
+    """Return the JSON of the description of prefill's cache."""
     assert prefill().cache is not None
     return json.loads(zlib.decompress(base64.b64decode(prefill().cache.encode())))
 
@@ -87,7 +88,7 @@ def encoded(fields: Any) -> str:
 
 
 def params(**more: Any) -> dict[str, Any]:
-    """Prefill's answer, of 30 tokens in 8 blocks."""
+    """Return prefill's answer, of 30 tokens in 8 blocks."""
     answer = Source("prefill", "p0", list(range(8)), 30, [encoded(cache())]).encode()
     return {**json.loads(json.dumps(answer)), **more}
 
@@ -99,10 +100,10 @@ def request_of(what: Any, name: str = "r\n0") -> SimpleNamespace:
 
 
 def scheduled(scheduler: Scheduler, request: Any, cached: int = 0) -> int:
-    """What vLLM's scheduler does with a request: how many tokens are to be loaded for it."""
+    """Treat a request as vLLM's scheduler does; return the number of tokens to load."""
     scheduler.arrived(request)
     count = scheduler.matched(request, cached * BLOCK)
-    assert scheduler.matched(request, cached * BLOCK) == count  # until there is room for it
+    assert scheduler.matched(request, cached * BLOCK) == count  # repeated until blocks are free
     mine = list(range(8))
     blocks = SimpleNamespace(
         get_block_ids=lambda: (mine,), get_unhashed_block_ids=lambda: mine[cached:]
@@ -116,7 +117,7 @@ def a_scheduler() -> Scheduler:
     return Scheduler("decode", 1, BLOCK, 60.0)
 
 
-# The two of the issue, and their like.
+# The scheduler.
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_scheduler_survives_any_params(what: Any, cached: int) -> None:
     assert len(scheduler.take_plan().loads["good"].there) == 8
 
 
-# In the workers.
+# The workers.
 
 
 def decoded_or_refused(text: str) -> None:
@@ -205,7 +206,7 @@ STEPS = (
 
 
 def loaded(source: Source, there: list[int]) -> bool:
-    """Whether a worker loads these blocks, with one line in the log where it does not."""
+    """Tell whether a worker loads the blocks; expect one line in the log otherwise."""
     worker, name = decode(), next(NAMES)
     with Lines() as lines:
         worker.start(Plan({name: Load(source, there, list(range(len(there))))}))
@@ -214,7 +215,7 @@ def loaded(source: Source, there: list[int]) -> bool:
         while name not in received:
             assert time.monotonic() < until, "it takes too long"
             received |= worker.finished()[1]
-    prefill().finished()  # as in its steps: it accepts peers, and hears what they tell
+    prefill().finished()  # as in prefill's steps: accepts peers and receives notifications
     errors = worker.take_errors()
     assert errors in (set(), set(range(len(there))))
     assert len(lines) == (1 if errors else 0), lines
@@ -252,13 +253,13 @@ def test_another_description_of_an_agent_takes_nobodys_place() -> None:
 
 
 def forget() -> None:
-    """Lets go of all peers, so that another description of prefill is looked at."""
+    """Drop all peers, so that the next description of prefill is looked at."""
     for peer in list(decode()._peers.values()):
         decode()._lose(peer)
 
 
 def changed_elsewhere() -> st.SearchStrategy[Any]:
-    """Descriptions whose agent is prefill's: another one might be one that never answers."""
+    """Draw changed descriptions with prefill's agent: another agent might never answer."""
     agent = cache()["agent"]
     return changed({key: value for key, value in cache().items() if key != "agent"}).map(
         lambda found: {**found, "agent": agent} if isinstance(found, dict) else found
@@ -267,7 +268,7 @@ def changed_elsewhere() -> st.SearchStrategy[Any]:
 
 @st.composite
 def changed_agents(draw: st.DrawFn) -> Any:
-    """Metadata of prefill with other values, or with handles that have other bytes."""
+    """Draw metadata of prefill with changed values, or with handles of damaged bytes."""
     metadata = json.loads(base64.b64decode(cache()["agent"]))
     if draw(st.booleans()):
         return draw(changed(metadata))

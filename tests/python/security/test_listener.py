@@ -1,4 +1,4 @@
-"""The listener's socket: whoever comes with garbage is refused, logged and forgotten."""
+"""The listener's socket: connections with garbage are refused, logged and forgotten."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ pytestmark = dlslime_only
 
 
 def _greeting(version: int = VERSION) -> bytes:
-    """A greeting as a peer would send it, but for the instances, which are guesses."""
+    """Return a greeting in the form of a peer's, with guessed instances."""
     return Initiator(Address(bytes(16), b"", b"", b"", 0)).greeting(version)
 
 
@@ -56,11 +56,11 @@ def _send(client: socket.socket, data: bytes) -> None:
     try:
         client.sendall(data)
     except OSError:
-        return  # refused while sending is as good as refused afterwards
+        return  # a refusal while sending is as good as a later refusal
 
 
 def _is_closed(client: socket.socket) -> bool:
-    """Whether the listener hangs up; what it may say before does not matter."""
+    """Tell whether the listener hangs up; bytes sent before do not matter."""
     try:
         while client.recv(4096):
             pass
@@ -76,7 +76,7 @@ def _descriptors() -> int:
 
 
 def _refusals() -> list[str]:
-    """What this process has written of them."""
+    """Return the lines about refusals in the process's output."""
     lines = Path("/proc/self/fd/1").read_text().splitlines()
     return [line for line in lines if "refused" in line]
 
@@ -100,7 +100,8 @@ def _garbage(rank: int, size: int, data: bytes) -> None:
     sync("over")
     dist.destroy_process_group()
     if rank == 0:
-        # The engine tells of the second when it ends; a thread may hold it a moment longer.
+        # The engine tells of the second refusal at its end; a thread may hold the engine for a
+        # moment.
         eventually(lambda: len(_refusals()) == 2, what="the second refusal is not told")
 
 
@@ -112,12 +113,12 @@ def test_garbage_is_refused_and_traffic_goes_on(name: str) -> None:
     lines = results[0][1].splitlines()
     assert len(lines) == 2, lines
     assert "was refused" in lines[0]
-    assert "was refused" in lines[1] or "of their own: 1, the last one from" in lines[1]
+    assert "was refused" in lines[1] or "of their own: 1, the last from" in lines[1]
     assert results[1][1] == ""
 
 
 def _flood(rank: int, size: int) -> None:
-    """Hundreds of strangers, some of whom say nothing and stay."""
+    """Hundreds of strangers connect; some send no byte and stay."""
     exchange(None, 1)
     before = _descriptors()
     if rank == 0:
@@ -139,7 +140,7 @@ def test_hundreds_of_strangers_leave_no_descriptors() -> None:
 
 
 def _stranger_before_first_message(rank: int, size: int) -> None:
-    """Garbage arrives before the peers have connected; they connect all the same."""
+    """Garbage arrives before the peers have connected; the peers connect all the same."""
     strangers = []
     for data in GARBAGE.values():
         client = _connect()

@@ -1,7 +1,7 @@
-"""Processes that lose the permission to get at each other's memory after they have connected.
+"""Processes that lose the permission to access each other's memory after connecting.
 
-Nobody tells a process that it has lost it: the next system call is refused. From then on the pair
-streams through shared memory, and what had been under way is done again.
+No process is told of the loss: the next system call is refused. From then on the pair streams
+through shared memory, and repeats the operations that were under way.
 """
 
 import ctypes
@@ -22,10 +22,10 @@ from test_threads import run_threads
 
 pytestmark = dlslime_only
 
-LARGE = 5 << 20  # announced, and copied in pieces by both ends
+LARGE = 5 << 20  # sent by rendezvous, and copied in pieces by both ends
 PAIR = 2
 
-# Of the system calls that copy between processes, by the kernel's numbers for this processor.
+# System calls that copy between processes, and seccomp, by the kernel's numbers for the processor.
 _CALLS = {
     "x86_64": {"readv": 310, "writev": 311, "seccomp": 317},
     "aarch64": {"readv": 270, "writev": 271, "seccomp": 277},
@@ -43,10 +43,10 @@ def _prctl(*arguments: int) -> None:
 
 
 def refuse(*calls: str, error: int = 1) -> None:
-    """Has the kernel refuse these calls ("readv", "writev") to all threads of this process.
+    """Make the kernel refuse the calls ("readv", "writev") to all threads of the process.
 
-    The default error is EPERM, as of a process that may not get at another one. A seccomp filter
-    needs no privilege and holds for ever, so the process is of no use to other tests.
+    The default error is EPERM, as for a process without access to another. A seccomp filter needs
+    no privilege and holds for ever, so the process is of no use to other tests.
     """
     program = struct.pack("HBBI", _LOAD, 0, 0, 0)  # the call's number
     for call in calls:
@@ -62,11 +62,11 @@ def refuse(*calls: str, error: int = 1) -> None:
 
 
 def _become_unprivileged() -> None:
-    """Root may get at every process: it becomes nobody, whose processes get at each other."""
+    """Change from root, with access to every process, to a user with access to its own ones."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(_NOBODY)
-        os.setuid(_NOBODY)  # of all threads; takes dumpability and the death signal away
+        os.setuid(_NOBODY)  # of all threads; removes dumpability and the death signal
         _prctl(_PR_SET_DUMPABLE, 1)
         _prctl(_PR_SET_PDEATHSIG, 9)
 
@@ -77,7 +77,7 @@ def _expect_copies(rank: int, way: str) -> None:
 
 
 def _everything_arrives(rank: int, key: str, nbytes: int = LARGE) -> None:
-    """Messages, reads and writes in both directions: each byte comes, and no call fails."""
+    """Send, read and write in both directions; check that each byte comes and no call fails."""
     other = 1 - rank
     received = [blank(nbytes) for _ in range(3)]
     works = [dist.irecv(tensor, other, tag=i) for i, tensor in enumerate(received)]
@@ -156,7 +156,7 @@ def test_everything_arrives_after_processes_became_undumpable(losers: list[int])
 
 
 def _became_another_user(rank: int, size: int) -> None:
-    """Rank 1 gives its privileges up, as servers do once they have opened what they need."""
+    """Rank 1 gives up its privileges, as servers do after opening files."""
     _everything_arrives(rank, "before")
     if rank == 1:
         os.setgroups([])
@@ -167,7 +167,7 @@ def _became_another_user(rank: int, size: int) -> None:
     _everything_arrives(rank, "after")
 
 
-# Only root can become somebody else.
+# Only root can become another user.
 if os.geteuid() == 0:
 
     def test_everything_arrives_after_a_process_became_another_user() -> None:
@@ -201,7 +201,7 @@ def _lost_while_posted(rank: int, size: int, receives_first: bool) -> None:
         refuse("readv", "writev")
     elif rank == 0:
         sync("posted")
-        with stopped(1):  # what is asked of it now goes on under the eyes of nobody
+        with stopped(1):  # rank 1 can't answer meanwhile
             works = [dist.irecv(tensor, other, tag=i) for i, tensor in enumerate(received)]
             read = side.read()
             refuse("readv", "writev")
@@ -223,7 +223,7 @@ def test_what_is_under_way_when_a_permission_is_lost_arrives(receives_first: boo
 
 
 def _lost_during_reads(rank: int, size: int) -> None:
-    """A thread reads again and again; another one takes the permission away meanwhile."""
+    """A thread reads again and again; another thread takes the permission away meanwhile."""
     side = side_of(rank, LARGE)
     if rank == 1:
         return
@@ -243,7 +243,7 @@ def test_reads_go_on_while_the_permission_is_lost() -> None:
 
 
 def _mixed(ours: int, theirs: int, pieces: Triples) -> torch.Tensor:
-    """A pattern of this number, with pieces of another one."""
+    """Return a pattern of seed `ours`, with pieces of the pattern of seed `theirs`."""
     mixed, source = pattern(LARGE, ours), pattern(LARGE, theirs)
     for to, at, length in pieces:
         mixed[to : to + length] = source[at : at + length]
@@ -251,7 +251,7 @@ def _mixed(ours: int, theirs: int, pieces: Triples) -> torch.Tensor:
 
 
 def _many_pieces(rank: int, size: int) -> None:
-    """Pieces of one transfer that a refused call had already begun with."""
+    """A transfer of many pieces goes on after a refused call that had begun with some pieces."""
     side = side_of(rank, LARGE)
     pieces = [(at, at, 700) for at in range(0, LARGE - 1000, 1000)]
     sync("registered")
@@ -294,7 +294,7 @@ def test_endpoints_go_on_after_a_permission_was_lost() -> None:
 
 
 def _lost_before(rank: int, size: int, losers: list[int]) -> None:
-    """Ranks that connect only afterwards find out by trying."""
+    """Ranks that connect after the loss find out by trying."""
     if rank in losers:
         refuse("readv", "writev")
     sync("lost")
@@ -311,7 +311,7 @@ def test_ranks_that_connect_without_permission_reach_each_other(losers: list[int
 
 
 def _one_of_three(rank: int, size: int) -> None:
-    """Rank 0 loses the permission: the pair of the two others stays as it is."""
+    """Rank 0 loses the permission: the pair of the other ranks keeps its way of copying."""
     for other in {0, 1, 2} - {rank}:
         dlslime_backend.explain(other)
     sync("connected")

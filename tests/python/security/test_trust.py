@@ -1,4 +1,4 @@
-"""What other users, strangers and members that lie can do to a job (docs/security.md): attacks."""
+"""Attacks on a job by other users, strangers and dishonest members (docs/security.md)."""
 
 import contextlib
 import importlib
@@ -37,7 +37,7 @@ another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be an
 
 
 def _stranger(*arguments: str) -> subprocess.Popen[str]:
-    """A process of another user."""
+    """Start a process of another user."""
     command = [sys.executable, "-I", str(_STRANGER), *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -50,7 +50,7 @@ def _said(stranger: subprocess.Popen[str]) -> dict[str, int]:
 
 
 def _works(rank: int, endpoint: dlslime_backend.Endpoint) -> None:
-    """Messages of the pair come, both ways."""
+    """Send messages both ways over the pair, and check that the messages come."""
     received = blank(300_000)
     transfers = [
         endpoint.send(pattern(300_000, rank), tag=rank),
@@ -73,16 +73,16 @@ def _refuses_another_user(rank: int, size: int, times: int) -> None:
 
 @another_user
 def test_another_user_is_dropped_before_a_byte_is_read_and_is_two_lines() -> None:
-    """It knows all that a member knows, the token too."""
+    """The other user's process knows all that a member knows, also the token."""
     results = run_world(_refuses_another_user, 2, 500, init=False, fresh=True, with_output=True)
     lines = results[0][1].splitlines()
     assert len(lines) == 2, lines
     assert "uid 65534 was refused: only processes of uid 0 may connect" in lines[0]
-    assert "of their own: 499, the last one from" in lines[1]
+    assert "of their own: 499, the last from" in lines[1]
 
 
 def _tells_another_user_nothing(rank: int, size: int) -> None:
-    """The address leads to a process of another user, which took the name of one that is gone."""
+    """The address leads to another user's process, which took the name of an ended process."""
     endpoint = dlslime_backend.Endpoint("of us", timeout=3)
     gone = dlslime_backend.Endpoint("gone").address
     name = Address.of_endpoint(gone).socket_name
@@ -92,7 +92,7 @@ def _tells_another_user_nothing(rank: int, size: int) -> None:
     assert stranger.stdout.readline() == "listening\n"
     ours = Address.of_endpoint(gone).instance
     endpoint.connect(gone.replace(name, taken).replace(ours, bytes(16)))  # of another process
-    with pytest.raises(TimeoutError, match="uid 65534.*nothing is said to it"):
+    with pytest.raises(TimeoutError, match="uid 65534.*no handshake is begun"):
         endpoint.send(pattern(8), tag=0).wait()
     said = _said(stranger)
     assert said.pop("connections") > 0
@@ -126,7 +126,7 @@ def test_members_of_two_users_meet_by_the_network() -> None:
 
 
 def _guesses(client: socket.socket, known: Address) -> None:
-    """Goes through the handshake with another secret than the token."""
+    """Go through the handshake with a secret other than the token."""
     attack = Initiator(known, secret=bytes(32))
     client.sendall(blob(attack.greeting()))
     challenge = receive_frame(client)
@@ -138,7 +138,7 @@ def _guesses(client: socket.socket, known: Address) -> None:
 
 
 def _refuses_strangers(rank: int, size: int, times: int) -> None:
-    """Processes of our own user, as in a container beside ours, that lack the token."""
+    """Processes of the same user without the token, as in a neighbouring container."""
     endpoint = met(rank)
     _works(rank, endpoint)
     if rank == 0:
@@ -148,7 +148,7 @@ def _refuses_strangers(rank: int, size: int, times: int) -> None:
             if i % 2:
                 _guesses(client, known)
             else:
-                with contextlib.suppress(ConnectionError):  # refused in the middle of it
+                with contextlib.suppress(ConnectionError):  # refused in the middle of the send
                     client.sendall(os.urandom(i % 5000))
             client.close()
     sync("attacked")
@@ -163,7 +163,7 @@ def test_strangers_without_the_token_learn_nothing_and_are_few_lines() -> None:
 
 
 def _answers_members(rank: int, size: int) -> None:
-    """The handshake of the document, by another implementation than ours."""
+    """The handshake of the document, by an implementation other than dlslime's."""
     endpoint = met(rank)
     _works(rank, endpoint)
     if rank == 0:
@@ -177,7 +177,7 @@ def _answers_members(rank: int, size: int) -> None:
         client.sendall(blob(member.seal(0, member.hello(known.contact))))
         welcome = receive_frame(client)
         assert welcome is not None
-        assert member.open(welcome)[10] == REFUSED  # it has no such route
+        assert member.open(welcome)[10] == REFUSED  # no such route exists
         other = Initiator(known)
         other.address.instance = bytes(16)
         client = connect_to(known.socket_name)

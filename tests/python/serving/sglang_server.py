@@ -1,4 +1,4 @@
-"""One server of SGLang's disaggregation, as far as it is real: see test_sglang."""
+"""A server of SGLang's disaggregation; test_sglang lists the real parts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STATE_BYTES = 768
 PAGES = {"prefill": 320, "decode": 290, "decode 2": 300}
 AUX_ROWS = 12
 Pages = list[int]
-# Pages at prefill and at decode, and rows of aux data there and here.
+# Pages at prefill and at decode, and rows of aux data at prefill and at decode.
 Request = tuple[Pages, Pages, int, int]
 Requests = list[Request]
 
@@ -66,10 +66,10 @@ class NamesOnly(types.ModuleType):
 
 
 def find_sglang() -> None:
-    """Makes SGLang importable, in a process that is used for nothing else."""
+    """Make SGLang importable, in a process used only for SGLang."""
     for name in NAMES_ONLY:
         sys.modules[name] = NamesOnly(name)
-    # Of transformers, which SGLang imports with its models.
+    # A method added by transformers, which SGLang imports with its models.
     logging.Logger.warning_once = logging.Logger.warning  # type: ignore[attr-defined]
     for package in ("sglang", "sglang.srt.configs"):
         module = types.ModuleType(package)
@@ -78,7 +78,7 @@ def find_sglang() -> None:
 
 
 def load_plugins_by_entry_point() -> None:
-    """SGLang finds dlslime by its entry point, as if this version were installed."""
+    """Let SGLang find dlslime by the entry point, as if dlslime were installed."""
     from sglang.srt.plugins import GENERAL_PLUGINS_GROUP, load_plugins
 
     entries = tomllib.loads(PROJECT.read_text())["project"]["entry-points"][GENERAL_PLUGINS_GROUP]
@@ -94,7 +94,7 @@ def load_plugins_by_entry_point() -> None:
 
 
 def server_args(mode: str, port: int, backend: str = "dlslime", device: str = "cpu") -> Any:
-    """What SGLang's command line is parsed to, after it has looked at disaggregation."""
+    """Return the parsed command line of SGLang, after SGLang's checks of disaggregation."""
     from sglang.srt.arg_groups import pd_disaggregation_hook
     from sglang.srt.server_args import ServerArgs
 
@@ -115,7 +115,7 @@ def server_args(mode: str, port: int, backend: str = "dlslime", device: str = "c
 
 
 class Cache:
-    """The memory of one server: pages of keys and values, rows of states, and aux data."""
+    """The memory of a server: pages of keys and values, rows of states, and aux data."""
 
     def __init__(self, name: str, device: str) -> None:
         from sglang.srt.disaggregation.utils import MetadataBuffers
@@ -134,11 +134,11 @@ class Cache:
             tensor.copy_(contents(name, number, tensor))
 
     def tensors(self) -> list[torch.Tensor]:
-        """All, as bytes: rows first."""
+        """Return all memory as bytes: rows first."""
         return [*self.kv, *self.state, *self.aux]
 
     def arguments(self) -> Any:
-        """SGLang's KVArgs, as its schedulers fill them."""
+        """Return SGLang's KVArgs, as filled by SGLang's schedulers."""
         from sglang.srt.disaggregation.base.conn import StateType
         from sglang.srt.disaggregation.utils import KVClassType, TransferBackend, get_kv_class
 
@@ -164,13 +164,13 @@ class Cache:
         return args
 
     def expect(self, *requests: Request) -> None:
-        """Every byte is as at first, but for what came: pages and aux row there, and here."""
+        """Check that only `requests` changed bytes, by pages and aux rows of prefill and decode."""
         for number, tensor in enumerate(self.tensors()):
             expected = contents(self.name, number, tensor)
             like = torch.empty(PAGES["prefill"], tensor.shape[1]) if number < 20 else tensor
             theirs = contents("prefill", number, like)
             for there, here, aux_there, aux_here in requests:
-                if number < 20:  # beyond these is aux data
+                if number < 20:  # later tensors are aux data
                     expected[here] = theirs[there]
                 else:
                     expected[aux_here] = theirs[aux_there]
@@ -186,12 +186,12 @@ def _described(tensors: Sequence[torch.Tensor]) -> tuple[list[int], list[int], l
 
 
 def contents(name: str, number: int, like: torch.Tensor) -> torch.Tensor:
-    """What the server has at first in its tensor `number`."""
+    """Return the server's initial contents of tensor `number`."""
     return pattern(like.numel(), 50 * list(PAGES).index(name) + number).view(like.shape)
 
 
 class Server:
-    """What a scheduler of SGLang has for disaggregation."""
+    """The objects of a scheduler of SGLang for disaggregation."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class Server:
         ranks = ["attn_tp_rank", "attn_cp_rank", "attn_dcp_rank", "attn_dp_rank"]
         get_parallel().override_permanently(**dict.fromkeys(ranks, 0), pp_group=None)
         if device == "cuda":
-            gpus.use(0)  # not before: SGLang's platform for CUDA asks it for more than it has
+            gpus.use(0)  # late: SGLang's platform for CUDA asks for features missing here
             torch.cuda.set_device = lambda device: None
         self.bootstrap = start_disagg_service()
         self.cache = Cache(name, device)
@@ -229,7 +229,7 @@ class Server:
         return self._receiver(mgr=self.manager, bootstrap_addr=self.address, bootstrap_room=room)
 
     def ask(self, room: int, pages: Pages, aux: int) -> Any:
-        """Takes decode's steps for a request, up to where it waits for prefill."""
+        """Take decode's steps for a request, up to the wait for prefill."""
         until = time.monotonic() + 20 * nodes.PATIENCE
         while not self.manager.try_ensure_parallel_info(self.address):
             assert time.monotonic() < until, "prefill did not register in time"
@@ -253,7 +253,7 @@ def indices(pages: Pages) -> Any:
 
 
 def states(poller: Any, last: str, seconds: float = 20 * nodes.PATIENCE) -> list[str]:
-    """Polls a sender or receiver until it is in the state `last`; returns all that it was in."""
+    """Poll a sender or receiver until its state is `last`; return all states seen."""
     from sglang.srt.disaggregation.base.conn import KVPoll
 
     names = {value: name for name, value in vars(KVPoll).items() if isinstance(value, int)}

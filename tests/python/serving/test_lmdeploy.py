@@ -2,18 +2,18 @@
 
 Real, byte for byte from LMDeploy's wheel (`VERSION`, `SHA256`): CacheEngine, its constructor and
 p2p_initialize, p2p_connect and migrate; the cache plans and layouts, and the backend of the device
-"cuda" that chooses them; DLSlimeBackend, which CacheEngine finds in the registry, and which imports
-dlslime_backend.compat.dlslime as `dlslime`; the messages, as the JSON that LMDeploy's proxy
-carries. What they import is real, too: mmengine, pydantic, psutil.
+"cuda" that chooses plans and layouts; DLSlimeBackend, found by CacheEngine in the registry, which
+imports dlslime_backend.compat.dlslime as `dlslime`; the messages, as the JSON carried by LMDeploy's
+proxy. Imports are real, too: mmengine, pydantic, psutil.
 
-Stand-ins, none of them in a migration's way:
+Stand-ins, none in a migration's way:
 
 * the __init__ of `lmdeploy` and of `lmdeploy.pytorch.engine`, which import the server and models,
   are left out; `transformers` has only a PretrainedConfig, `lmdeploy.pytorch.model_inputs` only a
-  get_step_ctx_manager, and nobody calls either;
-* `OnTheCpu` allocates on the CPU what CacheEngine asks of "cuda", by the layout that LMDeploy
-  chose; its stream, torch.cuda.Event and torch.cuda.current_stream are mocks in its constructor,
-  which wants them for swapping;
+  get_step_ctx_manager, and neither is ever called;
+* `OnTheCpu` allocates CPU memory when CacheEngine asks for "cuda", in the layout chosen by
+  LMDeploy; its stream, torch.cuda.Event and torch.cuda.current_stream are mocks in its constructor,
+  which needs streams and events for swapping;
 * for the proxy, the scheduler and the executor the test itself carries the messages, says which
   blocks move, and calls CacheEngine.
 """
@@ -59,7 +59,7 @@ Move = tuple[str, list[tuple[int, int]]]  # an engine, and pairs of its block an
 
 pytestmark = [dlslime_only, pytest.mark.usefixtures("_lmdeploy")]
 
-# LMDeploy waits for a transfer in its event loop, unless it is told to do so in a thread.
+# LMDeploy waits for a transfer in its event loop, or in a thread if a variable says so.
 IN_LOOP: dict[str, str] = {}
 IN_THREAD = {"LMDEPLOY_USE_ASYNC_MIGRATION": "1"}
 
@@ -70,7 +70,7 @@ def _lmdeploy() -> None:
 
 
 def unpack() -> None:
-    """LMDeploy's Python files in FOLDER, where the first run leaves them."""
+    """Unpack LMDeploy's Python files into FOLDER in the first run."""
     made(
         FOLDER.name,
         lambda folder: python_files(
@@ -86,7 +86,7 @@ def _stand_in(name: str, **contents: Any) -> None:
 
 
 def _find_lmdeploy() -> None:
-    """Makes LMDeploy importable, in a process that is used for nothing else."""
+    """Make LMDeploy importable, in a process used only for LMDeploy."""
     if "lmdeploy" in sys.modules:
         return
     provide("dlslime")
@@ -94,8 +94,8 @@ def _find_lmdeploy() -> None:
         _stand_in(package, __path__=[str(FOLDER.joinpath(*package.split(".")))])
     _stand_in("transformers", PretrainedConfig=type("PretrainedConfig", (), {}))
     _stand_in("lmdeploy.pytorch.model_inputs", get_step_ctx_manager=None)
-    # yapf, which mmengine imports, gives its cache a name before all of it is written: another
-    # process that starts at the same time reads half of it. So each has its own.
+    # yapf, imported by mmengine, names its cache file before the file is complete: another process
+    # that starts at the same time would read half of the file. So each process has its own cache.
     with (
         tempfile.TemporaryDirectory() as cache,
         mock.patch.dict(os.environ, {"XDG_CACHE_HOME": cache}),
@@ -105,7 +105,7 @@ def _find_lmdeploy() -> None:
 
 
 class OnTheCpu:
-    """A layout of LMDeploy's that takes its memory from the CPU, whatever the device."""
+    """A layout of LMDeploy's that takes its memory from the CPU, for any device."""
 
     def __init__(self, layout: Any) -> None:
         self._layout = layout
@@ -133,7 +133,7 @@ def _cache_engine(blocks: int, requests: Sequence[Mapping[str, Any]]) -> Any:
 
 
 class Engine:
-    """One engine of LMDeploy's: its CacheEngine, and what calls that in a migration."""
+    """An engine of LMDeploy: its CacheEngine, and LMDeploy's calls of a migration."""
 
     def __init__(self, name: str, requests: Sequence[Mapping[str, Any]] = ()) -> None:
         _find_lmdeploy()
@@ -152,19 +152,19 @@ class Engine:
         )
 
     def pools(self) -> list[torch.Tensor]:
-        """The cache's bytes: rows (layers, mostly) x blocks x what a block has."""
+        """Return the cache's bytes: rows (layers, mostly) x blocks x contents of a block."""
         return [pool.tensor.view(torch.uint8) for pool in self.cache.gpu_allocation.pools]
 
     def link(
         self, other: str, protocol: str = "RDMA", attempt: int = 0, describes: bool = True
     ) -> None:
-        """Takes the steps that LMDeploy's proxy asks for; engine `other` takes them, too.
+        """Take the steps that LMDeploy's proxy asks for, as engine `other` does at the same time.
 
         Args:
             other: the engine's name.
             protocol: a MigrationProtocol.
-            attempt: tells links of the same two engines apart.
-            describes: whether the info has the cache's layout; that of older LMDeploys has not.
+            attempt: tells links of a pair of engines apart.
+            describes: whether the info has the cache's layout; older LMDeploys have no layout.
         """
         from lmdeploy.pytorch.disagg.config import DistServeRDMAConfig
         from lmdeploy.pytorch.disagg.conn.protocol import DistServeInitRequest, MigrationProtocol
@@ -190,13 +190,13 @@ class Engine:
         return kind.model_validate_json(await_key(f"{key}: {other} to {self.name}"))
 
     async def migrate(self, *moves: Move) -> None:
-        """Reads blocks of other engines, as a decode engine does for a request."""
+        """Read blocks of other engines, as a decode engine does for a request."""
         from lmdeploy.pytorch.disagg.messages import MigrationExecutionBatch
 
         await self.cache.migrate(MigrationExecutionBatch(protocol=self.protocol, requests=moves))
 
     def expect(self, *moves: Move) -> None:
-        """Every byte of the cache is as at first, but for what `moves` have brought."""
+        """Check that only `moves` have changed bytes of the cache."""
         for number, pool in enumerate(self.pools()):
             expected = contents(self.name, number, pool)
             for other, pairs in moves:
@@ -206,13 +206,13 @@ class Engine:
 
 
 def contents(name: str, number: int, like: torch.Tensor) -> torch.Tensor:
-    """What engine `name` has at first in pool `number`, of the shape of `like` but for blocks."""
+    """Return engine `name`'s initial contents of pool `number`, shaped as `like` but for blocks."""
     shape = (like.shape[0], BLOCKS[name], *like.shape[2:])
     return pattern(math.prod(shape), 10 * list(BLOCKS).index(name) + number).view(shape)
 
 
 def some_moves(other: str, count: int, parts: int) -> list[Move]:
-    """`parts` moves of `count` blocks each, from anywhere to anywhere; no block is in two."""
+    """Return `parts` moves of `count` blocks each, from and to random blocks, each moved once."""
     generator = torch.Generator().manual_seed(count)
     theirs, ours = (
         torch.randperm(BLOCKS[name], generator=generator)[: count * parts].view(parts, count)
@@ -264,8 +264,8 @@ def test_eight_migrations_at_a_time(env: dict[str, str]) -> None:
     run_world(_at_a_time, 2, env=env, init=False, fresh=True)
 
 
-# As models with sparse attention ask for: one pool of a row per layer, one of a tensor as it is.
-# What is empty gets no region, so that the keys of the regions have a gap.
+# Pools for models with sparse attention: a pool with a row per layer, and a pool of whole tensors.
+# The empty pool gets no region, so that the keys of the regions have a gap.
 MORE_POOLS: list[dict[str, Any]] = [
     *[{"name": "index", "shape": (BLOCK_TOKENS, 33), "dtype": torch.uint8}] * LAYERS,
     {"name": "empty", "shape": (0,), "dtype": torch.uint8},
@@ -298,7 +298,7 @@ def test_several_pools_migrate_from_two_engines_at_once() -> None:
 def _outside(rank: int, size: int) -> None:
     engine = Engine(PAIR[rank])
     if rank == 0:
-        engine.config.num_gpu_blocks *= 2  # it has half of what it says
+        engine.config.num_gpu_blocks *= 2  # the engine has half of the blocks named
     engine.link(PAIR[1 - rank], describes=False)
     if rank == 1:
         with pytest.raises(ValueError, match='outside of the remote region "0"'):
@@ -319,7 +319,7 @@ def _renewed(rank: int, size: int) -> None:
         asyncio.run(engine.migrate(before))
     sync("used")
     if rank == 0:
-        del engine.cache  # all that LMDeploy does in sleep()
+        del engine.cache  # all steps of LMDeploy's sleep()
     sync("freed")
     if rank == 0:
         engine = Engine("prefill")
@@ -364,9 +364,9 @@ def _migrate_from_the_killed(early: bool) -> None:
         asyncio.run(decode.migrate(first))
 
     async def killed_meanwhile() -> None:
-        send_signal(0, signal.SIGSTOP)  # it can't answer who connects
+        send_signal(0, signal.SIGSTOP)  # the stopped engine can't answer a new connection
         migration = asyncio.create_task(decode.migrate(lost))
-        await asyncio.sleep(0)  # the read is posted now, and a thread waits for its end
+        await asyncio.sleep(0)  # the read is posted now, and a thread waits for the end
         send_signal(0, signal.SIGKILL)
         await migration
 

@@ -1,20 +1,21 @@
 """SGLang's own prefill and decode, on top of dlslime: prefill's KV pages move into decode's.
 
 Real, byte for byte from SGLang's wheel (`VERSION`, `SHA256`): the plugin loader and its hooks,
-which find dlslime by the entry point in pyproject.toml; ServerArgs, its command line and what it
-makes of the disaggregation's arguments; the runtime context; get_kv_class; the NIXL backend's
-manager, senders, receivers and bootstrap server with all that they derive from, their threads,
-their ZeroMQ and HTTP; MetadataBuffers. What they import is real, too: aiohttp, msgspec, orjson,
-psutil, pydantic, pyzmq, requests, torch.
+which find dlslime by the entry point in pyproject.toml; ServerArgs, its command line and its checks
+of the disaggregation's arguments; the runtime context; get_kv_class; the NIXL backend's manager,
+senders, receivers and bootstrap server with all base classes, their threads, their ZeroMQ and HTTP;
+MetadataBuffers. Imports are real, too: aiohttp, msgspec, orjson, psutil, pydantic, pyzmq, requests,
+torch.
 
-Stand-ins, none of them in a transfer's way:
+Stand-ins, none in a transfer's way:
 
 * the __init__ of `sglang` and of `sglang.srt.configs`, which import the models, are left out;
-* modules of which only names are imported (`NAMES_ONLY`): SGLang's configurations of models and its
+* modules imported only for names (`NAMES_ONLY`): SGLang's configurations of models and its
   sharding of pages, Triton, images, video, base64, and HTTP routes of the server;
 * for the scheduler, its KV pool and the model the test itself has pages, creates managers, senders
-  and receivers, and calls them in the order in which PrefillBootstrapQueue, DecodePreallocQueue and
-  the schedulers do; it states the rank in groups of one, which SGLang takes from torch.distributed.
+  and receivers, and calls methods in the order of PrefillBootstrapQueue, DecodePreallocQueue and
+  the schedulers; the test states the rank in groups of one, which SGLang takes from
+  torch.distributed.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ from wheels import made, python_files
 ENV = {
     "SGLANG_HOST_IP": "127.0.0.1",
     "NO_PROXY": "127.0.0.1",
-    "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2",  # seconds, the least that is possible
+    "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2",  # seconds, the least possible value
     # A server on a busy machine may be late with its answer.
     "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE": "1000000",
 }
@@ -81,7 +82,7 @@ def _sglang() -> None:
 
 
 def unpack() -> None:
-    """SGLang's Python files in FOLDER, where the first run leaves them."""
+    """Unpack SGLang's Python files into FOLDER in the first run."""
     inside = ["sglang/srt/", "sglang/kernels/"]
     made(
         FOLDER.name,
@@ -90,7 +91,7 @@ def unpack() -> None:
 
 
 def rooms(count: int, here: str, pages: int = 21) -> Requests:
-    """Requests that share no pages."""
+    """Return requests with separate pages."""
     generator = torch.Generator().manual_seed(count)
     there, mine = (
         torch.randperm(PAGES[name], generator=generator)[: count * pages].view(count, pages)
@@ -100,7 +101,7 @@ def rooms(count: int, here: str, pages: int = 21) -> Requests:
 
 
 def send(sender: Any, pages: Pages, aux: int) -> list[str]:
-    """Sends a request in two parts, as a chunked prefill; returns the states it was in."""
+    """Send a request in two parts, as a chunked prefill; return the states seen."""
     seen = states(sender, "WaitingForInput")
     sender.init(len(pages), aux)
     sender.send(indices(pages[:8]))
@@ -116,14 +117,14 @@ def _move(rank: int, size: int, port: int, device: str) -> None:
     assert sys.modules["nixl._api"] is other
     kind = type(server.manager)
     assert kind.__module__ == "dlslime_backend.integrations.sglang"
-    # Behind what looks at messages first.
+    # After the class that checks messages first.
     assert kind.__mro__[2].__module__ == "sglang.srt.disaggregation.nixl.conn"
     requests = rooms(10, "decode")
     if rank == 0:
         senders = [server.sender(room) for room in range(10)]
         assert states(senders[0], "Bootstrapping") == ["Bootstrapping"]
         sync("opened")
-        # The first goes alone, the others at a time, and end in another order.
+        # The first request goes alone, the others at a time, and end in another order.
         seen = send(senders[0], requests[0][0], requests[0][2])
         seen += states(senders[0], "Success")
         order = ["Bootstrapping", "WaitingForInput", "Transferring", "Success"]
@@ -156,7 +157,7 @@ def test_pages_arrive_between_hosts_without_rdma() -> None:
     results = run_world(
         _move, 2, free_port(), "cpu", env=env, init=False, fresh=True, with_output=True
     )
-    assert any("go by TCP" in output for _, output in results)
+    assert any("go over TCP" in output for _, output in results)
 
 
 def _broken(rank: int, size: int, port: int) -> None:
@@ -173,7 +174,7 @@ def _broken(rank: int, size: int, port: int) -> None:
             for guest in server.manager.agent._mailbox._hub.accept():
                 guest.close()
             tell("closed")
-        states(receiver, "Failed", 10)  # it does not wait for its time-out
+        states(receiver, "Failed", 10)  # well before the time-out
         with pytest.raises(Exception, match="NIXL transfer encountered ERR|KVSender failed"):
             receiver.failure_exception()
         sync(f"failed {room}")
@@ -191,7 +192,7 @@ def _prefill_that_loses_connections(server: Server, requests: Requests) -> None:
     watched = mock.patch.object(agent, "check_xfer_state", wraps=agent.check_xfer_state)
     with watched as checked, stopped(1):
         _send_half(senders[0], requests[0])
-        while checked.call_count < 100:  # under way, and decode answers nobody
+        while checked.call_count < 100:  # under way, and decode answers no process
             time.sleep(0.001)
         agent.remove_remote_agent(peer)
         states(senders[0], "Failed")

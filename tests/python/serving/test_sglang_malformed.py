@@ -1,7 +1,7 @@
-"""SGLang's prefill over dlslime and what any process may send to its port, malformed.
+"""SGLang's prefill over dlslime, and malformed messages of other processes to its port.
 
-By SGLang's own manager, its thread and its ZeroMQ socket; see test_sglang for what is a stand-in.
-Whatever comes, a later request of another decode server is served.
+The messages go through SGLang's own manager, its thread and its ZeroMQ socket; test_sglang lists
+the stand-ins. After any message, a later request of another decode server is served.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from test_sglang import ENV, _sglang, rooms, send  # noqa: F401  (a fixture)
 
 pytestmark = [dlslime_only, pytest.mark.usefixtures("_sglang")]
 
-FIRST = 1000  # of the rooms that are made up here
-LAST = 987_654_321_987  # of the request that is served: no change of a message comes to it
+FIRST = 1000  # of the rooms made up here
+LAST = 987_654_321_987  # of the request to be served: no change of a message leads to the room
 Frames = list[bytes]
 
 
 class Port:
-    """The port of a manager, with a way to know that its thread goes on."""
+    """The port of a manager, with a way to know that the manager's thread goes on."""
 
     def __init__(self, manager: Any) -> None:
         import zmq
@@ -46,7 +46,7 @@ class Port:
         raise args.exc_value
 
     def room(self) -> int:
-        """A request that waits for what decode has to say."""
+        """Make a request that waits for decode's message."""
         self._next += 1
         self._manager.update_status(self._next, self._poll.Bootstrapping)
         return self._next
@@ -55,7 +55,7 @@ class Port:
         return self._manager.check_status(room) == self._poll.Failed
 
     def send(self, frames: Frames) -> None:
-        """Returns when the manager's thread has had these, and another message after them."""
+        """Send frames; return once the manager's thread has handled a later message, too."""
         assert not self._ended
         self._socket.send_multipart(frames or [b""])
         last = self.room()
@@ -73,7 +73,7 @@ class Port:
 
 
 def told_of(receiver: Any, server: Server) -> tuple[Frames, Frames]:
-    """What decode says of itself, and of the request `receiver`."""
+    """Return decode's registration, and decode's message for request `receiver`."""
     import numpy as np
 
     manager = server.manager
@@ -90,7 +90,7 @@ def told_of(receiver: Any, server: Server) -> tuple[Frames, Frames]:
 
 
 def _served(rank: int, server: Server, feed: Any) -> None:
-    """Rank 0 is fed with what rank 1 says, changed, and serves rank 1's request then."""
+    """Feed rank 0 with changed messages of rank 1; then rank 0 serves rank 1's request."""
     requests = rooms(1, "decode")
     if rank == 1:
         registration, request = told_of(FIRST, server)
@@ -110,7 +110,7 @@ def _served(rank: int, server: Server, feed: Any) -> None:
 
 @st.composite
 def altered(draw: st.DrawFn, frames: Frames) -> Frames:
-    """Frames of which some have other bytes, are missing, moved, or there twice."""
+    """Draw frames with some bytes changed, and some frames missing, moved, or added."""
     frames = list(frames)
     for _ in range(draw(st.integers(1, 2))):
         place = draw(st.integers(0, len(frames) - 1)) if frames else 0
@@ -166,7 +166,7 @@ def _feed_metadata(server: Server, registration: Frames, request: Frames) -> Non
     def feed(metadata: Any) -> None:
         try:
             frames = renamed(registration, "changed", metadata)
-        except (ValueError, RecursionError):  # of what JSON has no text for
+        except (ValueError, RecursionError):  # JSON has no text for the value
             return
         port.send(frames)
         table = server.manager.decode_kv_args_table
@@ -180,7 +180,8 @@ def _feed_metadata(server: Server, registration: Frames, request: Frames) -> Non
     port.send(registration)
     first = agent._remotes[name]
     for other in ("other", "", "NIXL_INIT_AGENT", agent.name):
-        # The metadata of a server that is known, under another name; and names that mean this one.
+        # The metadata of a known server, under another name; and names that mean the manager
+        # itself.
         port.send(renamed(registration, other, good))
         port.send(renamed(registration, other, [good[0], other, *good[2:]]))
         assert agent._remotes.get(name) is first
@@ -215,7 +216,7 @@ def test_malformed_request_fails_and_no_other() -> None:
 
 
 def _feed_transfers(server: Server, registration: Frames, request: Frames) -> None:
-    """Well-formed messages with values that can't be: each fails its own transfer."""
+    """Well-formed messages with impossible values: each fails its own transfer."""
     port, good = Port(server.manager), json.loads(registration[5])
     places = [6, 7, 8, 9, 10, 11, 12, 13, 17, 19, 20, 21]
     numbers = iter(range(1, 1 << 20))

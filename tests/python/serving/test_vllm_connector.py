@@ -2,14 +2,14 @@
 
 Real, byte for byte from vLLM's wheel (`vllm_files`): Scheduler, with KVCacheManager, Request and
 SchedulerOutput; KVConnectorFactory, which finds the connector by its configuration, a real
-KVTransferConfig; KVConnectorBase_V1 with all that it defines; the layouts of the KV cache and the
+KVTransferConfig; KVConnectorBase_V1 with all its definitions; the layouts of the KV cache and the
 views of its layers; KVConnectorOutput, ModelRunnerOutput and KVOutputAggregator.
 
-Stand-ins: `vllm_files` lists the modules. VllmConfig and SamplingParams are namespaces with what
-is asked of them; the rank is told to each connector; EngineCoreOutput keeps its fields, as msgspec
-is a stand-in. `vllm_engine` is the engine's loop and, in the place of a model, writes a pattern of
-the tokens into the cache. What goes between a scheduler and its workers is pickled, and what goes
-from prefill to decode is JSON, as in vLLM.
+Stand-ins: `vllm_files` lists the modules. VllmConfig and SamplingParams are namespaces with the
+attributes used; each connector is told its rank; EngineCoreOutput keeps its fields, as msgspec is a
+stand-in. `vllm_engine` is the engine's loop and, instead of a model, writes a pattern of the tokens
+into the cache. Messages between a scheduler and its workers are pickled, and messages from prefill
+to decode are JSON, as in vLLM.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PREFILL: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
 SALT = sum(b"prefill")
 LENGTHS = [30, 5, 64, 1, 17, 32]  # of prompts
 
-# Processes that have imported vLLM are used for nothing else: of an environment of their own.
+# Processes with vLLM imported are used only for vLLM: the environment is their own.
 OWN = {"VLLM_LOGGING_LEVEL": "ERROR"}
 
 pytestmark = [dlslime_only, pytest.mark.usefixtures("_vllm")]
@@ -50,7 +50,7 @@ def prompt_of(number: int, length: int) -> list[int]:
 
 
 def prefill(lengths: list[int], **options: Any) -> Engine:
-    """An engine that has computed prompts, and has told decode how to read them."""
+    """Return an engine that has computed prompts, and has told decode how to read the blocks."""
     engine = Engine("prefill", "kv_producer", 64, **options)
     for number, length in enumerate(lengths):
         engine.add(f"p{number}", prompt_of(number, length), dict(PREFILL))
@@ -70,13 +70,13 @@ def _moved(rank: int, size: int, devices: list[str], options: dict[str, Any]) ->
         gpus.use(rank)
     if rank == 0:
         engine = prefill(LENGTHS, **options)
-        assert len(engine.scheduler.requests) == len(LENGTHS)  # kept until they are read
+        assert len(engine.scheduler.requests) == len(LENGTHS)  # kept until read by decode
         engine.run(engine.idle)
         assert engine.sent == {f"p{number}": 1 for number in range(len(LENGTHS))}
         return
     engine = Engine("decode", "kv_consumer", 80, **options)
     elsewhere = engine.add("local", prompt_of(9, 11), None, tokens=40)
-    engine.step()  # its blocks are the first ones, so that all others are at other places
+    engine.step()  # takes the first blocks, so that all requests get other places than at prefill
     requests = [
         engine.add(f"d{number}", prompt_of(number, len_), params, tokens=30)
         for (number, len_), params in zip(enumerate(LENGTHS), answers())
@@ -130,7 +130,7 @@ def test_blocks_go_from_gpu_to_gpu_and_to_cpus_and_back(devices: list[str]) -> N
 def test_blocks_go_between_hosts_without_rdma() -> None:
     env = [{**host, **OWN} for host in hosts(2)]
     results = run_world(_moved, 2, ["cpu", "cpu"], {}, init=False, env=env, with_output=True)
-    assert any("go by TCP" in output for _, output in results)
+    assert any("go over TCP" in output for _, output in results)
 
 
 def _cached(rank: int, size: int) -> None:
@@ -148,7 +148,7 @@ def _cached(rank: int, size: int) -> None:
     request = engine.add("d", prompt_of(0, 30), json.loads(await_key("again")), tokens=9)
     engine.step()
     (load,) = engine.planned.kv_connector_metadata.plan.loads.values()
-    assert (len(load.here), load.there) == (1, load.source.blocks[7:])  # 28 tokens are here
+    assert (len(load.here), load.there) == (1, load.source.blocks[7:])  # decode has 28 tokens
     engine.run(lambda: engine.received["d"])
     engine.step()
     engine.expect(request, SALT, 0, 29)
@@ -160,7 +160,7 @@ def test_what_decode_has_cached_is_not_read_again() -> None:
 
 
 def _recomputed(engine: Engine, name: str, params: Any, length: int) -> Any:
-    """Decode reports the blocks of a load that fails, and vLLM computes them."""
+    """Check that decode reports the blocks of a failed load, and that vLLM computes the blocks."""
     request = engine.add(name, prompt_of(0, length), params, tokens=9)
     engine.run(lambda: engine.received[name])
     assert len(engine.invalid) == -(-length // BLOCK)
@@ -201,7 +201,7 @@ def _killed(rank: int, size: int, early: bool) -> None:
     request = engine.add("last", prompt_of(0, 30), successor.answers["p"], tokens=9)
     engine.run(lambda: engine.received["last"])
     engine.expect(request, SALT, 0, 29)
-    # With asynchronous scheduling a worker may hear of a read before it hears of the request's end.
+    # With asynchronous scheduling a worker may hear of a read before the request's end.
     (worker,) = successor.workers
     engine.run(lambda: worker.get_finished(set()) == (set(), set()) and worker._worker._early)
     successor.run(successor.idle)
@@ -264,7 +264,7 @@ def _refused(rank: int, size: int) -> None:
     producer.add("p", prompt_of(0, 30), dict(PREFILL))
     producer.run(lambda: producer.answers)
     params = json.loads(json.dumps(producer.answers["p"]))
-    with pytest.raises(ValueError, match="tensor_parallel_size 2 and this one 1"):
+    with pytest.raises(ValueError, match="tensor_parallel_size 2, and this engine 1"):
         scheduler.Source.decode(params, 1)
     decode = Engine("decode", "kv_consumer", 80)
     for number, wrong in enumerate((params, {**params, "dlslime": None})):

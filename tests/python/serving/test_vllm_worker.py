@@ -1,4 +1,4 @@
-"""vLLM's connector without vLLM: what requests that never end, or that name too much, may cost."""
+"""vLLM's connector without vLLM: limits on requests that never end, or that name too much."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def begin(worker: Worker, name: str, source: Source, blocks: list[int] | None = 
 
 
 def load(worker: Worker, name: str, source: Source) -> bool:
-    """Whether a block is loaded."""
+    """Tell whether a block is loaded."""
     begin(worker, name, source)
     eventually(lambda: name in worker.finished()[1])
     return not worker.take_errors()
@@ -42,7 +42,7 @@ def load(worker: Worker, name: str, source: Source) -> bool:
 
 
 class Read:
-    """A transfer whose memory is in use until `quiet`, also when it has been cancelled."""
+    """A transfer that uses its memory until `quiet`, also after being cancelled."""
 
     def __init__(self) -> None:
         self.cancelled = self.quiet = False
@@ -58,7 +58,7 @@ class Read:
 
 @pytest.fixture
 def late() -> Iterator[Worker]:
-    """A worker whose loads are to be given up at once."""
+    """Yield a worker with loads to be given up at once."""
     worker = a_worker("late", 0)
     worker._lease = 0.0
     yield worker
@@ -95,7 +95,7 @@ def test_lost_peer_is_left_when_its_other_loads_are_quiet() -> None:
         assert worker.finished()[1] == {"lost"}
     assert worker.take_errors() == {2}
     assert worker.agent.check_remote_metadata(prefill.agent.name)
-    with Lines() as lines:  # by another description of the same agent it could be left early
+    with Lines() as lines:  # another description of the agent would allow leaving early
         assert not load(worker, "soon", source)
     assert "have not ended yet" in lines[0]
     going.cancelled = going.quiet = True
@@ -125,7 +125,7 @@ def test_load_whose_check_does_not_end_fails_and_the_next_is_checked_again() -> 
         with mock.patch.object(Worker, "_read", return_value=done):
             begin(worker, "d", source_of(prefill))
             worker.finished()
-    assert not check.cancelled  # another load may wait for it
+    assert not check.cancelled  # another load may wait for the check
     worker._until["d"] = 0.0
     with Lines() as lines:
         assert worker.finished() == (set(), {"d"})
@@ -138,7 +138,7 @@ def test_load_whose_check_does_not_end_fails_and_the_next_is_checked_again() -> 
 
 
 def _silent(rank: int, size: int) -> None:
-    """Rank 1 is connected and then answers nobody."""
+    """Rank 1 is connected and then answers no process."""
     if rank == 1:
         worker = a_worker("prefill", 7)
         assert worker.cache is not None
@@ -156,7 +156,7 @@ def _silent(rank: int, size: int) -> None:
         eventually(lambda: "late" in worker.finished()[1])
         assert worker.take_errors() == {5, 6}
         for cache in worker._caches.values():
-            cache[5:7] = 9  # another request has these blocks now
+            cache[5:7] = 9  # another request has the blocks now
     assert len(lines) == 1
     worker._lease = 60.0
     assert load(worker, "next", source)
@@ -169,14 +169,14 @@ def test_load_of_a_silent_peer_fails_and_nothing_of_it_comes_later() -> None:
     run_world(_silent, 2, init=False, env={"DLSLIME_CMA": "off"})
 
 
-# --- Workers that requests name ---
+# --- Workers named by requests ---
 
 
 def test_idle_workers_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_vllm_worker, "_MOST_PEERS", 2, raising=False)
     decode = a_worker("decode", 0)
     prefills = [a_worker(f"prefill {number}", 7) for number in range(4)]
-    for number in (0, 1, 0, 2):  # the first one is used again
+    for number in (0, 1, 0, 2):  # the first prefill is used again
         assert load(decode, f"d{number}", source_of(prefills[number]))
     assert {peer.agent.split()[1] for peer in decode._peers.values()} == {"0", "2"}
     assert len(decode.agent._remotes) == 2
@@ -204,7 +204,7 @@ def test_busy_workers_stay_and_the_request_fails(
         )
     with Lines() as lines:
         assert not load(decode, "other", source_of(second))
-    assert "1 workers are read from; no more at a time" in lines[0]
+    assert "blocks are read from 1 workers already" in lines[0]
     assert len(decode.agent._remotes) == 1
     if busy == "with_a_load":
         read.quiet = True
@@ -213,14 +213,14 @@ def test_busy_workers_stay_and_the_request_fails(
     decode.close()
 
 
-# --- Parameters that are long ---
+# --- Long parameters ---
 
 
 def test_parameters_are_decoded_once_and_forgotten_when_the_load_is_planned() -> None:
     scheduler, request = a_scheduler(), request_of(params())
     with mock.patch.object(Source, "decode", wraps=Source.decode) as decode:
         scheduler.arrived(request)
-        for _ in range(50):  # until there is room
+        for _ in range(50):  # until blocks are free
             assert scheduler.matched(request, 0) == 30
         assert decode.call_count == 1
         mine = mock.Mock(**{"get_block_ids.return_value": ([*range(8)],),
@@ -272,7 +272,7 @@ def test_prefill_tells_of_the_blocks_of_the_prompt_only() -> None:
     prefill = Scheduler("prefill", 1, BLOCK, 60.0)
     prefill.set_caches({0: "cache"})
     request: Any = request_of({"do_remote_decode": True}, "p")
-    request.num_computed_tokens = 34  # with what was generated, or guessed
+    request.num_computed_tokens = 34  # with generated or guessed tokens
     answer = prefill.finished(request, [*range(BLOCKS)], True)
     assert answer is not None
     assert answer["remote_block_ids"] == [*range(8)]

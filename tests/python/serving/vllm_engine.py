@@ -1,4 +1,4 @@
-"""An engine of vLLM's, with its own scheduler; for a model it has a pattern of the tokens."""
+"""An engine of vLLM, with vLLM's own scheduler, and a pattern of the tokens instead of a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADS, HEAD = 2, 8  # for keys and for values, of halves: 256 bytes of a block i
 
 
 class Engine:
-    """Scheduler, KV cache and connectors of one engine; its workers are all in this process."""
+    """Scheduler, KV cache and connectors of an engine, with all workers in one process."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Engine:
         return worker
 
     def add(self, name: str, prompt: list[int], params: Any, tokens: int = 1, **more: Any) -> Any:
-        """Begins a request, with kv_transfer_params, for so many tokens."""
+        """Begin a request with kv_transfer_params, for `tokens` tokens."""
         from vllm.utils.hashing import sha256
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
         from vllm.v1.request import Request
@@ -96,7 +96,7 @@ class Engine:
         return request
 
     def step(self) -> None:
-        """One step of vLLM's engine: schedule, load, compute, collect."""
+        """Run a step of vLLM's engine: schedule, load, compute, collect."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         planned = self.planned = self.scheduler.schedule()
@@ -119,10 +119,10 @@ class Engine:
                     self.answers[entry.request_id] = entry.kv_transfer_params
 
     def run(self, until: Any, seconds: float = 20 * nodes.PATIENCE) -> None:
-        """Steps until something is true, at the pace of a large model while blocks are loaded.
+        """Run steps until something is true, at the pace of a large model while blocks are loaded.
 
-        Requests that have theirs do not end before the others have come to them: the longer that
-        takes, the slower are the steps, of which each makes a token.
+        A loaded request must not end before the other requests are loaded: the longer a load takes,
+        the slower the steps, each of which makes a token.
         """
         deadline = time.monotonic() + seconds
         pause = 0.05
@@ -138,16 +138,16 @@ class Engine:
         return any(request.status.name == "WAITING_FOR_REMOTE_KVS" for request in every)
 
     def idle(self) -> bool:
-        """Whether every request has ended, and its blocks are free."""
+        """Tell whether every request has ended, with its blocks freed."""
         return not self.scheduler.requests
 
     def blocks_of(self, name: str) -> list[int]:
-        """A request's blocks."""
+        """Return a request's blocks."""
         (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
         return blocks
 
     def expect(self, request: Any, salt: int, first: int, last: int) -> None:
-        """All layers of all ranks have the request's tokens, as computed by an engine."""
+        """Check that all layers of all ranks have the request's tokens, computed by an engine."""
         blocks = self.blocks_of(request.request_id)
         for rank in range(len(self.workers)):
             for at in range(first, last):
@@ -200,13 +200,13 @@ class Engine:
 
 
 def content(token: int, layer: int, salt: int) -> torch.Tensor:
-    """What an engine computes for a token; integers that halves hold exactly."""
+    """Return an engine's result for a token, in integers that halves hold exactly."""
     row = torch.arange(HEADS * 2 * HEAD) * 7 + token * 13 + layer * 31 + salt * 17
     return (row % 251).to(torch.bfloat16).view(HEADS, 2 * HEAD)
 
 
 def cache_config(blocks: int, layout: Any) -> Any:
-    """A KVCacheConfig of one group of full attention."""
+    """Return a KVCacheConfig of one group of full attention."""
     from vllm.v1 import kv_cache_interface as kv
 
     spec = kv.FullAttentionSpec(
@@ -221,7 +221,7 @@ def cache_config(blocks: int, layout: Any) -> Any:
 
 
 def views(config: Any, layout: Any, kernel_block: int, device: str) -> dict[str, torch.Tensor]:
-    """The layers' tensors, as vLLM lays them out."""
+    """Return the layers' tensors, in vLLM's layout."""
     from vllm.v1.kv_cache_interface import create_kv_cache_views
 
     (placed,) = config.kv_cache_tensors
@@ -283,7 +283,7 @@ OBSERVABILITY = {
 def vllm_config(
     name: str, role: str, blocks: int, ranks: int, lease: float, caching: bool
 ) -> SimpleNamespace:
-    """What the scheduler and the connector ask a VllmConfig for, with a real KVTransferConfig."""
+    """Return the attributes of a VllmConfig used by the scheduler and the connector."""
     from vllm.config.kv_transfer import KVTransferConfig
 
     transfer = KVTransferConfig(

@@ -1,8 +1,8 @@
-"""vLLM's own Python files, for tests in which its scheduler and its interface of connectors run.
+"""vLLM's own Python files, for tests that run vLLM's scheduler and interface of connectors.
 
-`find_vllm` makes them importable. Stand-ins, whose names are anything that is asked for, are the
-packages of THIRD, what is WHOLE (models, parsers, the server, the workers' kernels: none of them is
-called for KV caches) and the contents of the __init__ of INIT, which import these.
+`find_vllm` makes the files importable. Stand-ins, which have every name asked for, replace the
+packages of THIRD, the modules of WHOLE (models, parsers, the server, the workers' kernels: none is
+called for KV caches) and the contents of the __init__ of INIT, which import modules of WHOLE.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WHOLE = {
 
 
 def unpack() -> None:
-    """Leaves vLLM's Python files in FOLDER; the first time they are downloaded."""
+    """Unpack vLLM's Python files into FOLDER, downloaded in the first run."""
     made(FOLDER.name, _unpack)
 
 
@@ -76,7 +76,7 @@ class _Anything(type):
 
 
 class Anything(metaclass=_Anything):
-    """A stand-in for every class, function and decorator; as a record, it keeps its fields."""
+    """A stand-in for every class, function and decorator; as a record, keeps its fields."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         vars(self).update(kwargs)
@@ -117,7 +117,7 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def find_vllm() -> None:
-    """Makes vLLM importable, in a process that is used for nothing else."""
+    """Make vLLM importable, in a process used only for vLLM."""
     if "vllm" in sys.modules:
         return
     sys.meta_path.insert(0, _StandIns())

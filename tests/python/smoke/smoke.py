@@ -1,9 +1,9 @@
-"""What every supported torch must be able to do; run by torchrun with two ranks.
+"""Features that every supported torch must have; run by torchrun with two ranks.
 
     torchrun --standalone --nproc-per-node 2 tests/python/smoke/smoke.py
 
-Plain torch.distributed: dlslime_backend is imported by nobody here, so the name "dlslime" comes
-from the installed package's entry point.
+Plain torch.distributed without an import of dlslime_backend: the name "dlslime" comes from the
+installed package's entry point.
 """
 
 from __future__ import annotations

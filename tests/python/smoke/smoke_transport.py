@@ -1,4 +1,4 @@
-"""dlslime as one of the one-sided transports of torch 2.15; run by torchrun with two ranks.
+"""dlslime as a one-sided transport of torch 2.15; run by torchrun with two ranks.
 
 torchrun --standalone --nproc-per-node 2 tests/python/smoke/smoke_transport.py
 """

@@ -23,7 +23,7 @@ ROUNDS = 100
 
 
 def everybody_puts(window: Any, mine: torch.Tensor, rank: int, size: int) -> None:
-    """Each rank writes its number into its own part of all windows, its own window among them."""
+    """Each rank writes its number into its own part of all windows, also of its own window."""
     share = COUNT // size
     for peer in range(size):
         window.put(torch.full((share,), rank + 1), peer, rank * share, True)
@@ -34,7 +34,7 @@ def everybody_puts(window: Any, mine: torch.Tensor, rank: int, size: int) -> Non
 
 
 def signals_follow_puts(window: Any, mine: torch.Tensor, rank: int, size: int) -> None:
-    """A value that goes round a ring, larger by one each time."""
+    """A value goes round a ring, and grows by one at each rank."""
     after, before = (rank + 1) % size, (rank - 1) % size
     for turn in range(ROUNDS):
         if rank != 0 or turn != 0:
@@ -87,7 +87,7 @@ def in_child(check: Callable[[], None]) -> None:
 
 
 def mapped(rank: int, size: int) -> None:
-    """Ranks write to each other's tensors as to their own; these are in the middle of memory."""
+    """Ranks write to each other's tensors in place; the tensors lie in the middle of memory."""
     memory = shared(1000, torch.float32)
     mine = memory[100 : 100 + 6 * size].view(size, 6)
     window = c10d._new_window(mine)
@@ -98,7 +98,7 @@ def mapped(rank: int, size: int) -> None:
     in_child(lambda: refused(RuntimeError, "fork", lambda: window.signal(0, True)))
     own, after = theirs[rank], (rank + 1) % size
     same = "overlap what they are copied from"
-    for peer, there in ((rank, own), (after, theirs[after])):  # one's own pages, and the peer's
+    for peer, there in ((rank, own), (after, theirs[after])):  # the rank's pages, and the peer's
         refused(ValueError, same, lambda p=peer, t=there: window.put(t[0, :3], p, 1, False))  # type: ignore[misc]
     for peer, there in enumerate(theirs):
         assert (there.shape, there.dtype) == (mine.shape, mine.dtype)
@@ -108,8 +108,8 @@ def mapped(rank: int, size: int) -> None:
         window.wait_signal(peer, False)
     assert mine.eq(torch.arange(1, size + 1).view(size, 1)).all()
     assert memory.sum() == mine.sum()
-    dist.barrier()  # a rank that is ahead would write into what others still compare
-    # What a window brings is seen as well, and mappings outlast the window.
+    dist.barrier()  # a rank ahead would write into memory that others still compare
+    # A window's writes are visible as well, and mappings outlast the window.
     window.put(torch.full((1,), 50.0 + rank), after, 3, True)
     window.signal(after, False)
     window.wait_signal((rank - 1) % size, False)
@@ -146,7 +146,7 @@ def windows(rank: int, size: int) -> None:
     window.tensor_deregister()
     mapped(rank, size)
     dtypes_differ(rank, size)
-    dist.barrier()  # and `second` is dropped as it is
+    dist.barrier()  # `second` is dropped without deregistering
 
 
 def main() -> None:

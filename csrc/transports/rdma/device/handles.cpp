@@ -96,7 +96,8 @@ ibv_mr* registerGpu(
         cannotRegister(context, view.size, errno) +
             (byDmaBuf ? "; the dma-buf of this GPU memory was refused as well"
                       : "; there is no dma-buf of this GPU memory") +
-            ": that takes NVIDIA's open kernel modules and Linux 5.12, or else "
+            ": GPUDirect RDMA takes NVIDIA's open kernel modules and Linux "
+            "5.12, or else "
             "the module nvidia-peermem");
   }
   return region;

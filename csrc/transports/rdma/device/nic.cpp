@@ -89,7 +89,7 @@ class DeviceList {
       throw Error(
           ErrorCode::kUnavailable,
           "RDMA devices can't be listed: " + errnoText(errno) +
-              " (is the kernel's ib_uverbs loaded?)");
+              ": check that the kernel's module ib_uverbs is loaded");
     }
   }
   ~DeviceList() {

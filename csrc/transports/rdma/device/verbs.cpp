@@ -115,17 +115,18 @@ constexpr StatusText kStatusTexts[] = {
      "the peer's NIC refuses the request as invalid"},
     {IBV_WC_REM_ACCESS_ERR,
      "IBV_WC_REM_ACCESS_ERR",
-     "the peer's memory is not registered for this, or no longer"},
+     "the peer's memory region is not registered, or does not permit the "
+     "access"},
     {IBV_WC_REM_OP_ERR,
      "IBV_WC_REM_OP_ERR",
      "the peer's NIC could not carry out the operation"},
     {IBV_WC_RETRY_EXC_ERR,
      "IBV_WC_RETRY_EXC_ERR",
-     "the peer's NIC does not answer: its process or host is gone, a link is "
-     "down, or packets of this size are dropped on the way (MTU, PFC)"},
+     "the peer's NIC does not answer: check the peer's process and host, the "
+     "links, and whether the network drops packets of this size (MTU, PFC)"},
     {IBV_WC_RNR_RETRY_EXC_ERR,
      "IBV_WC_RNR_RETRY_EXC_ERR",
-     "the peer had no receive posted: its process is stuck"},
+     "the peer had no receive posted in time"},
     {IBV_WC_LOC_RDD_VIOL_ERR, "IBV_WC_LOC_RDD_VIOL_ERR", "internal"},
     {IBV_WC_REM_INV_RD_REQ_ERR, "IBV_WC_REM_INV_RD_REQ_ERR", "internal"},
     {IBV_WC_REM_ABORT_ERR,

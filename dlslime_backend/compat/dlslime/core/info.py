@@ -51,7 +51,7 @@ def parts_of(info: object) -> tuple[bytes, object]:
         keys = f"keys {shown(list(islice(info, 5)))}" if isinstance(info, dict) else shown(info)
         raise ValueError(
             f"it is not of dlslime_backend's version {VERSION} "
-            f"(its version is {shown(version)}, {keys}): both ends must use it"
+            f"(its version is {shown(version)}, {keys}): both ends must use version {VERSION}"
         )
     found = fields(info, "it", ["address", "mr_info"])
     return decode_base64(found["address"], "address", _MOST_ADDRESS), found["mr_info"]

@@ -232,4 +232,4 @@ def release_dropped(regions: Regions) -> None:
     try:
         regions.release(_AT_DROPPED_S)
     except FAILURES as error:  # a finalizer has no caller
-        _logger.warning("memory of DLSlime's API that was dropped: %s", error)
+        _logger.warning("the memory of a dropped endpoint or pool is not released: %s", error)

@@ -250,7 +250,10 @@ class RemoteRegions(Table[memory.RemoteRegion]):
 def _handle_of(entry: object, name: str) -> int:
     found = fields(entry, f"the entry of {shown(name)}", ["handle"])["handle"]
     if type(found) is not int or not 0 <= found < _MOST_HANDLE:
-        raise ValueError(f"the handle of {shown(name)} is {shown(found)}, not a small integer")
+        raise ValueError(
+            f"the handle of {shown(name)} is {shown(found)}, "
+            f"not an integer from 0 to {_MOST_HANDLE - 1}"
+        )
     return found
 
 

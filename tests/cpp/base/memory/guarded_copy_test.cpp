@@ -22,7 +22,7 @@ namespace {
 
 using namespace ::dlslime::testing;
 
-// What is wrong with the last page, and what that is called.
+// A kind of damage to the last page, and the faults expected.
 struct Case {
   const char* name;
   void (*harm)(const Pages& pages);
@@ -142,7 +142,7 @@ TEST(GuardedCopy, MoveTellsWhichSideFaults) {
 }
 
 #ifndef __SANITIZE_ADDRESS__ // UBSan takes descriptors to look at objects
-// What runs in a thread that finds no descriptor for a file of its own.
+// Runs `body` in a thread that can open no descriptor.
 void withoutDescriptors(const std::function<void()>& body) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -189,7 +189,7 @@ TEST(GuardedCopy, GrowsInTheDescriptorThatItHas) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const auto open = [] {
     const std::filesystem::directory_iterator all("/proc/self/fd");
-    return std::distance(begin(all), end(all)) - 1; // without its own
+    return std::distance(begin(all), end(all)) - 1; // without the iterator
   };
   const Bytes source = pattern(300'000);
   std::thread([&] {
@@ -223,7 +223,8 @@ TEST(GuardedCopy, DescriptorsThatComeBackAreUsed) {
 }
 #endif
 
-// The file in memory is shared with forked children: they must not use it.
+// A forked child shares the memory file of its parent, and must not use the
+// file.
 TEST(GuardedCopy, ForkedChildHasAScratchOfItsOwn) {
   const Bytes ours = pattern(1000, 1);
   const auto read = readGuarded(ours.data(), ours.size());
@@ -239,8 +240,8 @@ TEST(GuardedCopy, ForkedChildHasAScratchOfItsOwn) {
   EXPECT_TRUE(std::ranges::equal(read.bytes, ours));
 }
 
-// Between processes the kernel copies, and does not tell which side it could
-// not touch; this process stands for both.
+// The kernel copies between processes without telling which side faulted; the
+// test's process stands for both sides.
 TEST(CrossMemoryAttach, FaultIsToldWithItsSideAndKind) {
   const Pages good(20);
   for (const auto& harmed : kCases) {
@@ -261,7 +262,7 @@ TEST(CrossMemoryAttach, FaultIsToldWithItsSideAndKind) {
         if (expected != Fault::kNone) {
           EXPECT_EQ(told.local, local) << harmed.name << write << local;
         }
-        // The same in one of many pieces.
+        // The fault in one of many pieces.
         std::vector<Piece> pieces(300, {job.local, job.remote, 8});
         pieces[280].local += pages.size() - 8;
         pieces[280].remote += pages.size() - 8;

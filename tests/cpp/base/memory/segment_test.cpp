@@ -105,12 +105,12 @@ TEST(SegmentTest, MemoryForReadersIsWrittenByItsOwnerAlone) {
   EXPECT_NE(pwrite(again.get(), "x", 1, 0), 1);
 }
 
-// Where there is none left, a look at it would be SIGBUS.
+// Touching a huge page raises SIGBUS when no huge page is free.
 TEST(SegmentTest, HugePagesAreRefused) {
   UniqueFd fd(
       memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
   if (!fd) {
-    return; // a kernel that has none can be given none
+    return; // the kernel has no huge pages
   }
   const size_t size = size_t{2} << 20;
   ASSERT_EQ(ftruncate(fd.get(), static_cast<off_t>(size)), 0);
@@ -150,7 +150,7 @@ TEST_F(DoorbellTest, SleepingProcessIsRungOnce) {
   peer.ring();
   peer.ring();
   EXPECT_EQ(rings(), 1);
-  bell.setAsleep(true); // it is still the same sleep
+  bell.setAsleep(true); // still asleep since the first ring
   peer.ring();
   EXPECT_LT(rings(), 0);
   bell.setAsleep(false);
@@ -164,7 +164,7 @@ TEST_F(DoorbellTest, SleepingProcessIsRungOnce) {
 }
 
 TEST_F(DoorbellTest, EveryPeerRingsByItself) {
-  RemoteDoorbell silent(bell.duplicatePage()); // it has no socket any more
+  RemoteDoorbell silent(bell.duplicatePage()); // a peer whose socket is closed
   silent.useSocket(-1);
   bell.setAsleep(true);
   silent.ring();
@@ -172,7 +172,7 @@ TEST_F(DoorbellTest, EveryPeerRingsByItself) {
   EXPECT_EQ(rings(), 1);
 }
 
-// A peer that does not read, and has made the socket one that blocks.
+// The peer does not read, and has made the socket blocking.
 TEST_F(DoorbellTest, FullSocketMakesNobodyWait) {
   const int flags = fcntl(near.get(), F_GETFL);
   ASSERT_EQ(fcntl(near.get(), F_SETFL, flags & ~O_NONBLOCK), 0);

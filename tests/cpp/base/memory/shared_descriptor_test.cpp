@@ -19,7 +19,7 @@ namespace {
 
 const auto kSelf = static_cast<uint32_t>(getpid());
 
-// A page that this process has to provide when somebody reads it.
+// A page without memory: a read of the page waits for provide().
 class LatePage {
  public:
   LatePage()
@@ -53,7 +53,7 @@ class LatePage {
   uint64_t address() const {
     return reinterpret_cast<uint64_t>(page_);
   }
-  // Somebody waits for it.
+  // Returns whether a thread waits for the page.
   bool awaited() const {
     pollfd entry{fd_.get(), POLLIN, 0};
     return ::poll(&entry, 1, 0) == 1;
@@ -95,12 +95,12 @@ TEST(SharedDescriptorTest, IsFetchedWithTheWordBesideIt) {
       fetchDescriptor(kSelf, shared.number(), proof), OutdatedDescriptor);
 }
 
-// Each time everything waits for a second: a peer may answer after that, again
-// and again.
+// A late peer costs a second of waiting for every fetch, so a fetch from a
+// repeatedly late peer must fail at once.
 TEST(SharedDescriptorTest, ProcessThatIsRepeatedlyLateIsAskedNoMore) {
   const UniqueFd some(dup(STDERR_FILENO));
-  const std::string silence = "its memory does not answer";
-  std::thread([] {}).join(); // with the first one a sanitizer begins its own
+  const std::string silence = "memory has not returned";
+  std::thread([] {}).join(); // sanitizers start a thread at the first thread
   for (int i = 0; i < 8; ++i) {
     LatePage page;
     ASSERT_TRUE(page.good()) << "no userfaultfd: " << errnoText(errno);
@@ -109,7 +109,7 @@ TEST(SharedDescriptorTest, ProcessThatIsRepeatedlyLateIsAskedNoMore) {
     EXPECT_NE(problem.find(silence), std::string::npos) << problem;
     EXPECT_TRUE(eventually([&] { return page.awaited(); }));
     page.provide();
-    // Its thread says so, and ends.
+    // The reading thread sees the page and ends.
     ASSERT_TRUE(eventually([&] { return threads() <= before; }));
   }
   LatePage page;

@@ -17,8 +17,8 @@ constexpr size_t kSize = 100'000;
 
 const auto kSelf = static_cast<uint32_t>(getpid());
 
-// Arguments: a description by its parent. What is in the first half there is
-// put into the second.
+// Argument: the parent's description of the memory. Copies the first half of
+// the memory into the second half.
 const ChildRole kMapper("memory mapper", [](const auto& arguments) {
   const auto theirs =
       mapShared(static_cast<uint32_t>(getppid()), fromHex(arguments.at(0)));
@@ -52,7 +52,7 @@ TEST(SharedMemoryTest, WhatIsGoneIsNotTakenForWhatHasItsNumberNow) {
   memory.reset();
   const SharedMemory next(kSize);
   const auto late = statusOf([&] { mapShared(kSelf, gone); });
-  EXPECT_TRUE(mentions(late, "closed meanwhile")) << late.message();
+  EXPECT_TRUE(mentions(late, "has closed the descriptor")) << late.message();
 }
 
 TEST(SharedMemoryTest, DescriptionsAreNotTrusted) {

@@ -68,7 +68,7 @@ TEST(SharedPages, PrivateMemoryIsNobodyElses) {
   EXPECT_TRUE(sharedPagesOf(nullptr, 5).file.empty());
 }
 
-// The kernel lists one mapping for each kind of access.
+// The kernel lists a mapping for each kind of access.
 TEST(SharedPages, ProtectedPartBelongsToItsNeighbours) {
   const auto file = fileOfPages();
   const auto mapped = mapAt(file, MAP_SHARED, kPage);

@@ -18,7 +18,7 @@ constexpr size_t kGuard = 256;
 
 class StreamCopyTest : public ::testing::Test {
  protected:
-  // Copies and looks at the bytes around, which must stay.
+  // Copies, and checks that the bytes around the destination stay.
   void check(const std::byte* source, size_t size, size_t offset = 0) {
     std::byte* const to = memory.get() + kGuard + offset;
     std::memset(to - kGuard, 0xee, size + 2 * kGuard);
@@ -32,8 +32,8 @@ class StreamCopyTest : public ::testing::Test {
   }
 
   struct Free {
-    void operator()(std::byte* memory) const {
-      std::free(memory);
+    void operator()(std::byte* allocation) const {
+      std::free(allocation);
     }
   };
   const std::unique_ptr<std::byte, Free> memory{
@@ -44,7 +44,7 @@ TEST_F(StreamCopyTest, EverySizeUpToAPageArrives) {
   const std::byte none{};
   check(&none, 0);
   for (size_t size = 1; size <= 4096; ++size) {
-    // Of its own allocation, so that a read beyond it is seen.
+    // An allocation of the exact size shows reads beyond the end.
     const Bytes source = pattern(size, 3);
     check(source.data(), size);
   }

@@ -1,4 +1,4 @@
-// A store that never answers, or fails, when a rank makes itself known.
+// A store that never answers, or fails, while a rank publishes itself.
 #include "engine/bootstrap/bounded_store.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ class SilentStore final : public Rendezvous {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool answers_ = false; // guarded by mutex_
-  std::string error_; // the same
+  std::string error_; // guarded by mutex_
 };
 
 Status joined(
@@ -71,7 +71,7 @@ TEST(BoundedStore, StoreThatNeverAnswersIsATimeOutOfTheGroup) {
   EXPECT_NE(status.message().find("has not answered"), std::string::npos)
       << status.message();
   EXPECT_EQ(engine.groups(), 0U);
-  store->answer(); // so that its thread ends
+  store->answer(); // lets the waiting thread end
   EXPECT_TRUE(eventually([&] { return joined(engine, store).ok(); }));
 }
 

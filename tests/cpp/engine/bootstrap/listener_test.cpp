@@ -1,4 +1,4 @@
-// Whatever knocks at a process's socket: refused, logged, nothing else happens.
+// Strangers at a process's socket: refused and logged, without further effect.
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -114,7 +114,7 @@ TEST_F(ListenerTest, GoodSecretWithAMalformedOfferIsRefused) {
       case 2:
         offer.blob.clear();
         break;
-      case 3: // rings of another size than the segment's
+      case 3: // rings of a size different from the segment's
         offer.blob[1] ^= std::byte{0x20};
         break;
       case 4: // an eventfd instead of the segment
@@ -133,7 +133,7 @@ TEST_F(ListenerTest, GoodSecretWithAMalformedOfferIsRefused) {
   expectWell();
 }
 
-// A peer that has the token, connects properly, and then writes nonsense.
+// A peer that has the token, connects properly, and then sends nonsense.
 TEST_F(ListenerTest, ConnectedPeerThatTalksNonsenseHarmsOnlyItself) {
   ASSERT_TRUE(world.passes(0, 1));
   std::mt19937_64 random(7);
@@ -188,8 +188,8 @@ TEST_F(ListenerTest, HundredsOfIdleConnectionsKeepNobodyOut) {
   })) << "silent ones end by themselves after a second";
 }
 
-// The kernel says whose memory is read and written, and not the peer: it would
-// have this process read and write that of any other.
+// The pid must be the kernel's and not the peer's claim: else the process would
+// access the memory of any third process.
 TEST_F(ListenerTest, PidThatAPeerClaimsIsNotBelieved) {
   shm::ShmTransport transport{Config{}};
   Transport::Context context;
@@ -217,20 +217,20 @@ TEST_F(ListenerTest, PidThatAPeerClaimsIsNotBelieved) {
   join.id = 5;
   join.offset = group->epoch();
   ASSERT_TRUE(connection->send(join, {}));
-  const auto pid = [&] {
+  const auto pid = [&engine = engine, &group = group] {
     try {
       return engine->peerPid(*group, 1);
     } catch (const Error&) {
-      return 0U; // it has not joined yet
+      return 0U; // not joined yet
     }
   };
   EXPECT_TRUE(eventually([&] { return pid() != 0; }));
   EXPECT_EQ(pid(), static_cast<uint32_t>(getpid()));
 }
 
-// Each would keep a channel, and descriptors.
+// Each connection keeps a channel and descriptors.
 TEST_F(ListenerTest, ConnectionsOfOneProcessAreFew) {
-  ASSERT_TRUE(world.passes(0, 1)); // it is of this process, too
+  ASSERT_TRUE(world.passes(0, 1)); // counts, too: same process
   const auto most = HandshakeLimits::ofProcess().connectionsOfOneProcess;
   std::vector<Initiator> members;
   const auto come = [&] {
@@ -249,7 +249,7 @@ TEST_F(ListenerTest, ConnectionsOfOneProcessAreFew) {
   }
   const auto refused = come();
   EXPECT_EQ(refused.verdict, Verdict::kLater);
-  EXPECT_NE(refused.text.find("as many as it may have"), std::string::npos)
+  EXPECT_NE(refused.text.find("may have no more"), std::string::npos)
       << refused.text;
   EXPECT_TRUE(world.passes(0, 1));
   members.clear();
@@ -257,7 +257,7 @@ TEST_F(ListenerTest, ConnectionsOfOneProcessAreFew) {
   EXPECT_EQ(come().verdict, Verdict::kAccepted);
 }
 
-// Whatever one process begins and does not finish, others have room.
+// Unfinished handshakes of a process must leave room for further processes.
 TEST_F(ListenerTest, UnfinishedHandshakesOfOneProcessAreFew) {
   std::vector<Initiator> unfinished;
   auto verdict = Verdict::kAccepted;
@@ -272,7 +272,7 @@ TEST_F(ListenerTest, UnfinishedHandshakesOfOneProcessAreFew) {
       unfinished.size(), HandshakeLimits::ofProcess().provenOfOneSource + 1);
 }
 
-// It would take our leaving for our death.
+// An answered peer would take a closed socket for the process's death.
 TEST_F(ListenerTest, PeerThatWasAnsweredStaysWhenHundredsKnock) {
   auto peer = initiator();
   ASSERT_TRUE(offerBy(peer));
@@ -301,14 +301,14 @@ TEST_F(ListenerTest, ConnectionsThatComeAndGoLeaveNothingOpen) {
       socket.sendDescriptors(fds);
     }
   }
-  // Fewer, where the handshake's own were still open then.
+  // Fewer, if descriptors of the handshake were still open at the first count.
   EXPECT_TRUE(eventually([&] { return openDescriptors() <= before; }))
       << openDescriptors() << ", more than " << before;
   expectWell();
 }
 
 TEST_F(ListenerTest, BytesAfterTheHandshakeAreIgnored) {
-  // What a peer's process says on the socket later is not an end, either.
+  // Later bytes on the socket are not an end of the stream.
   auto peer = initiator();
   ASSERT_TRUE(offerBy(peer));
   EXPECT_EQ(world[0].engine->connections(), 0U) << "it is not confirmed yet";

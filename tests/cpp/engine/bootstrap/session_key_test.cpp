@@ -1,4 +1,4 @@
-// What proves the two ends of a handshake to each other.
+// The proofs by which the ends of a handshake know each other.
 #include "engine/bootstrap/session_key.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST(SessionKey, SealHoldsForOneEndOneNumberAndTheseBytes) {
   EXPECT_FALSE(opens(key, End::kInitiator, 0, key.acceptorProof()));
 }
 
-// Half of the descriptors that a process may have are for other things.
+// Half of the process's descriptors must stay for further uses.
 TEST(HandshakeLimits, AreOfTheDescriptorsThatTheProcessMayHave) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -110,10 +110,10 @@ TEST(RefusalLog, EachCauseOfEachSourceIsALineAndTheRestANumber) {
     }
     EXPECT_EQ(log.count("was refused"), 3U) << log.all();
     refusals.tell(start + milliseconds(59000));
-    EXPECT_EQ(log.count("refused since"), 0U);
+    EXPECT_EQ(log.count("further connections"), 0U);
     EXPECT_LE(refusals.next(), start + milliseconds(60000));
     refusals.tell(start + milliseconds(60000));
-    EXPECT_EQ(log.count("of their own: 2997, the last one from 10.0.0.2:1"), 1U)
+    EXPECT_EQ(log.count("of their own: 2997, the last from 10.0.0.2:1"), 1U)
         << log.all();
     EXPECT_EQ(refusals.next(), never());
     refusals.note("10.0.0.2", "10.0.0.2:1", "no seal", start);

@@ -12,7 +12,7 @@
 namespace dlslime::testing {
 namespace {
 
-// One end of a socket, and the other in `other`.
+// Returns an end of a socket pair, with early bytes; the far end is in `other`.
 SideSocket makeSocket(UniqueFd& other) {
   std::array<int, 2> ends{};
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);

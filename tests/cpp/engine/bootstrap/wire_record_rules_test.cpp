@@ -1,4 +1,4 @@
-// Records whose fields can't be, one rule at a time.
+// Records with impossible fields, one rule at a time.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -79,7 +79,7 @@ TEST(WireRecordRules, MoreDescriptorsThanThereMayBeAreRefused) {
   EXPECT_THROW(decodeWelcome(encode(answer)), Error);
 }
 
-// It ends up in logs and exceptions.
+// Text of peers ends up in logs and exceptions.
 TEST(WireRecordRules, TextOfPeersIsMadePrintable) {
   const std::string evil = "\x1b[2Jgone\n\xff";
   const std::string shown = "\\x1b[2Jgone\\x0a\\xff";

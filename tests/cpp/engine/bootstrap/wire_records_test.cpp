@@ -1,4 +1,4 @@
-// Records come back as they were; what is malformed is refused.
+// Records survive encoding and decoding; malformed records are refused.
 #include "engine/bootstrap/wire_records.h"
 
 #include <gtest/gtest.h>
@@ -99,14 +99,14 @@ struct Kind {
   std::function<void(ByteSpan)> decode;
 };
 
-// Without it a failed parameter would be printed as its bytes.
+// Else gtest would print a failed parameter's bytes.
 void PrintTo(const Kind& kind, std::ostream* out) {
   *out << kind.name;
 }
 
 class WireRecordKinds : public ::testing::TestWithParam<Kind> {
  protected:
-  // Decodes, and requires that what is refused is refused as the peer's fault.
+  // Decodes, and requires that a refusal blames the peer.
   static bool refused(ByteSpan bytes, std::string* text = nullptr) {
     try {
       GetParam().decode(bytes);
@@ -127,7 +127,7 @@ TEST_P(WireRecordKinds, GoodOneIsTaken) {
 
 TEST_P(WireRecordKinds, EveryTruncationIsRefused) {
   for (size_t size = 0; size < GetParam().good.size(); ++size) {
-    // Of its own allocation, so that a read beyond it is seen.
+    // An allocation of the exact size shows reads beyond the end.
     const Bytes cut(
         GetParam().good.begin(),
         GetParam().good.begin() + static_cast<long>(size));
@@ -173,7 +173,7 @@ TEST_P(WireRecordKinds, LengthsBeyondTheEndAreRefused) {
     for (size_t i = 0; i < 4; ++i) {
       bad[at + i] = std::byte{0xff};
     }
-    refused(bad); // some of it is plain data; it only must not crash
+    refused(bad); // may be plain data; must not crash
   }
 }
 
@@ -195,7 +195,7 @@ TEST_P(WireRecordKinds, RandomBytesNeverCrash) {
     for (auto& byte : bytes) {
       byte = static_cast<std::byte>(random() % 4 == 0 ? random() : 0);
     }
-    if (round % 4 != 0) { // a good preamble lets it get further
+    if (round % 4 != 0) { // a good preamble leads further
       std::copy_n(
           good.begin(), std::min<size_t>(bytes.size(), 10), bytes.begin());
     }

@@ -1,4 +1,4 @@
-// What answers connections that have not proved themselves, without an engine.
+// The end that answers unproven connections, without an engine.
 #include "engine/connect/acceptor.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace dlslime::testing {
 namespace {
 
-// One look at those that knock, however long the others have been there.
+// Lets the acceptor look once, as if all sockets were ready.
 void lookAtListeners(Acceptor& acceptor) {
   std::vector<pollfd> fds;
   acceptor.addTo(fds);
@@ -23,8 +23,8 @@ void lookAtListeners(Acceptor& acceptor) {
   acceptor.onPoll(all);
 }
 
-// A process that knows this one names it at once: a connection that has begun
-// to say something, and goes no further, keeps no place.
+// A member names the process at once, so a connection with an unfinished
+// greeting keeps no place.
 TEST(AcceptorTest, StrangersThatHaveSaidAByteLeaveAtOnceForOthers) {
   auto self = makeIdentity();
   self.instance = randomBytes(kInstanceBytes);
@@ -37,7 +37,7 @@ TEST(AcceptorTest, StrangersThatHaveSaidAByteLeaveAtOnceForOthers) {
     strangers.push_back(ControlSocket::connectTo(acceptor.socketName()));
     ASSERT_EQ(::send(strangers.back().fd(), "x", 1, MSG_NOSIGNAL), 1);
   }
-  for (size_t i = 0; i < strangers.size(); i += 64) { // as many in one look
+  for (size_t i = 0; i < strangers.size(); i += 64) { // connections of a look
     lookAtListeners(acceptor);
   }
   const auto gone = std::count_if(

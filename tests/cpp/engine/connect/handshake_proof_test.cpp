@@ -1,5 +1,5 @@
-// What the proofs of a handshake are for: processes that lack the secret, or
-// use what was meant for another handshake.
+// Purpose of the handshake's proofs: refusal of processes without the secret,
+// and of records meant for a different handshake.
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 
@@ -55,7 +55,8 @@ TEST_F(HandshakeProof, HelloOfAnotherInstanceThanTheGreetingIsRefused) {
   expectRefusal();
 }
 
-// What was recorded on the network is of no use: each handshake has its key.
+// Records from the network are useless, since each handshake has a key of its
+// own.
 TEST_F(HandshakeProof, RecordedHelloIsRefused) {
   auto first = initiator();
   ASSERT_TRUE(first.meet());
@@ -75,7 +76,7 @@ TEST_F(HandshakeProof, SecretOfAPairIsNeededToReplaceItsConnection) {
   const auto challenge = unknown.greet();
   ASSERT_TRUE(challenge);
   EXPECT_EQ(challenge->verdict, Verdict::kStranger);
-  auto byToken = initiator(); // which every member of the group knows
+  auto byToken = initiator(); // known to every member of the group
   ASSERT_TRUE(byToken.meet());
   byToken.hello.replaces = 1;
   byToken.sendHello();
@@ -93,7 +94,7 @@ TEST_F(HandshakeProof, DescriptorsBeforeTheProofNeverReachThisProcess) {
   expectRefusal();
   EXPECT_EQ(log.count("descriptors where the handshake has none"), 1U)
       << log.all();
-  EXPECT_LE(openDescriptors(), before + 20); // those of the pair of ranks
+  EXPECT_LE(openDescriptors(), before + 20); // those of the two ranks
 }
 
 TEST_F(HandshakeProof, OtherDescriptorsThanAnnouncedAreRefused) {

@@ -1,6 +1,5 @@
-// What engines share of their GPUs' memory and map of each other's, given back
-// and shared again: two of them in one process, which the fake driver permits
-// for mapped memory.
+// Memory of GPUs shared and mapped by engines, given back and shared again: two
+// engines in a process, as the fake driver permits for mapped memory.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -16,7 +15,7 @@ constexpr size_t kSize = kPiece * kPieces;
 
 class EngineGpuMemory : public GpuWorld {
  protected:
-  // Rank 0 reads all of what rank 1 has registered.
+  // Reads all of rank 1's region at rank 0.
   void expectRead() {
     const auto transfer = TestTransfer::make(
         Operation::Kind::kRead,
@@ -30,7 +29,7 @@ class EngineGpuMemory : public GpuWorld {
     ASSERT_TRUE(endsWell(*transfer));
     EXPECT_TRUE(one.content(here) == one.content(there));
   }
-  // The same by a message.
+  // Sends all of rank 1's memory to rank 0.
   void expectMessage(uint32_t tag) {
     const auto receive = one.receive(node(0), 1, tag, here);
     const auto send = other.send(node(1), 0, tag, there);
@@ -86,14 +85,14 @@ TEST_P(EngineGpuMemory, MessagesAreSharedAgainAfterEitherEndHasTrimmed) {
 TEST_P(EngineGpuMemory, TrimRefusesWhileAMessageIsOnItsWayAndOthersKeepTheirs) {
   const auto send = other.send(node(1), 0, 1, there);
   EXPECT_THROW(trim(1), Error);
-  trim(0); // nothing of its own
+  trim(0); // no pending operation
   const auto receive = one.receive(node(0), 1, 1, here);
   ASSERT_TRUE(endsWell(*receive));
   ASSERT_TRUE(endsWell(*send));
   EXPECT_EQ(counters(0).cudaIpcMessages, 1U);
 }
 
-// Another group's message has been announced.
+// A message of a second group has been announced.
 TEST_P(EngineGpuMemory, TrimOfOneGroupLeavesWhatAnothersPeerMayGetAt) {
   const std::shared_ptr<Group> groups[] = {
       world->join(0, "second"), world->join(1, "second")};
@@ -119,7 +118,7 @@ TEST_P(EngineGpuMemory, TrimOfOneGroupLeavesWhatAnothersPeerMayGetAt) {
   EXPECT_EQ(countersOf(0).cudaIpcMessages, 1U);
 }
 
-// Who keeps few descriptors open, and shares memory of more pieces than that.
+// Engines that keep few descriptors open, and share memory of more pieces.
 class FewDescriptors : public GpuWorld {
  protected:
   static constexpr int kMost = 50, kEach = 40;
@@ -130,7 +129,8 @@ class FewDescriptors : public GpuWorld {
     getrlimit(RLIMIT_NOFILE, &before);
     const rlimit few{4 * kMost, before.rlim_max};
     setrlimit(RLIMIT_NOFILE, &few);
-    for (int rank = 0; rank < 2; ++rank) { // meets the GPU, and asks
+    // The engine reads the limit when it first meets memory of a GPU.
+    for (int rank = 0; rank < 2; ++rank) {
       auto& engine = *node(rank).engine;
       engine.deregister(
           engine.registerMemory(here, "it", nullptr),
@@ -138,7 +138,7 @@ class FewDescriptors : public GpuWorld {
     }
     setrlimit(RLIMIT_NOFILE, &before);
   }
-  // How many messages have gone from GPU to GPU, after this one.
+  // Sends a message, and returns the number of messages so far from GPU to GPU.
   uint64_t afterSending(MemoryView from, unsigned seed) {
     const auto bytes = pattern(from.size, seed);
     fake.fill(reinterpret_cast<cuda::DevicePointer>(from.data), bytes);
@@ -157,7 +157,7 @@ class FewDescriptors : public GpuWorld {
 
 TEST_P(FewDescriptors, ThatWereClosedAreAskedForAgainAndStagedMeanwhile) {
   EXPECT_EQ(afterSending(first, 1), 1U);
-  EXPECT_EQ(afterSending(second, 2), 2U); // closes most of the first's
+  EXPECT_EQ(afterSending(second, 2), 2U); // closes descriptors of `first`
   EXPECT_EQ(afterSending(first, 3), 3U) << "it is mapped";
   node(0).engine->trim(*node(0).group);
   EXPECT_EQ(afterSending(first, 4), 3U);

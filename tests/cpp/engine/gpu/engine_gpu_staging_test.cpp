@@ -1,4 +1,4 @@
-// How much pinned memory a peer can make us hold, where a GPU's memory goes
+// Pinned memory that a peer can make the process hold, if a GPU's bytes go
 // through messages.
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ constexpr size_t kMiB = 1 << 20;
 class PinnedMemory : public GpuWorld {
  protected:
   PinnedMemory() : here(node(0), nullptr, pattern(kSize, 1)) {}
-  // What rank 1 has made so far.
+  // Returns the pinned memory made by rank 1 so far.
   size_t pinned() {
     const auto use = node(1).engine->memoryUse(*node(1).group);
     return use.idle + use.lasting;

@@ -1,5 +1,5 @@
-// Sends and receives on memory of GPUs between engines, on the fake driver: by
-// every route that this machine has.
+// Sends and receives on memory of GPUs between engines, on the fake driver,
+// over every route of the machine.
 #include <gtest/gtest.h>
 
 #include "fakes/gpu/gpu_world.h"
@@ -11,7 +11,7 @@ constexpr milliseconds kMoment{30};
 
 class EngineGpu : public GpuWorld {};
 
-// Where copies are made for what a processor gets.
+// Ways on which bytes between a GPU and a processor are staged.
 class StagedGpu : public GpuWorld {};
 
 const size_t kSizes[] = {1, 4096, 65536, 65537, 3'000'001};
@@ -67,7 +67,7 @@ TEST_P(EngineGpu, ASendBeginsWhenItsStreamComesThere) {
     const auto bytes = pattern(size);
     const auto source = one.filled(bytes), target = one.memory(size);
     one.pause();
-    one.copy(target, source); // what the message is, is made by the stream
+    one.copy(target, source); // the stream makes the message
     const auto send = one.send(node(0), 1, 5, target);
     const auto receive = node(1).receive(0, 5, size);
     std::this_thread::sleep_for(kMoment);
@@ -85,7 +85,7 @@ TEST_P(EngineGpu, AReceiveWritesWhenItsStreamComesThere) {
     const auto bytes = pattern(size), before = pattern(size, 9);
     const auto target = other.filled(before), kept = other.memory(size);
     other.pause();
-    other.copy(kept, target); // reads what was there before
+    other.copy(kept, target); // reads the earlier bytes
     const auto receive = other.receive(node(1), 0, 5, target);
     const auto send = node(0).send(1, 5, bytes);
     std::this_thread::sleep_for(kMoment);
@@ -154,7 +154,8 @@ TEST_P(EngineGpu, AStreamGoesOnWhenTheMessageIsThere) {
 TEST_P(EngineGpu, AStreamIsLetGoWhenItsMessageFails) {
   const auto receive = other.receive(node(1), 0, 5, other.memory(100));
   ASSERT_TRUE(node(1).engine->blockStream(other.place(), *receive));
-  node(0).send(1, 6, Bytes(1)); // they are connected: one is told of the end
+  // Connects the pair, so that rank 1 learns of the end.
+  node(0).send(1, 6, Bytes(1));
   ASSERT_TRUE(endsWell(*node(1).receive(0, 6, 1)));
   EXPECT_FALSE(other.idle());
   world->stop(0);
@@ -197,7 +198,7 @@ TEST_P(EngineGpu, AbortEndsWhatIsHeld) {
     ASSERT_TRUE(operation->done());
     EXPECT_EQ(operation->status().code(), ErrorCode::kCancelled);
   }
-  one.go(); // the driver gives pinned memory back when all streams are done
+  one.go(); // pinned memory can be freed only when all streams are idle
 }
 
 TEST_P(EngineGpu, GroupsHoldBackEachTheirOwn) {
@@ -245,7 +246,8 @@ TEST_P(EngineGpu, WhatIsPostedToAClosedGroupKeepsItsMemoryAsWell) {
   EXPECT_TRUE(eventually([&] { return send->released(); }));
 }
 
-// Whoever looks once finds the message, and does not look again.
+// A caller that looks only once may begin a copy; a different thread must end
+// the copy.
 TEST_P(EngineGpu, ALookThatBeginsACopyLeavesItToOthers) {
   const auto target = other.memory(100);
   const auto receive = other.receive(node(1), 0, 5, target);
@@ -287,7 +289,7 @@ TEST_P(StagedGpu, WhatAGpuCantCopyFailsAtBothEnds) {
       receive->status().message().find("could not read what it sent"),
       std::string::npos)
       << receive->status().message();
-  const auto after = node(1).receive(0, 6, 10); // the pair works on
+  const auto after = node(1).receive(0, 6, 10); // the pair still works
   node(0).send(1, 6, pattern(10));
   EXPECT_TRUE(endsWell(*after));
 }
@@ -312,7 +314,7 @@ TEST_P(EngineGpu, AStreamThatIsCapturedIsRefused) {
   fake.capture(nullptr);
   const auto receive = node(1).receive(0, 5, 100);
   const auto send = one.send(node(0), 1, 5, one.filled(pattern(100)));
-  EXPECT_TRUE(endsWell(*receive)); // nothing of the first was queued
+  EXPECT_TRUE(endsWell(*receive)); // nothing of the first send was queued
   EXPECT_EQ(receive->buffer(), pattern(100));
 }
 

@@ -1,5 +1,5 @@
-// One-sided transfers with memory of GPUs between engines, on the fake driver:
-// by every route that this machine has.
+// One-sided transfers with memory of GPUs between engines, on the fake driver,
+// over every route of the machine.
 #include <gtest/gtest.h>
 
 #include "fakes/gpu/gpu_region.h"
@@ -14,20 +14,21 @@ constexpr milliseconds kMoment{30};
 
 class EngineGpuTransfer : public GpuWorld {
  protected:
-  // Memory of rank 0 on the GPU `one`, of rank 1 on `other`, or of processors.
+  // Returns a region of rank 0 on the GPU `one`, of rank 1 on `other`, or of
+  // processors.
   GpuRegion region(int rank, bool onGpu, unsigned seed) {
     auto* const gpu = rank == 0 ? &one : &other;
     return {node(rank), onGpu ? gpu : nullptr, pattern(kSize, seed)};
   }
 };
 
-// Where copies are made for it.
+// Ways on which bytes are staged.
 class StagedGpuTransfer : public EngineGpuTransfer {};
 
-// Where NICs get at memory of GPUs.
+// The way on which NICs access memory of GPUs.
 class GpuDirectTransfer : public EngineGpuTransfer {};
 
-// Large and small ones, neighbours nowhere, backwards at the peer.
+// Returns large and small pieces, nowhere adjacent, backwards at the peer.
 TestTransfer::Pieces scattered() {
   TestTransfer::Pieces pieces;
   constexpr int64_t kPage = 7000;
@@ -39,7 +40,7 @@ TestTransfer::Pieces scattered() {
   return pieces;
 }
 
-// What `to` must be, once the pieces of `from` have come there.
+// Returns `to` after the transfer of the pieces of `from`.
 Bytes moved(
     Bytes to,
     const Bytes& from,
@@ -73,7 +74,8 @@ TEST_P(EngineGpuTransfer, EveryPairOfMemories) {
   }
 }
 
-// And not in another thread, under the engine's lock, when a peer names it.
+// A later stream, made when a peer first uses the region, would be made under
+// the engine's lock.
 TEST_P(EngineGpuTransfer, WhatAGpuNeedsIsMadeWhenItsMemoryIsRegistered) {
   const auto view = other.filled(pattern(kSize));
   fake.fail("cuStreamCreateWithPriority", cuda::Result::kOutOfMemory);
@@ -90,7 +92,7 @@ TEST_P(EngineGpuTransfer, BeginsWhenItsStreamComesThere) {
   const auto fresh = pattern(kSize, 3);
   const auto source = one.filled(fresh);
   one.pause();
-  one.copy(here.view(), source); // what is written is made by the stream
+  one.copy(here.view(), source); // the stream makes the bytes
   const auto write = here.write(1, there, {{0, 0, kSize}});
   std::this_thread::sleep_for(kMoment);
   EXPECT_FALSE(write->done());
@@ -106,7 +108,7 @@ TEST_P(EngineGpuTransfer, OthersDoNotWaitForAStreamThatIsNotTheirs) {
   one.pause();
   const auto held = here.read(1, there, {{0, 0, 100}});
   ASSERT_TRUE(endsWell(*plain.read(1, there, {{0, 0, 100}})));
-  auto second = GpuSide(fake, 0); // another stream of the same GPU
+  auto second = GpuSide(fake, 0); // a second stream of the GPU
   auto mine = GpuRegion(node(0), &second, pattern(kSize, 4));
   ASSERT_TRUE(endsWell(*mine.read(1, there, {{0, 0, 100}})));
   EXPECT_FALSE(held->done());
@@ -132,7 +134,7 @@ TEST_P(EngineGpuTransfer, WhatIsCancelledWhileHeldUsesItsMemoryNoMore) {
       *node(0).group, read, Status(ErrorCode::kCancelled, "enough"));
   ASSERT_TRUE(ends(*read));
   EXPECT_EQ(read->status().code(), ErrorCode::kCancelled);
-  EXPECT_THROW(here.deregister(), Error); // its stream has yet to pass it
+  EXPECT_THROW(here.deregister(), Error); // the stream has not passed the read
   one.go();
   ASSERT_TRUE(eventually([&] { return read->releases() == 1; }));
   here.deregister();
@@ -150,7 +152,8 @@ TEST_P(EngineGpuTransfer, CancelledInTheMiddleItEndsOnce) {
     node(0).engine->cancel(
         *node(0).group, transfer, Status(ErrorCode::kCancelled, "enough"));
     transfers.push_back(transfer);
-    // Either may come first: it is cancelled while it is held, or copied.
+    // Cancelled while held or while copied, a transfer may end before its
+    // release or after.
     ASSERT_TRUE(eventually(
         [&] { return transfer->ends() > 0 && transfer->releases() > 0; }));
   }
@@ -208,7 +211,7 @@ TEST_P(StagedGpuTransfer, ACopyThatFailsAtTheOwnerFailsTheTransfer) {
     ASSERT_TRUE(ends(*transfer));
     EXPECT_EQ(transfer->status().code(), ErrorCode::kPeerFailed);
     EXPECT_NE(
-        transfer->status().message().find("its log says why"),
+        transfer->status().message().find("the peer's log says why"),
         std::string::npos)
         << transfer->status().message();
   }
@@ -224,9 +227,9 @@ TEST_P(EngineGpuTransfer, MemoryIsGivenBackWhenNothingCopiesIt) {
   fake.delay(3000);
   one.pause();
   const auto read = here.read(1, there, {{0, 0, kSize}});
-  EXPECT_THROW(here.deregister(), Error); // a transfer of ours uses it
+  EXPECT_THROW(here.deregister(), Error); // a local transfer uses the region
   one.go();
-  there.deregister(); // waits for what the peer has begun
+  there.deregister(); // waits for the peer's copies
   ASSERT_TRUE(ends(*read));
   here.deregister();
   const auto late = here.read(1, there, {{0, 0, 1}});
@@ -265,15 +268,15 @@ TEST_P(GpuDirectTransfer, NothingIsCopied) {
     ASSERT_TRUE(endsWell(*here.write(1, *theirs, {{0, 0, kSize}})));
     EXPECT_TRUE(theirs->content() == expected);
   }
-  EXPECT_EQ(fabric.live()["dma-buf"], 2); // one NIC at each end
+  EXPECT_EQ(fabric.live()["dma-buf"], 2); // a NIC at each end
   EXPECT_EQ(log.count("registered"), 0U) << log.all();
   here.deregister();
   there.deregister();
-  // A thread that enrolled it may still be about to let go of the result.
+  // A thread that registered a region may still hold the result.
   EXPECT_TRUE(eventually([&] { return fabric.live()["dma-buf"] == 0; }));
 }
 
-// Tried once for each region, and said.
+// Expects a registration tried and logged once for each region.
 void expectStaged(LogCapture& log, const char* why) {
   EXPECT_EQ(log.count(why), 2U) << log.all();
   EXPECT_EQ(log.count("copied through messages"), 2U) << log.all();
@@ -281,7 +284,7 @@ void expectStaged(LogCapture& log, const char* why) {
 
 TEST_P(GpuDirectTransfer, WithoutADmaBufItIsStagedAndSaid) {
   setenv("FAKE_CUDA_DMA_BUF", "0", 1);
-  ASSERT_TRUE(world->passes(0, 1)); // the route is known
+  ASSERT_TRUE(world->passes(0, 1)); // finds the route
   auto here = region(0, true, 1), there = region(1, true, 2);
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(endsWell(*here.write(1, there, {{0, 0, kSize}})));
@@ -301,7 +304,8 @@ TEST_P(GpuDirectTransfer, GpusThatDoNotOrderTheWritesOfNicsAreStaged) {
 
 TEST_P(GpuDirectTransfer, ARefusedDmaBufIsStagedAndSaid) {
   auto here = region(0, true, 1), there = region(1, true, 2);
-  ASSERT_TRUE(world->passes(0, 1)); // connected, with all that this registers
+  // Connects, and registers the rings.
+  ASSERT_TRUE(world->passes(0, 1));
   fabric.failRegistrations(EOPNOTSUPP);
   ASSERT_TRUE(endsWell(*here.read(1, there, {{0, 0, kSize}})));
   EXPECT_TRUE(here.content() == there.first());

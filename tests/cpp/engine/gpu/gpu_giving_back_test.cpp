@@ -1,5 +1,5 @@
-// What two processes share of their GPUs' memory and map of each other's, given
-// back: on the fake driver.
+// Memory of GPUs shared and mapped by two processes, given back: on the fake
+// driver.
 #include <thread>
 
 #include "fakes/gpu/gpu_process.h"
@@ -7,9 +7,8 @@
 namespace dlslime::testing {
 namespace {
 
-// Sends back what comes, and lets go of what it has mapped when the other end
-// says that it has suspended itself. Its arguments: a folder, and the number of
-// turns.
+// Sends back each message, and waits until the peer's trim() has unmapped all
+// memory. Arguments: a folder, and the number of turns.
 const ChildRole kSuspended("gpu suspended", [](const auto& arguments) {
   FakeGpu fake;
   GpuSide gpu(fake, 1);
@@ -32,38 +31,41 @@ const ChildRole kSuspended("gpu suspended", [](const auto& arguments) {
 
 TEST_F(GpuProcess, WhatIsFreedIsGivenBackWithoutAnotherMessage) {
   ChildProcess child("gpu echo", {folder.path(), "2"});
-  ASSERT_TRUE(turn(1)); // the child waits for the next one, and has freed
+  ASSERT_TRUE(turn(1)); // then the child frees its memory, and waits
   EXPECT_TRUE(eventually([&] { return fake.live("imports") == 0; }));
   ASSERT_TRUE(turn(2));
   EXPECT_EQ(child.join(), 0);
 }
 
-// Which can't be mapped while what was there before still is.
+// An allocation can't be mapped while an earlier allocation at its address is
+// still mapped.
 TEST_F(GpuProcess, AnotherAllocationAtTheSameAddressIsNotTakenForTheFirst) {
   ChildProcess child("gpu echo", {folder.path(), "10"});
   for (unsigned i = 0; i < 10; ++i) {
     ASSERT_TRUE(turn(i)) << i;
-    // At once, unless the child's new one happens to lie elsewhere.
+    // The old mapping goes at once, unless the child's new allocation has a
+    // different address.
     EXPECT_TRUE(eventually([&] { return fake.live("imports") <= 1; })) << i;
   }
   EXPECT_EQ(child.join(), 0);
   EXPECT_EQ(log.count("pinned memory"), 0U) << log.all();
 }
 
-// To unmap waits for all streams, and one of them waits for us.
+// Unmapping waits for all streams, among them a stream that waits for the
+// engine.
 TEST_F(GpuProcess, NothingIsUnmappedWhileAStreamIsHeldBack) {
-  constexpr milliseconds kLonger{1500}; // than it takes to be looked for
+  constexpr milliseconds kLonger{1500}; // longer than a pause between looks
   ChildProcess child("gpu echo", {folder.path(), "3"});
   const auto held = gpu.receive(node, 1, kTurn, target);
   ASSERT_TRUE(node.engine->blockStream(gpu.place(), *held));
-  GpuSide other(fake, 0); // a stream that is not
+  GpuSide other(fake, 0); // a stream that is not held back
   const auto turnOfOther = [&] {
     const auto back = other.receive(node, 1, kBack, target);
     const auto there = other.send(node, 1, kThere, source);
     return endsWell(*there) && endsWell(*back);
   };
   ASSERT_TRUE(turnOfOther());
-  std::this_thread::sleep_for(kLonger); // the child has freed what is mapped
+  std::this_thread::sleep_for(kLonger); // the child frees the memory
   EXPECT_EQ(fake.live("imports"), 1);
   ASSERT_TRUE(turnOfOther()) << "the engine is alive";
   EXPECT_EQ(fake.live("imports"), 1) << "the second can't be mapped yet";
@@ -75,7 +77,8 @@ TEST_F(GpuProcess, NothingIsUnmappedWhileAStreamIsHeldBack) {
   EXPECT_EQ(child.join(), 0);
 }
 
-// This end suspends itself: it unmaps the child's, and the child its.
+// trim() unmaps the child's memory, and has the child unmap the memory of the
+// trimming end.
 TEST_F(GpuProcess, TrimGivesBackWhatBothEndsHaveMapped) {
   constexpr int kTurns = 3;
   source = mappedMemory(gpu);

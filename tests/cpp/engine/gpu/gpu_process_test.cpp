@@ -1,4 +1,4 @@
-// GPUs' memory between processes: each maps what the other shares, on the fake
+// Memory of GPUs between processes, each mapping the peer's memory, on the fake
 // driver.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,8 +9,8 @@
 namespace dlslime::testing {
 namespace {
 
-// Sends back what comes, by mapped memory one piece of which is made anew for
-// each turn. Its arguments: a folder, and the number of turns.
+// Sends back each message, from mapped memory in which a piece is replaced at
+// each turn. Arguments: a folder, and the number of turns.
 const ChildRole kMappedEchoer("gpu mapped echo", [](const auto& arguments) {
   FakeGpu fake;
   GpuSide gpu(fake, 1);
@@ -30,8 +30,8 @@ const ChildRole kMappedEchoer("gpu mapped echo", [](const auto& arguments) {
   return 0;
 });
 
-// Sends back what comes, from memory that is made anew for each turn. Its
-// arguments: a folder, and the number of turns.
+// Sends back each message, from memory allocated anew at each turn. Arguments:
+// a folder, and the number of turns.
 const ChildRole kEchoer("gpu echo", [](const auto& arguments) {
   FakeGpu fake;
   GpuSide gpu(fake, 1);
@@ -42,7 +42,7 @@ const ChildRole kEchoer("gpu echo", [](const auto& arguments) {
       return 2;
     }
     fake.free(reinterpret_cast<cuda::DevicePointer>(memory.data));
-    if (fake.live("imports") > 1) { // the other end has one allocation
+    if (fake.live("imports") > 1) { // the peer has a single allocation
       return 4;
     }
   }
@@ -50,8 +50,8 @@ const ChildRole kEchoer("gpu echo", [](const auto& arguments) {
   return 0;
 });
 
-// Lends memory of its GPU, which begins with pattern(kSize, 9), until it is
-// told to end. Its argument: a folder.
+// Lends memory of a GPU, which begins as pattern(kSize, 9), until told to end.
+// Argument: a folder.
 const ChildRole kLender("gpu lender", [](const auto& arguments) {
   FakeGpu fake;
   GpuSide gpu(fake, 1);
@@ -74,7 +74,7 @@ TEST_F(GpuProcess, AllocationsAreMappedOnceAndLetGoWhenTheyAreFreed) {
   for (unsigned i = 0; i < kTurns; ++i) {
     ASSERT_TRUE(turn(i)) << i;
     EXPECT_LE(fake.live("imports"), 1) << i;
-    // The child's has been freed since, and another made at its address.
+    // The child has freed its memory, and allocated new memory at the address.
     EXPECT_TRUE(eventually([&] { return fake.live("imports") == 0; })) << i;
     const auto report = node.engine->report(*node.group).at(0);
     EXPECT_EQ(report.route, "shm");
@@ -92,7 +92,7 @@ TEST_F(GpuProcess, MappedMemoryGoesByDescriptorsOfItsPieces) {
       "gpu mapped echo", {folder.path(), std::to_string(kTurns)});
   for (unsigned i = 0; i < kTurns; ++i) {
     ASSERT_TRUE(turn(i)) << i;
-    // A piece that is gone is let go of soon, perhaps before the next is there.
+    // A replaced piece is unmapped soon, perhaps before the next piece comes.
     EXPECT_TRUE(eventually([&] { return fake.live("imports") <= kPieces; }))
         << i;
     EXPECT_EQ(fake.live("handles"), 0);
@@ -144,7 +144,7 @@ TEST_F(GpuProcess, APeerThatIsKilledLeavesNothingMapped) {
   ChildProcess child("gpu echo", {folder.path(), "1000000"});
   ASSERT_TRUE(turn(1));
   const auto report = node.engine->report(*node.group).at(0);
-  EXPECT_EQ(report.counters.cudaIpcMessages, 1U); // so it was mapped
+  EXPECT_EQ(report.counters.cudaIpcMessages, 1U); // was mapped
   const auto waiting = gpu.receive(node, 1, kTurn, target);
   ASSERT_TRUE(node.engine->blockStream(gpu.place(), *waiting));
   child.signal(SIGKILL);
@@ -181,7 +181,7 @@ class GpuLender : public GpuProcess {
     ASSERT_TRUE(endsWell(*back)) << back->status().message();
     EXPECT_TRUE(ours.content() == here);
   }
-  // The lender gets its memory back, and ends.
+  // Lets the lender take its memory back and end.
   void end() {
     ASSERT_TRUE(endsWell(*node.send(1, kTurn, Bytes(1))));
     EXPECT_EQ(child.join(), 0);
@@ -208,7 +208,7 @@ TEST_F(GpuLender, BatchesOfPagesGoByOneLaunch) {
     pages.push_back({i * kPage, (kPages - 1 - i) * kPage, kPage});
   }
   const auto reads = [&] { return endsWell(*ours.read(1, theirs, pages)); };
-  // The kernel is tried on the way: the first batch may come before.
+  // The kernel's trial may end only after the first batch.
   ASSERT_TRUE(eventually([&] { return reads() && fake.live("launches") > 1; }));
   fake.fail("cuMemcpyAsync", cuda::Result::kUnknown, 0, 1000);
   fake.fail("cuMemcpyBatchAsync", cuda::Result::kUnknown, 0, 1000);

@@ -1,5 +1,5 @@
-// One-sided transfers: both halves of the protocol, joined by a wire that may
-// misbehave.
+// One-sided transfers: both halves of the protocol, connected by a wire with
+// faults on order.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +15,7 @@ namespace dlslime::testing {
 namespace {
 
 constexpr uint64_t kSeeds = kThreadSanitized ? 2 : 8;
-constexpr size_t kSlot = 160 * 1024; // bytes that one transfer has to itself
+constexpr size_t kSlot = 160 * 1024; // bytes for a single transfer
 constexpr size_t kSlots = 40;
 constexpr uint32_t kNoteTag = 9;
 
@@ -26,7 +26,7 @@ class TransferTraffic : public ::testing::TestWithParam<Setting> {
     int from;
     size_t slot;
     TestTransfer::Pieces pieces;
-    GuardedPtr note, noted; // null: none
+    GuardedPtr note, noted; // null: no note
     Bytes before; // of the destination
   };
 
@@ -165,7 +165,7 @@ TEST_P(TransferTraffic, EveryByteGoesWhereItBelongsAndNothingElse) {
   }
 }
 
-// A note's receive sees the bytes, whenever it looks.
+// When a note is received, the bytes must be in place.
 TEST_P(TransferTraffic, NotesComeAfterTheBytes) {
   begin(1);
   for (size_t slot = 0; slot < 20; ++slot) {
@@ -194,7 +194,7 @@ TEST_P(TransferTraffic, WhatWasCancelledTouchesNothingAfterItsEnd) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     begin(seed);
-    std::vector<std::pair<size_t, bool>> cancelled; // slot, and it was a read
+    std::vector<std::pair<size_t, bool>> cancelled; // slot, whether a read
     for (int step = 0; step < 200; ++step) {
       transferSome();
       pair->end(static_cast<int>(random() % 2)).poll();
@@ -203,7 +203,7 @@ TEST_P(TransferTraffic, WhatWasCancelledTouchesNothingAfterItsEnd) {
         pair->end(one.from).cancel(pair->group(one.from), one.transfer, why);
         one.transfer->onDone([this, one] {
           if (!one.transfer->status().ok() && !one.transfer->write()) {
-            // The memory is ours again.
+            // The memory is the caller's again.
             std::memset(
                 memory[one.from].data() + one.slot * kSlot, 0x5a, kSlot);
           }
@@ -262,7 +262,7 @@ TEST_P(TransferTraffic, EverythingEndsOnceWhenTheRouteBreaks) {
   }
 }
 
-// While it goes on, the owner asks for its memory back.
+// The owner recalls the region during transfers.
 TEST_P(TransferTraffic, RecalledRegionComesBackOnceNothingTouchesIt) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -1,4 +1,4 @@
-// What goes out where a connection sends little at a time.
+// Order of sending over a connection that takes little at a time.
 #include <gtest/gtest.h>
 
 #include "fakes/peers/scripted_channel.h"
@@ -6,7 +6,7 @@
 namespace dlslime::testing {
 namespace {
 
-// A large message that the peer has asked for, and a large read by the peer.
+// A large message requested by the peer, and a large read by the peer.
 class ChannelTurns : public ScriptedChannel {
  protected:
   ChannelTurns() : send(GuardedOperation::send(1, 5, pattern(4 << 20))) {
@@ -46,7 +46,7 @@ TEST_F(ChannelTurns, LargeMessageAndReadOfThePeerGoOutInTurn) {
 TEST_F(ChannelTurns, SmallMessagesThatWaitForRoomLeaveTheRestToBoth) {
   connection->mostPerPoll = 2;
   for (int i = 0; i < 20; ++i) {
-    connection->sincePoll = connection->mostPerPoll; // there is no room
+    connection->sincePoll = connection->mostPerPoll; // no room
     endpoint.send(*group, GuardedOperation::send(1, 6, pattern(100)));
     channel->poll();
   }

@@ -16,11 +16,11 @@ const Status kBroken(ErrorCode::kPeerFailed, "the peer is gone");
 
 using PeerChannelTest = ScriptedChannel;
 
-// Memory can be offered and pushed into.
+// The connection can offer memory and push.
 class PushingChannelTest : public ScriptedChannel {
  protected:
   PushingChannelTest() : ScriptedChannel(true) {}
-  // A send that is being written where the peer wants it.
+  // Returns a send that is being pushed.
   GuardedPtr pushed() {
     auto ready = message(MessageType::kRtr, 5);
     ready.length = 1000;
@@ -75,19 +75,20 @@ struct NoRegistrar final : MemoryRegistrar {
   }
 };
 
-// Nobody prepares what has ended: who waits for that waits for ever.
+// An ended receive is never prepared; a peer waiting for the preparation would
+// wait for ever.
 TEST_F(PeerChannelTest, ReceiveThatEndsAmongItsBytesLacksNoPreparing) {
   const auto receive = pulled(Operation::kAnySource);
   NoRegistrar registrar;
   EXPECT_EQ(group->unprepared(1, &registrar).operations.size(), 1U);
-  endpoint.completions.finishEarly(receive, kBroken); // nobody waits any more
+  endpoint.completions.finishEarly(receive, kBroken); // ended for the caller
   EXPECT_TRUE(group->unprepared(1, &registrar).operations.empty());
   channel->onPulled(connection->pulls[0].id, kBroken);
   endpoint.settle();
   EXPECT_EQ(receive->ends(), 1);
 }
 
-// Else there might always be more, posted while the first were prepared.
+// Else receives posted during each preparation could keep the peer waiting.
 TEST(GroupTest, WhoPostsFromAnySourcePreparesForThePeerThatWaits) {
   Endpoint endpoint;
   const auto group = endpoint.join(0, 3);
@@ -132,7 +133,8 @@ TEST_F(PushingChannelTest, OffersThatComeTooLateBecomeFewUntilTheyAreOfUse) {
   EXPECT_TRUE(isOffered(true) && isOffered(true));
 }
 
-// What the receiver's NIC is given must not change, though the send has failed.
+// The bytes given to the receiver's NIC must not change, though the send has
+// failed.
 TEST_F(PushingChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
   const auto send = pushed();
   channel->fail(kBroken);
@@ -148,7 +150,7 @@ TEST_F(PushingChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
   EXPECT_TRUE(channel->idle());
 }
 
-// Its memory is safe once the connection has been destroyed.
+// The memory is safe after the connection's destruction.
 TEST_F(PushingChannelTest, DeviceThatTellsNothingIsGivenUp) {
   connection->when = ReplaceAbility::When::kBroken;
   const auto send = pushed();
@@ -165,7 +167,7 @@ TEST_F(PushingChannelTest, DeviceThatTellsNothingIsGivenUp) {
   EXPECT_EQ(send->releases(), 1);
 }
 
-// A connection that is being replaced tells once.
+// A connection being replaced tells the end of a push only once.
 TEST_F(PushingChannelTest, PushThatWasLostBeforeTheFailureIsLetGoWithIt) {
   const auto send = pushed();
   connection->when = ReplaceAbility::When::kBroken;
@@ -180,8 +182,7 @@ TEST_F(PushingChannelTest, PushThatWasLostBeforeTheFailureIsLetGoWithIt) {
   EXPECT_TRUE(channel->idle());
 }
 
-// By the time a queued message leaves, the receiver may have returned what the
-// messages before it took.
+// When a queued message leaves, credit for earlier messages may have come back.
 TEST_F(PeerChannelTest, QueuedMessageIsAnnouncedOnlyIfItsTurnFindsNoCredit) {
   const size_t size = 16 * 1024;
   while (countSent(MessageType::kRts) == 0) {
@@ -189,7 +190,8 @@ TEST_F(PeerChannelTest, QueuedMessageIsAnnouncedOnlyIfItsTurnFindsNoCredit) {
   }
   const uint64_t eager = countSent(MessageType::kEager);
   connection->full = true;
-  // Its turn is now, and there is no credit; the next one's is later.
+  // The first send has its turn now, without credit; the second has its turn
+  // later.
   endpoint.send(*group, GuardedOperation::send(1, 0, pattern(size)));
   const auto queued = GuardedOperation::send(1, 0, pattern(size));
   endpoint.send(*group, queued);
@@ -223,8 +225,8 @@ TEST_F(PeerChannelTest, UnknownTypeFailsTheChannelAndNamesIt) {
   EXPECT_NE(receive->status().message().find("200"), std::string::npos);
 }
 
-// A message that came early may break the channel; those behind it must not
-// bring anything to life on it again.
+// A message that came early may break the channel; messages behind must not
+// revive the channel.
 TEST_F(PeerChannelTest, MessagesKeptBehindABadOneAreDropped) {
   auto other = endpoint.join(0, 2, 1, "other");
   const auto waiting = GuardedOperation::send(1, 0, pattern(100));
@@ -246,7 +248,7 @@ TEST_F(PeerChannelTest, MessagesKeptBehindABadOneAreDropped) {
   EXPECT_EQ(waiting->ends(), 1) << "a send is lost on a failed channel";
 }
 
-// What this process sends to its own rank would go to that peer.
+// Else messages of the process to its own rank would go to the peer.
 TEST_F(PeerChannelTest, NobodyElseJoinsAsThisRank) {
   auto join = message(MessageType::kJoin, 0);
   join.source = 0;
@@ -257,11 +259,11 @@ TEST_F(PeerChannelTest, NobodyElseJoinsAsThisRank) {
   EXPECT_NE(group->link(0).state, Group::LinkState::kReady);
 }
 
-// All other pairs wait while they are handled.
+// All further pairs wait while messages are handled.
 TEST_F(PeerChannelTest, ManyKeptBehindAGapAreHandledAFewAtATime) {
   constexpr int kMany = 10000;
   int answered = 0;
-  auto join = message(MessageType::kJoin, 0); // each is answered
+  auto join = message(MessageType::kJoin, 0); // answered each time
   for (int i = 0; i < kMany; ++i) {
     join.sequence = sequence + 2 + static_cast<uint64_t>(i);
     channel->onMessage(join, {});
@@ -308,7 +310,7 @@ TEST_F(PeerChannelTest, MessagesBeforeTheEndOfThePeerStillCount) {
   EXPECT_EQ(channel->state(), PeerChannel::State::kFailed);
 }
 
-// Else this would stay under the engine's lock for as long as the peer likes.
+// Else polling would hold the engine's lock for as long as the peer likes.
 TEST_F(PeerChannelTest, PeerWhoseEndHasComeAndThatSendsOnIsGivenUp) {
   connection->onPoll = [](ConnectionEvents& /*events*/) { return true; };
   channel->peerClosed(kBroken);
@@ -316,7 +318,7 @@ TEST_F(PeerChannelTest, PeerWhoseEndHasComeAndThatSendsOnIsGivenUp) {
   EXPECT_EQ(channel->failure().code(), kBroken.code());
 }
 
-// A peer may ask for them without end.
+// A peer may ask for replacements without end.
 TEST(PeerChannelLog, ReplacementsAreToldEverMoreRarely) {
   LogCapture log;
   const loopback::Faults faults{.replaceable = true};
@@ -326,11 +328,12 @@ TEST(PeerChannelLog, ReplacementsAreToldEverMoreRarely) {
     pair.settle();
   }
   // The 1st, 2nd, 4th, 8th, 16th and 32nd, at both ends.
-  EXPECT_EQ(log.count("another will take its place"), 12U) << log.all();
-  EXPECT_EQ(log.count("again, by"), 12U) << log.all();
+  EXPECT_EQ(log.count("the engine is connecting again"), 12U) << log.all();
+  EXPECT_EQ(log.count("again, over"), 12U) << log.all();
 }
 
-// Progress would be made for ever, and the thread that makes it never sleep.
+// Else progress would seem endless, and the thread making progress would never
+// sleep.
 TEST_F(PeerChannelTest, WhatABrokenConnectionTellsAgainIsNoProgress) {
   connection->breakWith = kBroken;
   connection->onPoll = [](ConnectionEvents& /*events*/) { return true; };
@@ -343,7 +346,7 @@ TEST_F(PeerChannelTest, ConnectionStaysWhileACopyRunsOutsideOfTheLock) {
   connection->jobs.emplace_back();
   CopyJob job;
   ASSERT_TRUE(channel->claimCopy(job));
-  // Meanwhile another thread sees the peer's end, and drops what is idle.
+  // Meanwhile a second thread sees the peer's end, and drops idle channels.
   EpollWaiter epoll;
   ChannelTable table(epoll);
   table.add({}, {}, channel, std::nullopt);
@@ -353,7 +356,7 @@ TEST_F(PeerChannelTest, ConnectionStaysWhileACopyRunsOutsideOfTheLock) {
   EXPECT_TRUE(closed.empty())
       << "the connection is gone, but a copy of it is running";
   if (closed.empty()) {
-    channel->finishCopy(job); // else: a null pointer
+    channel->finishCopy(job); // else the connection is null
     table.reap(closed);
     EXPECT_EQ(closed.size(), 1U);
   }
@@ -385,7 +388,7 @@ TEST_F(PeerChannelTest, AnnouncedMessagesOfAClosedGroupAreRefused) {
   announce.id = 1;
   deliver(announce);
   group->close(Status(ErrorCode::kCancelled, "over"));
-  EXPECT_EQ(countSent(MessageType::kFinish), 1U); // it had been kept
+  EXPECT_EQ(countSent(MessageType::kFinish), 1U); // for the kept announcement
   announce.id = 2;
   deliver(announce);
   EXPECT_EQ(countSent(MessageType::kFinish), 2U);

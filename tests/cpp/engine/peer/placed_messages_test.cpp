@@ -1,5 +1,5 @@
-// Payloads that a connection may write straight to registered memory: what the
-// channel says of where they belong, and what it makes of their end.
+// Payloads that a connection may write straight to registered memory: the
+// channel's placement, and the effect of their end.
 #include <gtest/gtest.h>
 
 #include "fakes/peers/scripted_channel.h"
@@ -20,7 +20,7 @@ class PlacedMessages : public ScriptedChannel {
     view.size = memory.size();
     return view;
   }
-  // A kPut of these pieces, which is the last of its write.
+  // Returns a kPut of the pieces, the last message of a write.
   MessageHeader put(const std::vector<wire::FramePiece>& pieces) {
     auto header = message(MessageType::kPut, 0);
     header.sequence = sequence + 1;
@@ -37,7 +37,7 @@ class PlacedMessages : public ScriptedChannel {
     begin.assign(bytes.begin(), bytes.end());
     return header;
   }
-  // A part of a write, not its last.
+  // Delivers an earlier part of a write.
   void part(uint64_t id, Fault fault) {
     auto header = put({{0, 20'000}});
     header.id = id;
@@ -79,12 +79,12 @@ TEST_F(PlacedMessages, FaultOfAnEarlierPartIsAnsweredAtTheEnd) {
   expectAnswer(FinishStatus::kUnwritable);
 }
 
-// A peer may begin writes that fail, and never end them.
+// A peer may begin failing writes without end.
 TEST_F(PlacedMessages, WritesThatFailAreBoundedAndNoneIsCalledGood) {
   for (uint64_t id = 100; id < 100 + 65'536; ++id) {
     part(id, Fault::kReadOnly);
   }
-  part(5, Fault::kReadOnly); // one more than is kept
+  part(5, Fault::kReadOnly); // exceeds the limit by one
   channel->onPlaced(put({{0, 20'000}}), Fault::kNone);
   expectAnswer(FinishStatus::kUnwritable);
 }
@@ -130,7 +130,7 @@ TEST_F(PlacedMessages, OnlyChunksAndPutsHavePlaces) {
     header.type = type;
     EXPECT_EQ(
         channel->placementOf(header, begin).places.empty(),
-        type != MessageType::kPut) // nothing is being read
+        type != MessageType::kPut) // no read is under way
         << static_cast<int>(type);
   }
 }
@@ -139,7 +139,7 @@ TEST_F(PlacedMessages, PutOfAnUnknownGroupHasNoPlacesAndIsRefused) {
   auto header = put({{0, 20'000}});
   header.group = 999;
   EXPECT_TRUE(channel->placementOf(header, begin).places.empty());
-  channel->onPlaced(header, Fault::kNone); // it was known a while ago
+  channel->onPlaced(header, Fault::kNone); // known when the payload began
   expectAnswer(FinishStatus::kGroupGone);
 }
 

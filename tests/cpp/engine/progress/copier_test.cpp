@@ -1,4 +1,4 @@
-// Copies that a peer keeps from returning hold up its own pair alone.
+// Copies kept from returning by a peer hold up the peer's pair alone.
 #include "engine/progress/copier.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 namespace dlslime::testing {
 namespace {
 
-// Copies that end when the test says so, told from each other by their token.
+// Copies that end on the test's order, told apart by token.
 class Gate {
  public:
   static int run(const CopyJob& job) {
@@ -78,7 +78,7 @@ class CopierTest : public ::testing::Test {
     }
   }
 
-  // Kept by the copies that do not come back.
+  // Leaked, since stuck copies may use the gate later.
   Gate& gate = *[] {
     auto made = std::make_shared<Gate>();
     leakOnPurpose(made);
@@ -120,7 +120,7 @@ TEST_F(CopierTest, EndDoesNotWaitForACopyThatDoesNotComeBack) {
   ASSERT_TRUE(gate.awaitBegin(1));
   copier.stop(milliseconds(10));
   EXPECT_FALSE(copier.free());
-  gate.open(1); // the engine is gone, and hears nothing of it
+  gate.open(1); // the engine is gone, and not told
   std::this_thread::sleep_for(milliseconds(50));
   EXPECT_FALSE(isFinished(1));
 }
@@ -163,7 +163,8 @@ Node joined(const std::string& folder, int rank) {
 constexpr uint32_t kReady = 1, kSilent = 2, kEcho = 3;
 constexpr size_t kLarge = size_t{8} << 20;
 
-// Memory that the kernel is told another thread will provide; none does.
+// Returns memory that a thread would have to provide (userfaultfd); no thread
+// does.
 std::byte* missingMemory() {
   auto* const memory = mmap(
       nullptr,
@@ -221,12 +222,12 @@ TEST(SilentPeer, StallsItsOwnPairAloneAndNoEnd) {
   ASSERT_TRUE(node.wait(ready));
   ASSERT_TRUE(ready->status().ok()) << ready->status().message();
   const auto missing = node.receive(1, kSilent, kLarge);
-  // The engine's own threads have tried to fetch it by now.
+  // By then the engine's own threads have tried to fetch the message.
   std::this_thread::sleep_for(milliseconds(300));
   for (int i = 0; i < 5; ++i) {
     const auto receive = node.receive(2, kEcho, kLarge);
     const auto send = node.send(2, kEcho, pattern(kLarge, i));
-    // Asked for by nobody: the engine's threads have to bring it about.
+    // The test does not poll: the engine's threads must bring the end about.
     ASSERT_TRUE(eventually([&] { return receive->done() && send->done(); }));
     ASSERT_TRUE(receive->status().ok()) << receive->status().message();
     EXPECT_EQ(receive->buffer(), pattern(kLarge, i));
@@ -235,7 +236,7 @@ TEST(SilentPeer, StallsItsOwnPairAloneAndNoEnd) {
   node.engine->abort(
       *node.group, Status(ErrorCode::kCancelled, "the test is over"));
   node.group.reset();
-  node.engine.reset(); // and not when the silent one dies
+  node.engine.reset(); // ends before the silent peer dies
   EXPECT_TRUE(missing->done());
 }
 

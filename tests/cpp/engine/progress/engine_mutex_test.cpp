@@ -1,4 +1,4 @@
-// A lock that a thread which looks for news leaves to those that have work.
+// A lock that a looking thread leaves to threads with work.
 #include "engine/progress/engine_mutex.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(EngineMutex, ALookIsRefusedWhileSomebodyIsIn) {
   }).join();
 }
 
-// A plain mutex may go to the looker each time.
+// A plain mutex might go to the looking thread each time.
 TEST(EngineMutex, AThreadThatWaitsComesBeforeTheNextLook) {
   EngineMutex mutex;
   std::atomic<bool> came{false};
@@ -59,7 +59,7 @@ TEST(EngineMutex, AThreadThatWaitsComesBeforeTheNextLook) {
     const std::lock_guard<EngineMutex> guard(mutex);
     came = true;
   });
-  // Whether it waits shows by the looks that it refuses.
+  // Waits until the worker wants the lock.
   EXPECT_TRUE(eventually([&] { return mutex.wanted(); }));
   mutex.unlock();
   while (!came) {

@@ -1,5 +1,4 @@
-// Programs that ask again and again whether something is done, and never wait
-// for it.
+// Programs that poll for the end of an operation, and never wait.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -10,11 +9,11 @@
 #include "fakes/world.h"
 
 namespace {
-// How often this thread has given its core to others.
+// Number of times the thread has yielded its core.
 thread_local int yields = 0;
 } // namespace
 
-// The tests' own takes the place of the C library's.
+// Replaces the C library's function.
 extern "C" int sched_yield() noexcept {
   ++yields;
   return static_cast<int>(syscall(SYS_sched_yield));
@@ -23,12 +22,13 @@ extern "C" int sched_yield() noexcept {
 namespace dlslime::testing {
 namespace {
 
-// As threads that wait: on a core that is shared it is what lets the peer run.
+// A polling thread yields as a waiting thread does: on a shared core only a
+// yield lets the peer run.
 TEST(EnginePolled, WhoAsksInVainGivesOthersTheCore) {
   constexpr int kLooks = 2000, kFewest = 20;
   World world(2);
   const auto receive = world[0].receive(1, 1, 8);
-  ASSERT_TRUE(world[1].wait(world[1].send(0, 2, pattern(8)))); // connected
+  ASSERT_TRUE(world[1].wait(world[1].send(0, 2, pattern(8)))); // connects
   const int before = yields;
   for (int i = 0; i < kLooks; ++i) {
     world[0].engine->poke();
@@ -37,8 +37,7 @@ TEST(EnginePolled, WhoAsksInVainGivesOthersTheCore) {
   EXPECT_FALSE(receive->done());
 }
 
-// What is there already costs no yield; now and then the other thread has the
-// lock.
+// Finding news costs no yield, except when the background thread has the lock.
 TEST(EnginePolled, WhoFindsNewsSeldomYields) {
   constexpr uint32_t kMessages = 64;
   World world(2);

@@ -10,7 +10,7 @@
 namespace dlslime::testing {
 namespace {
 
-// An engine that has nothing to do, unless a test tells it.
+// An engine with nothing to do, unless a test says so.
 class ScriptedSource final : public ProgressSource {
  public:
   bool step(const Operation* /*awaited*/) override {
@@ -46,7 +46,7 @@ class ProgressTest : public ::testing::Test {
   ~ProgressTest() override {
     progress.stop();
   }
-  // What an EngineLock does on its way out.
+  // Completes an operation, as releasing an EngineLock does.
   void complete(Operation& operation) {
     operation.settle({});
     progress.notifyDone();
@@ -87,7 +87,7 @@ TEST_F(ProgressTest, WaitWithAPassedDeadlineStillLooksOnce) {
   EXPECT_GT(source.steps, before);
 }
 
-// A peer can see to it that there is always something.
+// A peer can cause endless news.
 TEST(ProgressNews, WithoutEndHoldsUpNoDeadline) {
   ScriptedSource source;
   source.news = true;
@@ -110,7 +110,7 @@ TEST(ProgressNews, WithoutEndHidesNoDeathAndHoldsUpNoStop) {
   progress.stop();
 }
 
-// No thread but the caller's: nothing else sleeps.
+// There is no background thread, so only the caller could sleep.
 TEST(ProgressSpin, WaiterStaysAwakeForWhatEndsSoon) {
   ScriptedSource source;
   EpollWaiter epoll;
@@ -159,13 +159,14 @@ TEST_F(
   waiter.join();
 }
 
-// No thread but the caller's: nobody else wakes it.
+// There is no background thread to wake the caller.
 TEST(ProgressSpin, CompletionWhileFallingAsleepIsNotMissed) {
   ScriptedSource source;
   EpollWaiter epoll;
   Progress progress(source, epoll, microseconds(0));
   const auto operation = makeSend(0, 0, {});
-  // Another thread comes first between the waiter's look and its sleep.
+  // A second thread completes the operation between the waiter's look and its
+  // sleep.
   source.onBeginSleep = [&] {
     operation->settle({});
     progress.notifyDone();
@@ -208,8 +209,8 @@ TEST_F(ProgressTest, FollowersTakeOverWhenTheSleepingWaiterTimesOut) {
   });
   sleeping.join();
   std::this_thread::sleep_for(milliseconds(20));
-  // The follower must be the one that sleeps on the descriptors by now, so a
-  // kick makes it look, like news from a peer would.
+  // By then the follower must sleep on the descriptors, so that a kick makes
+  // the follower look, as news from a peer would.
   const int before = source.steps;
   epoll.kick();
   EXPECT_TRUE(eventually([&] { return source.steps > before; }));
@@ -226,8 +227,8 @@ TEST_F(ProgressTest, BackgroundThreadSleepsWhenNobodyWaits) {
   EXPECT_LE(source.steps - before, 20);
 }
 
-// Somebody has just looked, so that the background thread would leave it to
-// them for a whole tick.
+// After a caller's look, the background thread would leave looking to the
+// caller for a whole tick.
 TEST(ProgressTicks, WhatIsToBeToldIsLookedForAtOnce) {
   ScriptedSource source;
   EpollWaiter epoll;
@@ -237,7 +238,7 @@ TEST(ProgressTicks, WhatIsToBeToldIsLookedForAtOnce) {
   for (int round = 1; round <= 3; ++round) {
     progress.noteLook();
     progress.attend();
-    // It looks, finds nothing, and sleeps.
+    // The thread looks, finds nothing, and sleeps.
     EXPECT_TRUE(eventually([&] { return source.sleeps >= round; })) << round;
   }
   progress.stop();

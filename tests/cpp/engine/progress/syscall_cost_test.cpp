@@ -61,8 +61,8 @@ TEST(YieldBackoff, YieldsOfNoUseAreMadeRarer) {
   EXPECT_EQ(pace.between(), 10);
 }
 
-// Two threads on one processor: a yield lets the other one run, however short
-// that is; alone on it, none is of use, however long they take.
+// Two threads on a core: a yield lets the second thread run, however briefly;
+// with a core alone, yields are useless, however long.
 TEST(YieldBackoff, AYieldIsOfUseWhereAnotherThreadRuns) {
   std::thread pinned([] {
     cpu_set_t one;

@@ -15,7 +15,7 @@ class CloserTest : public ::testing::Test {
  protected:
   using OnClose = std::function<bool(bool atOnce)>;
 
-  // A failed channel; empty once its connection is gone.
+  // Retires a failed channel; the result expires with the channel's connection.
   std::weak_ptr<int> retire(const OnClose& onClose) {
     const auto life = std::make_shared<int>(0);
     auto connection = std::make_unique<ScriptedConnection>();
@@ -75,7 +75,7 @@ TEST_F(CloserTest, PatienceEnds) {
   EXPECT_GE(Clock::now() - begun, Closer::kPatience);
 }
 
-// As many as there are: a second for each would be minutes at an exit.
+// One by one, a second for each would make an exit last minutes.
 TEST_F(CloserTest, AllAreWaitedForAtTheSameTime) {
   int atOnce = 0;
   int open = 20;

@@ -1,4 +1,4 @@
-// Sends of memory that their owner takes away.
+// Sends of memory taken away by the owner.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -7,7 +7,7 @@
 namespace dlslime::testing {
 namespace {
 
-// Of memory that can be taken away, and counts what becomes of it.
+// A send of memory that can be taken away; counts its releases.
 class MappedSend final : public Operation {
  public:
   MappedSend(std::byte* memory, size_t size)
@@ -54,7 +54,7 @@ class FaultingSend : public ScriptedChannel {
       0));
 };
 
-// A receiver may never ask for it.
+// A receiver may never ask for the bytes.
 TEST_F(FaultingSend, MemoryThatCantBeReadIsLetGoAtOnce) {
   takeAway();
   const auto message = send(100);

@@ -14,8 +14,8 @@ using testing::makeReceive;
 
 constexpr int kAny = Operation::kAnySource;
 
-// The rule, as simply as it can be said: both lists in order of coming; a
-// message takes the first receive that accepts it and the other way round.
+// The rule in its simplest form: both lists in order of arrival; a message
+// takes the first receive that accepts it, and vice versa.
 class Model {
  public:
   struct Message {
@@ -72,7 +72,8 @@ class MatcherRandom : public ::testing::TestWithParam<unsigned> {
   static constexpr int kRanks = 4;
 
   uint32_t someTag() {
-    // Mostly few tags, so that things meet; sometimes one that is used once.
+    // Mostly few tags, so that messages meet receives; sometimes a tag used
+    // once.
     return random() % 50 == 0 ? static_cast<uint32_t>(1000 + random() % 100000)
                               : static_cast<uint32_t>(random() % 4);
   }
@@ -165,7 +166,7 @@ class MatcherRandom : public ::testing::TestWithParam<unsigned> {
   std::mt19937 random{GetParam()};
   Matcher matcher{kRanks};
   Model model;
-  // Compared, and never used.
+  // A key to compare, never dereferenced.
   const Inbound* from(int source) const {
     return reinterpret_cast<const Inbound*>(&inbounds[source]);
   }

@@ -1,5 +1,5 @@
-// A peer that says anything at all: nothing may crash, touch other memory, or
-// end what is not its own.
+// A peer that sends anything at all: nothing may crash, touch foreign memory,
+// or end operations with a different peer.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr Outbound::Limits kLimits{1000, 50000};
 
-// Rank 0 of a group of four. The peer behind `bad` is rank 1 and talks
-// nonsense; rank 2 behaves; a second group is without rank 1.
+// Rank 0 of three groups of four. Rank 1, the peer behind `bad`, sends nonsense
+// and is connected in one group; rank 2 behaves, in the two further groups.
 class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
  protected:
   ProtocolFuzz() {
@@ -40,7 +40,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
     wire = made.get();
     return endpoint.connect(std::move(made));
   }
-  // A new channel in place of one that the nonsense has ended: in a group of
+  // Makes a new channel instead of a channel ended by nonsense: in a group of
   // its own, since a lost rank stays lost.
   void connectBad() {
     if (badGroup) {
@@ -74,7 +74,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
       known.push_back(offer.id);
     }
     for (const auto& header : goodWire->sent) {
-      known.push_back(header.id); // another peer's
+      known.push_back(header.id); // of a different peer
     }
     return known[random() % known.size()];
   }
@@ -109,7 +109,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
   void inject() {
     MessageHeader header = someHeader();
     const size_t size = any<size_t>({0, 0, 1, 500, 501, 1000, 5000, 64000});
-    // Of its own allocation, so that a read beyond it is seen.
+    // An allocation of the exact size shows reads beyond the end.
     const Bytes payload(size, std::byte{0x77});
     header.payloadSize = static_cast<uint32_t>(size);
     header.sequence = random() % 50 == 0 ? random() % 100 : ++sequence;
@@ -134,7 +134,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
     const auto at = random() % badWire->pulls.size();
     const auto pull = badWire->pulls[at];
     badWire->pulls.erase(badWire->pulls.begin() + static_cast<long>(at));
-    if (pull.destination.size != 0) { // it must still be there
+    if (pull.destination.size != 0) { // must be alive
       std::memset(pull.destination.data, 0x55, pull.destination.size);
     }
     bad->onPulled(
@@ -143,7 +143,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
             ? Status(ErrorCode::kTransportFailed, "broken")
             : Status());
   }
-  // Writes into what is offered, or claims to have.
+  // Writes into offered memory, or claims to have written.
   void land() {
     uint64_t id = someId();
     size_t length = any<size_t>({0, 1, 500, 5000, ~size_t{0}});
@@ -151,7 +151,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
       const auto& offer = badWire->offered[random() % badWire->offered.size()];
       id = offer.id;
       length = random() % 8 == 0 ? length : offer.view.size;
-      std::memset(offer.view.data, 0x66, offer.view.size); // it must be there
+      std::memset(offer.view.data, 0x66, offer.view.size); // must be alive
     }
     if (random() % 50 != 0) {
       ++sequence;
@@ -162,7 +162,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
     if (!badWire->pushes.empty()) {
       const auto push = badWire->pushes.back();
       badWire->pushes.pop_back();
-      // Its memory must still be there.
+      // The memory must be alive.
       const volatile auto first = *push.source.data;
       static_cast<void>(first);
       bad->onPushed(

@@ -1,4 +1,5 @@
-// Which group a message belongs to, and whether it is the peer's present one.
+// The group of a message, and whether the group is the peer's current
+// incarnation.
 #include <gtest/gtest.h>
 
 #include "fakes/guarded_operation.h"
@@ -10,14 +11,14 @@ namespace {
 
 using State = Group::LinkState;
 
-// Two processes which have a second group of `size` beside the pair's first.
+// Two processes with a second group of `size`, beside the pair's first.
 class ProtocolGroups : public ::testing::Test {
  protected:
   void join(int size, uint64_t theirEpoch = 1) {
     mine = pair.end(0).join(0, size, 1, "second");
     theirs = pair.end(1).join(1, size, theirEpoch, "second");
   }
-  // Our end believes that this rank is there, and that it calls the group `id`.
+  // Makes end 0 believe that the peer is `rank`, and names the group `id`.
   void reach(int rank, uint32_t id) {
     pair.end(0).reach(*mine, rank, pair.end(0).channels[0], id);
   }
@@ -37,7 +38,7 @@ TEST_F(ProtocolGroups, OtherEpochIsStaleAndLooksForANewRecord) {
 
 TEST_F(ProtocolGroups, JoinOfAnotherRankOrGroupIsStale) {
   join(3);
-  reach(2, theirs->id()); // its record said rank 2
+  reach(2, theirs->id()); // as if by the record
   reach(1, 4711);
   pair.settle();
   EXPECT_EQ(mine->link(2).state, State::kResolving);
@@ -66,7 +67,7 @@ TEST_F(ProtocolGroups, WhoLeavesBeforeItIsAMemberSaysSo) {
   reach(1, theirs->id());
   const auto receive = GuardedOperation::receive(0, 0, 100);
   theirs->post(receive);
-  pair.end(0).groupRegistry.remove(*mine); // its question is on its way
+  pair.end(0).groupRegistry.remove(*mine); // with a join on the way
   pair.settle();
   EXPECT_EQ(theirs->link(0).state, State::kFailed);
   ASSERT_TRUE(receive->done());

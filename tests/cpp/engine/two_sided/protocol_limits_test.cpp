@@ -1,6 +1,5 @@
-// A peer that sends, or asks for, more than any peer of ours would: the
-// receiver keeps its own limits, and the pair fails with an error that names
-// the limit.
+// A peer that sends, or asks for, more than any honest peer: the receiver keeps
+// its own limits, and the pair fails with an error that names the limit.
 #include <gtest/gtest.h>
 
 #include <new>
@@ -12,7 +11,7 @@ namespace {
 
 class ProtocolLimits : public ScriptedChannel {
  protected:
-  // Delivers again and again until the channel has failed; how often.
+  // Delivers messages until the channel has failed; returns the number.
   size_t untilFailure(
       const std::function<void(size_t)>& deliverNext,
       size_t most = 1000000) {
@@ -61,7 +60,7 @@ TEST_F(ProtocolLimits, MessagesForAGroupThatIsGoneDoNotCountForEver) {
   for (int i = 0; i < 3000; ++i) {
     auto stray = message(MessageType::kEager, 1);
     stray.group = 12345;
-    stray.payloadSize = 1000; // as a route sets it
+    stray.payloadSize = 1000; // as set by a route
     deliver(stray, pattern(1000));
   }
   EXPECT_TRUE(channel->alive());
@@ -94,7 +93,7 @@ TEST_F(ProtocolLimits, AnnouncementsThatHaveEndedDoNotCount) {
 }
 
 TEST_F(ProtocolLimits, BytesBehindAGapAreFew) {
-  ++sequence; // which never comes
+  ++sequence; // never comes
   const auto count = untilFailure([&](size_t) {
     deliver(message(MessageType::kEager, 1), pattern(60000));
   });
@@ -133,7 +132,7 @@ TEST_F(ProtocolLimits, AnswersThatItReadsDoNotCount) {
   EXPECT_TRUE(channel->alive()) << channel->failure().message();
 }
 
-// Each has its place among the streams, whether or not it asks for anything.
+// A fetch takes a place among the streams, even without pieces.
 TEST_F(ProtocolLimits, FetchesWithoutPiecesAreFew) {
   Bytes memory(1000);
   const auto region =
@@ -160,7 +159,8 @@ struct LongRegistrar final : MemoryRegistrar {
   }
 };
 
-// While what it will get is prepared, which takes its time.
+// Preparing the receives takes time; meanwhile repeated joins must not queue
+// up.
 TEST_F(ProtocolLimits, ProcessThatJoinsAgainAndAgainWaitsOnce) {
   LongRegistrar registrar;
   connection->setRegistrar(&registrar);
@@ -170,7 +170,7 @@ TEST_F(ProtocolLimits, ProcessThatJoinsAgainAndAgainWaitsOnce) {
   auto join = message(MessageType::kJoin, 0);
   join.group = other->id();
   join.offset = other->epoch();
-  join.source = 1; // and we are rank 0, its tag
+  join.source = 1; // the local rank is 0, the tag
   join.id = 5;
   for (int i = 0; i < 1000; ++i) {
     deliver(join);

@@ -12,8 +12,7 @@ namespace {
 
 constexpr Outbound::Limits kLimits{1000, 50000};
 
-// Rank 0 of a group of four. The peer behind `bad` is rank 1 and talks
-// nonsense; rank 2 behaves; a second group is without rank 1.
+// Rank 0 of a group of two, whose peer breaks the rules.
 class ProtocolMalformed : public ::testing::Test {
  protected:
   ProtocolMalformed() {
@@ -30,8 +29,8 @@ class ProtocolMalformed : public ::testing::Test {
     channel->onMessage(header, payload);
     endpoint.settle();
   }
-  // A receive of `size` bytes whose message is being streamed to us; returns
-  // our number for it.
+  // Begins the streaming of a message into a receive; returns the local number
+  // of the stream.
   uint64_t startStream(const GuardedPtr& receive, size_t length) {
     endpoint.receive(*group, receive);
     MessageHeader announce;
@@ -98,8 +97,8 @@ TEST_F(ProtocolMalformed, PiecesForWhatIsPulledOrUnknownAreDropped) {
   ASSERT_EQ(wire->pulls.size(), 1U);
   deliver(data(4711, 0), pattern(10));
   EXPECT_FALSE(receive->done());
-  // A pull may be writing into the memory: the receive must not end before
-  // the route says that it has stopped.
+  // A pull may be writing into the memory, so the receive must not end before
+  // the route has reported the end of the pull.
   deliver(data(wire->pulls[0].id, 0), pattern(10));
   EXPECT_EQ(receive->releases(), 0)
       << "the memory was released under the feet of a running pull";

@@ -100,8 +100,8 @@ TEST_F(ProtocolRules, LimitOfZeroAnnouncesEverything) {
   EXPECT_EQ(counters(pair).eagerMessages, 0U);
 }
 
-// Credit comes back in lumps; a limit below the lump must not switch eager
-// sending off for good.
+// Credit comes back in lumps; with a limit below a lump, eager sending must not
+// stop for good.
 TEST_F(ProtocolRules, SmallLimitDoesNotEndEagerSendingForGood) {
   Pair pair({}, {1024, 256 * 1024});
   pair.settle();
@@ -130,7 +130,7 @@ TEST_F(ProtocolRules, CreditComesBackForMessagesThatWereReceived) {
 class ProtocolMismatch : public ProtocolRules,
                          public ::testing::WithParamInterface<bool> {};
 
-// An eager send is over before: it fails belatedly, for whoever still looks.
+// An eager send has ended before: it fails late, for callers that still look.
 TEST_P(ProtocolMismatch, LongMessageFailsBothEndsWithBothSizes) {
   for (const auto& [receiveFirst, length] :
        {std::pair(false, 33333U),
@@ -177,7 +177,7 @@ TEST_P(ProtocolMismatch, LateRefusalFindsItsOwnSendOnly) {
     receive(pair, 10);
     pair.settle(2);
   }
-  // Those that are no longer remembered have only been logged.
+  // Failures of sends no longer remembered are only logged.
   for (size_t i = 0; i < sends.size(); ++i) {
     const bool tooLong = i % 10 == 7;
     ASSERT_EQ(sends[i]->status().ok(), !tooLong || i < 1000 - 256) << i;
@@ -295,7 +295,7 @@ TEST_F(ProtocolRules, CancelThatComesTooLateLetsTheMessageArrive) {
 
 TEST_F(ProtocolRules, ReceiveCancelledWhilePullingFailsTheSendOnly) {
   Faults faults;
-  faults.maxDelayPolls = 1000; // the pull does not end by itself
+  faults.maxDelayPolls = 1000; // keeps the pull from ending
   faults.seed = 3;
   Pair pair(faults);
   pair.settle(2000);

@@ -1,4 +1,4 @@
-// Both halves of the protocol, joined by a wire that may misbehave.
+// Both halves of the protocol, connected by a wire with faults on order.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -16,12 +16,12 @@ using loopback::Faults;
 constexpr int kAny = Operation::kAnySource;
 constexpr uint64_t kSeeds = kThreadSanitized ? 2 : 15;
 constexpr Outbound::Limits kSmall{1000, 20000};
-// Several pieces of a stream; beyond 128 KiB the address sanitizer asks the
-// system for each piece of memory, which took most of the time.
+// Several pieces of a stream. Beyond 128 KiB the address sanitizer asks the
+// system for each piece of memory, and would take most of the time.
 constexpr size_t kMost = 120000;
 
-// A pair under random traffic in one direction or both; every tag's n-th
-// send must meet its n-th receive.
+// A pair under random traffic in both directions; every tag's n-th send must
+// meet its n-th receive.
 class ProtocolTraffic : public ::testing::TestWithParam<Setting> {
  protected:
   static constexpr int kTags = 4;
@@ -35,7 +35,7 @@ class ProtocolTraffic : public ::testing::TestWithParam<Setting> {
       case 0:
         return 0;
       case 1:
-        return 900 + random() % 200; // about the eager limit
+        return 900 + random() % 200; // around the eager limit
       case 2:
         return 60000 + random() % (kMost - 60000);
       default:
@@ -54,14 +54,14 @@ class ProtocolTraffic : public ::testing::TestWithParam<Setting> {
     auto& lane = lanes[1 - at][tag];
     const size_t size = random() % 10 == 0 ? random() % 1000 : kMost;
     lane.capacity.push_back(size);
-    // No memory is offered beside receives from any source.
+    // Beside receives from any source no memory is offered.
     const unsigned anyShare = GetParam().faults.pushes ? 100 : 4;
     lane.receives.push_back(GuardedOperation::receive(
         random() % anyShare == 0 ? kAny : 1 - at, tag, size));
     pair->receive(at, lane.receives.back());
   }
-  // Where connections are replaced: lets one end lose it, or gives both
-  // another.
+  // With replaceable connections: severs an end, or replaces the connection of
+  // both ends.
   void replaceSome(const Faults& faults) {
     const auto dice = faults.replaceable ? random() % 30 : 2;
     if (dice == 0) {
@@ -104,7 +104,7 @@ class ProtocolTraffic : public ::testing::TestWithParam<Setting> {
         auto& lane = lanes[end][tag];
         while (lane.sends.size() < lane.receives.size()) {
           if (GetParam().faults.pushes) {
-            pair->settle(); // what is offered is known
+            pair->settle(); // tells the sender all offers
           }
           sendSome(end, tag);
         }
@@ -176,7 +176,7 @@ TEST_P(ProtocolTraffic, EverythingArrivesOnceInOrderWithItsBytes) {
   EXPECT_EQ(replaced > 2 * kSeeds, GetParam().faults.replaceable) << replaced;
 }
 
-// After a break each end learns of the other's end by its socket.
+// After a break each end learns of the peer's end by the socket.
 TEST_P(ProtocolTraffic, EverythingEndsOnceWhenTheRouteBreaks) {
   for (uint64_t seed = 1; seed <= 2 * kSeeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -214,7 +214,8 @@ TEST_P(ProtocolTraffic, EverythingEndsOnceWhenTheRouteBreaks) {
   }
 }
 
-// What was cancelled in time was not received; what was received is right.
+// A send cancelled in time is not received; a received send has the right
+// bytes.
 TEST_P(ProtocolTraffic, CancellingAtRandomLosesNothingElse) {
   const Status why(ErrorCode::kTimeout, "taken back");
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
@@ -247,7 +248,7 @@ TEST_P(ProtocolTraffic, CancellingAtRandomLosesNothingElse) {
     if (faults.replaceable) {
       pair->replace(faults);
     }
-    for (size_t i = 0; i < sends.size(); ++i) { // room for all that is left
+    for (size_t i = 0; i < sends.size(); ++i) { // room for the rest
       receives.push_back(GuardedOperation::receive(0, 0, kMost + 4));
       pair->receive(1, receives.back());
     }

@@ -1,4 +1,4 @@
-// Receives that give up while their message is being written into them.
+// Receives cancelled while their message is being written into their memory.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -7,9 +7,9 @@
 namespace dlslime::testing {
 namespace {
 
-constexpr size_t kSize = 100'000; // more than an eager message's
+constexpr size_t kSize = 100'000; // more than an eager message
 
-// Of memory that its owner may take away at any time.
+// A receive on memory that the owner may take away at any time.
 class MappedReceive final : public Operation {
  public:
   explicit MappedReceive(std::byte* memory)
@@ -30,7 +30,7 @@ class RetractedReceive : public ScriptedChannel {
   ~RetractedReceive() override {
     munmap(memory, kSize);
   }
-  // The peer has written the message before it heard that nobody wants it.
+  // Lets the peer's message land after the receive was cancelled.
   void landAfterItsEnd() {
     const auto receive = std::make_shared<MappedReceive>(memory);
     endpoint.receive(*group, receive);
@@ -40,7 +40,8 @@ class RetractedReceive : public ScriptedChannel {
     std::copy(bytes.begin(), bytes.end(), memory);
     endpoint.cancel(*group, receive, {ErrorCode::kTimeout, "taken back"});
     ASSERT_TRUE(receive->done());
-    if (gone) { // to unmap it would leave its place to others
+    // Unmapping would free the addresses for further mappings.
+    if (gone) {
       mprotect(memory, kSize, PROT_NONE);
     }
     channel->onLanded(offer, static_cast<uint16_t>(++sequence), kSize);
@@ -75,7 +76,7 @@ TEST_F(RetractedReceive, AMessageThatIsLostWithItsMemoryFailsTheNextOneAlone) {
   const auto receive = next(kSize);
   EXPECT_EQ(receive->status().code(), ErrorCode::kTransportFailed);
   EXPECT_NE(
-      receive->status().message().find("was taken back, and can't be read"),
+      receive->status().message().find("was taken back; the memory can't be read"),
       std::string::npos)
       << receive->status().message();
   const auto after = next(10);

@@ -15,7 +15,7 @@ using Verdict = Sequencer::Verdict;
 
 class SequencerTest : public ::testing::Test {
  protected:
-  // What a channel does with a message that has come.
+  // Handles a message as a channel does.
   Verdict take(uint64_t number) {
     MessageHeader header;
     header.sequence = number;

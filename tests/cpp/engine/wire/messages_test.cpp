@@ -1,5 +1,5 @@
-// docs/protocol.md says of every message what each member of the header holds:
-// its tables are compared with the structs, and the structs with the header.
+// Compares the tables of docs/protocol.md, with the members of the header used
+// by each message, to the structs, and the structs to the header.
 
 #include <gtest/gtest.h>
 
@@ -37,8 +37,8 @@ std::vector<std::string> cellsOf(const std::string& line) {
   return cells;
 }
 
-// The rows of all tables whose first column has this name; empty cells are
-// left out, and so is the first one.
+// Returns the rows of all tables with the given name of the first column,
+// without first cells and empty cells.
 Rows rowsOf(const std::string& firstColumn) {
   std::ifstream document(PROTOCOL_DOCUMENT);
   Rows rows;
@@ -68,7 +68,7 @@ Rows rowsOf(const std::string& firstColumn) {
 
 class MessagesTest : public ::testing::Test {
  protected:
-  // The row that the document should have.
+  // Makes the row that the document should have.
   template <typename Message>
   void add(const std::string& name) {
     auto& row = coded_[name];
@@ -83,7 +83,7 @@ class MessagesTest : public ::testing::Test {
         });
     roundTrip<Message>(name);
   }
-  // What is encoded is decoded, whatever the header's bytes are.
+  // Checks that decoding inverts encoding, whatever the header's bytes.
   template <typename Message>
   static void roundTrip(const std::string& name) {
     MessageHeader header;

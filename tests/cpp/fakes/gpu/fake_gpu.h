@@ -13,10 +13,10 @@
 
 namespace dlslime::testing {
 
-// The fake CUDA driver, as a program meets it that has used its GPU 0 and 1.
+// The fake CUDA driver, for tests that use GPUs 0 and 1.
 class FakeGpu {
  public:
-  // The library has state for the whole process: one test, one process.
+  // The library's state is the process's: run a single test per process.
   FakeGpu() {
     setenv("DLSLIME_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
     library_ = dlopen(FAKE_CUDA_LIBRARY, RTLD_NOW);
@@ -27,7 +27,7 @@ class FakeGpu {
   const cuda::Driver& driver() {
     return cuda::loadDriver();
   }
-  // What the first use of a tensor on it does.
+  // Makes the primary context, as the first tensor on the GPU does.
   void touch(int device) {
     cuda::Context context = nullptr;
     driver().check(driver().primaryContextRetain(&context, device), "touch");
@@ -48,9 +48,9 @@ class FakeGpu {
     using Free = cuda::Result(cuda::DevicePointer);
     driver().check(call<Free>("cuMemFree_v2")(pointer), "free");
   }
-  // Physical memory of so many pieces at addresses that go on with each other,
-  // as torch's expandable segments are made (cuMemCreate, cuMemMap), with room
-  // for as much again behind.
+  // Maps physical memory of so many pieces at consecutive addresses, as torch's
+  // expandable segments do (cuMemCreate, cuMemMap); reserves twice the
+  // addresses, for growth.
   cuda::DevicePointer allocateMapped(
       const cuda::Gpu& gpu,
       size_t piece,
@@ -96,7 +96,8 @@ class FakeGpu {
   void unmapPiece(cuda::DevicePointer pointer, size_t size) {
     driver().check(driver().unmap(pointer, size), "unmap");
   }
-  // Of a dma-buf, if it is of several allocations; else null.
+  // Maps the memory of a dma-buf of several allocations; null for any further
+  // dma-buf.
   static void* mapRange(int fd, size_t& size) {
     void* const library = dlopen(FAKE_CUDA_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) {
@@ -107,7 +108,7 @@ class FakeGpu {
     dlclose(library); // the program's own reference stays
     return map(fd, &size);
   }
-  // Past all streams.
+  // Returns the processor's address of the memory; waits for no stream.
   std::byte* peek(cuda::DevicePointer pointer) {
     return static_cast<std::byte*>(call<FakeCudaPeek>("fakeCudaPeek")(pointer));
   }

@@ -8,7 +8,7 @@
 
 namespace dlslime::testing {
 
-// A send or receive on memory of a fake GPU, by one of its streams.
+// A send or receive on memory of a fake GPU, in the order of a stream.
 class GpuOperation final : public Operation {
  public:
   GpuOperation(
@@ -33,7 +33,7 @@ class GpuOperation final : public Operation {
 };
 using GpuOperationPtr = std::shared_ptr<GpuOperation>;
 
-// A fake GPU with a stream that waits when it is told to.
+// A fake GPU with a stream that can be paused.
 class GpuSide {
  public:
   explicit GpuSide(FakeGpu& fake, int device = 0)
@@ -56,7 +56,7 @@ class GpuSide {
     return {
         reinterpret_cast<std::byte*>(pointer), size, nullptr, gpu_->ordinal()};
   }
-  // As torch's expandable segments are: of pieces.
+  // Maps memory piece by piece, as torch's expandable segments do.
   MemoryView mapped(size_t piece, int pieces) {
     const auto pointer = fake_.allocateMapped(*gpu_, piece, pieces);
     return {
@@ -65,7 +65,7 @@ class GpuSide {
         nullptr,
         gpu_->ordinal()};
   }
-  // Its bytes are gone, and others are there.
+  // Replaces the physical memory, so that the bytes are gone.
   void remap(std::byte* piece, size_t size) {
     const auto pointer = reinterpret_cast<cuda::DevicePointer>(piece);
     fake_.unmapPiece(pointer, size);
@@ -80,7 +80,7 @@ class GpuSide {
     return fake_.content(
         reinterpret_cast<cuda::DevicePointer>(view.data), view.size);
   }
-  // What is given to the stream from now on waits for go().
+  // Holds back all later work of the stream until go().
   void pause() {
     word_.emplace(words_.take());
     word_->holdBack(stream_);
@@ -94,7 +94,7 @@ class GpuSide {
   bool idle() {
     return fake_.driver().streamQuery(stream_) == cuda::Result::kSuccess;
   }
-  // By the stream, when it comes there.
+  // Enqueues a copy in the stream.
   void copy(MemoryView to, MemoryView from) {
     const cuda::Gpu::Scope scope(*gpu_);
     fake_.driver().check(

@@ -7,7 +7,7 @@
 #include "fakes/log_capture.h"
 #include "fakes/peers/file_rendezvous.h"
 
-// Two processes with a GPU each, of which a test is one.
+// Two processes with a GPU each; the test is rank 0.
 
 namespace dlslime::testing {
 
@@ -34,7 +34,8 @@ inline bool endsWell(const Operation& operation) {
       operation.status().ok();
 }
 
-// As torch's expandable segments are; a tensor in the middle of it.
+// Returns the middle of mapped memory, as a tensor in torch's expandable
+// segments.
 inline MemoryView mappedMemory(GpuSide& gpu) {
   auto memory = gpu.mapped(kPiece, kPieces);
   memory.data += 1000;
@@ -42,7 +43,8 @@ inline MemoryView mappedMemory(GpuSide& gpu) {
   return memory;
 }
 
-// Sends back to rank 0 what comes into this memory, by the stream alone.
+// Receives into the memory and sends back to rank 0, ordered by the stream
+// alone.
 inline bool echo(Node& node, GpuSide& gpu, const MemoryView& memory) {
   const auto receive = gpu.receive(node, 0, kThere, memory);
   node.engine->blockStream(gpu.place(), *receive);
@@ -52,7 +54,7 @@ inline bool echo(Node& node, GpuSide& gpu, const MemoryView& memory) {
 
 class GpuProcess : public ::testing::Test {
  protected:
-  // One turn with the child; what has come back is there.
+  // Sends bytes to the child; true if the bytes come back.
   bool turn(unsigned seed) {
     const auto bytes = pattern(kSize, seed);
     fake.fill(reinterpret_cast<cuda::DevicePointer>(source.data), bytes);

@@ -5,10 +5,10 @@
 
 namespace dlslime::testing {
 
-// Registered memory of one rank, on a fake GPU or of processors.
+// Registered memory of a rank, on a fake GPU or of processors.
 class GpuRegion {
  public:
-  // `gpu`: null, or whose stream transfers are behind.
+  // `gpu`: null, or the GPU whose stream orders the transfers.
   GpuRegion(Node& node, GpuSide* gpu, const Bytes& bytes)
       : node_(node), gpu_(gpu), first_(bytes), bytes_(bytes) {
     view_ = gpu != nullptr ? gpu->filled(bytes)
@@ -22,13 +22,13 @@ class GpuRegion {
   const RegionHandle& handle() const {
     return region_->handle();
   }
-  // What was there at the beginning, and is now.
+  // Returns the bytes at the beginning.
   const Bytes& first() const {
     return first_;
   }
   Bytes content() const {
-    // Who has written it held the engine's lock; the thread sanitizer does not
-    // see the message in shared memory that says so.
+    // Takes the engine's lock, held by the writing thread before: the thread
+    // sanitizer does not see messages in shared memory.
     node_.engine->connections();
     return gpu_ != nullptr ? gpu_->content(view_) : bytes_;
   }

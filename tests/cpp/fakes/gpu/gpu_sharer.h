@@ -12,7 +12,7 @@
 
 namespace dlslime::testing {
 
-// A process with memory of its GPU 0, and what it tells of it.
+// A process with memory of GPU 0, and the descriptions for peers.
 struct Sharer {
   std::vector<std::string> told(cuda::DevicePointer pointer, size_t bytes) {
     std::vector<std::string> all;
@@ -30,7 +30,7 @@ struct Sharer {
   cuda::Exports exports;
 };
 
-// Whether it can be mapped for this GPU, which is over when it returns.
+// Maps the memory for the GPU and unmaps again; returns the outcome.
 inline Status mapping(
     const std::shared_ptr<cuda::Gpu>& gpu,
     const cuda::ExportedAllocation& told,
@@ -38,7 +38,7 @@ inline Status mapping(
   return statusOf([&] { cuda::Mapping(gpu, told).open(pid); });
 }
 
-// A process that has been told of memory of its parent's, or of another one's.
+// A process that has been told of memory of `pid`: the parent, by default.
 struct Mapper {
   explicit Mapper(const std::vector<std::string>& told, pid_t pid = getppid())
       : theirs(
@@ -61,7 +61,7 @@ struct Mapper {
     ids.push_back(cuda::decodeAllocation(bytes).id);
     theirs.add(ids.back(), bytes);
   }
-  // Not ok: nothing was moved.
+  // Copies; unless the status is ok, nothing was copied.
   Status move(
       bool write,
       cuda::DevicePointer here,

@@ -13,12 +13,12 @@
 
 namespace dlslime::testing {
 
-// How two engines with GPUs are joined.
+// How two engines with GPUs are connected.
 struct GpuWay {
   const char* name;
   RoutePolicy policy = RoutePolicy::kAuto;
-  bool apart = false; // on hosts of their own
-  bool staged = false; // NICs can't get at GPUs
+  bool apart = false; // on two hosts
+  bool staged = false; // NICs can't reach memory of GPUs
 };
 inline void PrintTo(const GpuWay& way, std::ostream* out) {
   *out << way.name;
@@ -32,9 +32,9 @@ inline const GpuWay kGpuWays[] = {
     {"Tcp", RoutePolicy::kTcp},
     {"Gloo", RoutePolicy::kGloo},
     {"RdmaStaged", RoutePolicy::kAuto, true, true},
-    kRdmaWay}; // the last one: all others stage somewhere
+    kRdmaWay}; // last: with all ways before, bytes are staged
 
-// Two engines, each of which has a GPU with a stream, on the fake driver.
+// Two engines, each with a GPU and a stream, on the fake driver.
 class GpuWorld : public ::testing::TestWithParam<GpuWay> {
  protected:
   GpuWorld() {

@@ -12,8 +12,8 @@
 
 namespace dlslime::testing {
 
-// One process's half of the protocol, driven by hand: groups, and a channel
-// to one peer over whatever connection a test gives it. No threads, no lock.
+// A process's half of the protocol, driven by hand: groups, and a channel to a
+// peer over any connection. No threads, no lock.
 class Endpoint {
  public:
   explicit Endpoint(Outbound::Limits limits = {16 * 1024, 1024 * 1024})
@@ -40,7 +40,7 @@ class Endpoint {
     options.size = size;
     return groupRegistry.add(epoch, std::move(options));
   }
-  // Asks the peer behind `channel` to be `rank` of the group.
+  // Asks the peer behind `channel` to join as `rank` of the group.
   void reach(
       Group& group,
       int rank,
@@ -59,7 +59,7 @@ class Endpoint {
     group.post(operation);
     settle();
   }
-  // The same decisions as Engine::cancel().
+  // Cancels, by the rules of Engine::cancel().
   void cancel(Group& group, const OperationPtr& operation, const Status& why) {
     if (!operation->done() && !group.cancelHere(operation, why) &&
         operation->holder != nullptr) {
@@ -77,7 +77,7 @@ class Endpoint {
         channel->finishCopy(job);
         any = true;
       }
-      if (channel->takeSevered()) { // and destroyed
+      if (channel->takeSevered()) { // destroys the severed connection
         channel->quieted();
       }
     }
@@ -85,7 +85,8 @@ class Endpoint {
     settle();
     return any;
   }
-  // What an engine's wire-up thread does, which registers the memory.
+  // Stands for the wire-up thread, which registers memory before answering
+  // joins.
   void answerJoins() {
     for (const auto& [channel, join, unprepared] :
          groupRegistry.takeWaiting()) {
@@ -95,7 +96,7 @@ class Endpoint {
       groupRegistry.onJoin(channel, join);
     }
   }
-  // What an engine does after unlocking.
+  // Tells completions, as an engine does after unlocking.
   void settle() {
     completions.take().tell();
   }
@@ -110,7 +111,7 @@ class Endpoint {
   const Outbound::Limits limits_;
 };
 
-// Two endpoints joined by a wire that may misbehave, in one group of two.
+// Two endpoints in a group of two, connected by a wire with faults on order.
 class Pair {
  public:
   explicit Pair(
@@ -148,8 +149,8 @@ class Pair {
     end(at).cancel(
         group(at), operation, Status(ErrorCode::kTimeout, "taken back"));
   }
-  // Polls both ends until nothing has happened for a while: messages may be
-  // delayed by some polls.
+  // Polls both ends until nothing happens for a while: messages may be delayed
+  // by some polls.
   void settle(int quietPolls = 40, int most = 200000) {
     for (int quiet = 0; quiet < quietPolls && most > 0; --most) {
       const bool first = end(0).poll();
@@ -158,12 +159,12 @@ class Pair {
     }
   }
 
-  // Ends the connection at one end; the other notices when it polls.
+  // Severs the connection at an end; the peer notices in poll().
   void sever(int i) {
     channel(i).sever(Status(ErrorCode::kTransportFailed, "on purpose"));
     end(i).settle();
   }
-  // Another connection for both ends, as an engine would bring it about.
+  // Gives both ends a new connection, as an engine would.
   void replace(const loopback::Faults& faults) {
     for (int i = 0; i < 2; ++i) {
       sever(i);

@@ -13,7 +13,7 @@
 
 namespace dlslime::testing {
 
-// A store in a folder, for processes of one host.
+// A store in a folder, for processes of a host.
 class FileRendezvous final : public Rendezvous {
  public:
   explicit FileRendezvous(std::filesystem::path folder)

@@ -13,7 +13,7 @@
 
 namespace dlslime::testing {
 
-// The end of a handshake that connects, by hand: for those that lie.
+// The initiator of a handshake, driven by hand: for tests with false records.
 class Initiator {
  public:
   using End = SessionKey::End;
@@ -43,13 +43,13 @@ class Initiator {
     }
     return std::nullopt;
   }
-  // Sends the greeting. Nothing: there was no answer.
+  // Sends the greeting and returns the challenge, if any.
   std::optional<Challenge> greet() {
     socket.sendFrame(encode(greeting));
     const auto frame = nextFrame();
     return frame ? std::optional(decodeChallenge(*frame)) : std::nullopt;
   }
-  // The same, and takes the challenge up.
+  // Sends the greeting, and makes the key from the challenge.
   ::testing::AssertionResult meet() {
     const auto challenge = greet();
     if (!challenge || challenge->verdict != Verdict::kAccepted) {
@@ -83,7 +83,7 @@ class Initiator {
     }
     return answer;
   }
-  // All of it; the answer to the hello.
+  // Runs the handshake up to the answer to the hello.
   std::optional<Welcome> ask(const std::vector<UniqueFd>& fds = {}) {
     if (!meet()) {
       return std::nullopt;
@@ -103,8 +103,8 @@ class Initiator {
   std::vector<UniqueFd> received; // with the welcome
 };
 
-// The end that accepts: proves that it knows the secret, and answers the hello
-// so.
+// Plays the acceptor: proves knowledge of the secret, and answers the hello
+// with `welcome`.
 inline ::testing::AssertionResult
 answerBy(ControlSocket& socket, ByteSpan secret, const Welcome& welcome) {
   std::optional<Bytes> frame;

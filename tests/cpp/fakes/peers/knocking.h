@@ -20,7 +20,7 @@ inline size_t openDescriptors() {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
-// Two ranks that have not met, and what knocks at the first one.
+// Two ranks before their first message, and sockets that knock at rank 0.
 class KnockingTest : public ::testing::Test {
  protected:
   KnockingTest() {
@@ -30,8 +30,8 @@ class KnockingTest : public ::testing::Test {
   ControlSocket knock() {
     return ControlSocket::connectTo(record.socketName);
   }
-  // Raw bytes, without a frame around them. There is room for some hundred
-  // single bytes, until the listener reads.
+  // Sends raw bytes, without a frame. The socket takes some hundred single
+  // bytes before the listener reads.
   static void sendRaw(const ControlSocket& socket, const Bytes& bytes) {
     pollfd entry{socket.fd(), POLLOUT, 0};
     ASSERT_EQ(::poll(&entry, 1, 5000), 1);
@@ -58,7 +58,7 @@ class KnockingTest : public ::testing::Test {
   Initiator initiator() {
     return {knock(), record};
   }
-  // Offers to share memory, with the nonce "n", and returns the answer.
+  // Offers shared memory, with the nonce "n", and returns the answer.
   std::optional<Welcome> offerBy(Initiator& peer) {
     Transport::Context context;
     context.nonce = "n";
@@ -86,7 +86,7 @@ class KnockingTest : public ::testing::Test {
   AddressRecord record;
 
  private:
-  shm::ShmTransport shared_{Config{}}; // of offerBy()
+  shm::ShmTransport shared_{Config{}}; // for offerBy()
 };
 
 } // namespace dlslime::testing

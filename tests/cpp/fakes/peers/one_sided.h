@@ -11,7 +11,7 @@
 
 namespace dlslime::testing {
 
-// One rank with registered memory, for tests of one-sided transfers.
+// A rank with registered memory, for tests of one-sided transfers.
 struct OneSided {
   OneSided(Node& at, size_t size, unsigned seed)
       : node(at), memory(pattern(size, seed)) {
@@ -37,7 +37,7 @@ struct OneSided {
   bool wait(const Operation& operation) {
     return node.engine->wait(operation, deadlineAfter(milliseconds(30000)));
   }
-  // Waits; the transfer must have gone well.
+  // Waits; succeeds if the transfer ended well.
   ::testing::AssertionResult done(const TestTransferPtr& transfer) {
     if (!wait(*transfer)) {
       return ::testing::AssertionFailure()

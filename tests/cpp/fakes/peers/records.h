@@ -3,7 +3,7 @@
 #include "engine/bootstrap/wire_records.h"
 #include "fakes/world.h"
 
-// One of each record of the handshake, with something in every field.
+// An example of each record of the handshake, with a value in every field.
 namespace dlslime::testing {
 
 inline PeerIdentity identity() {

@@ -14,7 +14,7 @@
 
 namespace dlslime::testing {
 
-// Rank 0 of a group of two, whose channel to rank 1 a test drives by hand.
+// Rank 0 of a group of two, with a channel to rank 1 driven by hand.
 class ScriptedChannel : public ::testing::Test {
  protected:
   explicit ScriptedChannel(bool pushing = false) {
@@ -44,7 +44,7 @@ class ScriptedChannel : public ::testing::Test {
     header.tag = tag;
     return header;
   }
-  // The peer asks for memory, and is lent it.
+  // Lends the region to the peer, as the peer asks.
   void lend(const RegionPtr& region) {
     auto resolve = message(MessageType::kResolve, 0);
     resolve.id = region->handle().id;
@@ -53,7 +53,7 @@ class ScriptedChannel : public ::testing::Test {
     deliver(resolve);
     EXPECT_EQ(countSent(MessageType::kResolved), before + 1);
   }
-  // A receive whose bytes the connection has begun to fetch.
+  // Returns a receive whose bytes the connection has begun to fetch.
   GuardedPtr pulled(int source) {
     connection->canPull = true;
     auto receive = GuardedOperation::receive(source, 5, 100000);

@@ -8,7 +8,7 @@
 
 namespace dlslime::testing {
 
-// A route without another end: keeps what is sent, and does what a test says.
+// A connection without a peer: keeps sent messages, and acts as a test says.
 class ScriptedConnection final : public Connection,
                                  public PullAbility,
                                  public PushAbility,
@@ -133,7 +133,7 @@ class ScriptedConnection final : public Connection,
     return !onClose || onClose(atOnce);
   }
 
-  size_t mostPerPoll = SIZE_MAX, sincePoll = 0; // messages that are sent
+  size_t mostPerPoll = SIZE_MAX, sincePoll = 0; // sent messages
   bool full = false, canPull = false, ended = false;
   When when = When::kNever;
   Status breakWith;

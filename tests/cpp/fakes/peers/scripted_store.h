@@ -10,7 +10,7 @@
 
 namespace dlslime::testing {
 
-// A store that blocks and fails like a foreign one.
+// A store that blocks and fails on order, as a foreign store may.
 class ScriptedStore final : public Rendezvous {
  public:
   explicit ScriptedStore(
@@ -42,7 +42,7 @@ class ScriptedStore final : public Rendezvous {
     return sharing_ ? std::make_shared<ScriptedStore>(content_) : nullptr;
   }
 
-  // Calls do not return until they are released.
+  // Blocks calls until release().
   void hold() {
     const std::lock_guard<std::mutex> guard(mutex_);
     held_ = true;
@@ -52,17 +52,17 @@ class ScriptedStore final : public Rendezvous {
     held_ = false;
     changed_.notify_all();
   }
-  // Calls fail with this text; empty: they work.
+  // Makes calls fail with the text; empty: calls succeed.
   void fail(const std::string& text) {
     const std::lock_guard<std::mutex> guard(mutex_);
     error_ = text;
   }
-  // There is one connection and no other.
+  // Makes another() return null: no second connection to the store.
   void refuseOthers() {
     sharing_ = false;
   }
 
-  int asked() const { // for so many keys
+  int asked() const { // calls of tryGet()
     return asked_;
   }
   int others() const {
@@ -77,7 +77,7 @@ class ScriptedStore final : public Rendezvous {
   const std::shared_ptr<MapRendezvous> content_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_:
+  // The members below are guarded by mutex_.
   std::set<std::string> keys_;
   std::string error_;
   bool held_ = false;

@@ -16,8 +16,7 @@
 
 namespace dlslime::testing {
 
-// Two stream sockets that are each other's ends and do not block. `buffer`:
-// about so many bytes stay in each; 0: what the system gives.
+// Limits the buffers to about so many bytes; 0 keeps the system's choice.
 using SocketEnds = std::array<UniqueFd, 2>;
 
 inline void limitBuffers(int fd, int buffer) {
@@ -28,6 +27,7 @@ inline void limitBuffers(int fd, int buffer) {
   }
 }
 
+// Returns two connected sockets that do not block; `buffer`: limitBuffers().
 inline SocketEnds unixEnds(int buffer = 0) {
   int fds[2] = {-1, -1};
   EXPECT_EQ(
@@ -42,7 +42,7 @@ inline SocketEnds unixEnds(int buffer = 0) {
 inline SocketEnds tcpEnds(int buffer = 0) {
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   UniqueFd first(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  limitBuffers(listener.get(), buffer); // those that it accepts have the same
+  limitBuffers(listener.get(), buffer); // inherited by accepted sockets
   limitBuffers(first.get(), buffer);
   sockaddr_in name{};
   name.sin_family = AF_INET;
@@ -63,13 +63,13 @@ inline SocketEnds tcpEnds(int buffer = 0) {
   return {std::move(first), std::move(second)};
 }
 
-// Closing it now resets the connection.
+// Makes closing the socket reset the connection.
 inline void resetAtClose(int fd) {
   const linger none{1, 0};
   EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none)), 0);
 }
 
-// By hand, what a FrameStream does. How many bytes have gone out.
+// Writes without a FrameStream; returns the number of bytes gone out.
 inline size_t writeRaw(int fd, ByteSpan bytes) {
   const auto put =
       send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -81,7 +81,7 @@ inline Bytes readRaw(int fd, size_t most = 1 << 20) {
   bytes.resize(got > 0 ? static_cast<size_t>(got) : 0);
   return bytes;
 }
-// Whether the other end has closed it, and all was read.
+// Returns true once the peer has closed the socket and all bytes were read.
 inline bool isOver(int fd) {
   std::byte one{};
   return recv(fd, &one, 1, MSG_DONTWAIT | MSG_PEEK) == 0;
@@ -94,7 +94,7 @@ inline MessageHeader headerOf(uint64_t sequence, size_t payload = 0) {
   made.payloadSize = static_cast<uint32_t>(payload);
   return made;
 }
-// A whole frame, as it goes over the socket.
+// Returns a whole frame, as sent over the socket.
 inline Bytes frameOf(const MessageHeader& header, ByteSpan payload) {
   const auto head = std::as_bytes(std::span(&header, 1));
   Bytes frame(head.begin(), head.end());

@@ -27,13 +27,13 @@ class TcpRecorder final : public ConnectionEvents {
   int parted = 0;
 };
 
-// A connection and what it has told.
+// A connection and the events told.
 struct TcpEnd {
   std::unique_ptr<tcp::TcpConnection> connection;
   TcpRecorder events;
   Status broken;
 
-  // Until nothing happens any more, or it is broken.
+  // Polls until nothing happens or the connection is broken.
   void poll(int most = kMessagesPerPoll) {
     while (broken.ok() && connection->poll(events, broken, most)) {
     }
@@ -42,7 +42,7 @@ struct TcpEnd {
     return connection->send(
         headerOf(sequence), pattern(size, unsigned(sequence)));
   }
-  // Sends this many, and polls itself and the other end in between.
+  // Sends `count` messages, polling both ends in between.
   void stream(TcpEnd& other, uint64_t count, size_t size = 100) {
     uint64_t sent = 0;
     EXPECT_TRUE(eventually([&] {
@@ -65,11 +65,12 @@ struct TcpEnd {
   }
 };
 
-// Two connections over TCP, in one thread: each is polled when a test says so.
+// Two connections over TCP, polled by the test in a single thread.
 class TcpEnds : public ::testing::Test {
  protected:
   ~TcpEnds() override {
-    // Threads that wait for sockets may outlive their connections, and not us.
+    // The threads waiting for sockets may outlive the connections, but not the
+    // fixture.
     EXPECT_TRUE(eventually([&] { return woken == opened; }));
   }
   void open(TcpEnd& end, OpenSideSocket how) {

@@ -10,7 +10,7 @@
 
 namespace dlslime::testing {
 
-// A transfer that counts how often it ends and is released.
+// A transfer that counts its ends and releases.
 class TestTransfer final : public Transfer {
  public:
   TestTransfer(Kind kind, int peer, std::vector<Part> parts)

@@ -1,4 +1,4 @@
-// What a FakeFabric does with the requests that are posted.
+// How a FakeFabric carries out posted requests.
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,7 +78,7 @@ void FakeFabric::progress(Qp& qp) {
     const auto status =
         reached ? transfer(qp, request, *target) : IBV_WC_RETRY_EXC_ERR;
     if (status == IBV_WC_RNR_RETRY_EXC_ERR && qp.attributes.rnr_retry == 7) {
-      return; // tried for ever
+      return; // retried for ever
     }
     if (status != IBV_WC_SUCCESS) {
       fail(qp, request, status);

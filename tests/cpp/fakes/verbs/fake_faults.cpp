@@ -1,4 +1,4 @@
-// What a test does to a FakeFabric, and asks of it.
+// Faults of a FakeFabric, and its counters.
 #include <sys/eventfd.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The verbs of a FakeFabric that make queue pairs and bring them to states.
+// Verbs of a FakeFabric that make queue pairs and change their states.
 #include <cerrno>
 
 #include "fakes/verbs/fake_verbs_objects.h"
@@ -7,7 +7,8 @@ namespace dlslime::testing {
 
 namespace {
 
-// What the kernel demands of each step.
+// Returns the attributes that the kernel demands for a transition; -1 if the
+// transition is not allowed.
 int required(ibv_qp_state from, ibv_qp_state to) {
   if (from == IBV_QPS_RESET && to == IBV_QPS_INIT) {
     return IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
@@ -93,11 +94,12 @@ int FakePairs::modify(ibv_qp* base, ibv_qp_attr* attributes, int mask) {
 
 int FakePairs::destroy(ibv_qp* qp) {
   const auto held = FakeQueues::lock();
-  // Completions that wait may still name it.
+  // Waiting completions may still name the queue pair.
   for (auto* const cq : {of(qp).sendCq, of(qp).receiveCq}) {
     std::erase_if(
         cq->entries, [&](const auto& e) { return e.retiring == &of(qp); });
   }
+  FakeFabric::current->sending_.erase(qp->qp_num);
   FakeFabric::current->qps_.erase(qp->qp_num);
   --FakeFabric::current->live_["qp"];
   return 0;

@@ -1,14 +1,27 @@
-// The verbs of a FakeFabric that post and poll.
+// Verbs of a FakeFabric that post and poll.
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+
+#include "base/relax.h"
 
 #include "fakes/verbs/fake_verbs_objects.h"
 
 namespace dlslime::testing {
 
 std::unique_lock<std::mutex> FakeQueues::lock() {
-  return std::unique_lock<std::mutex>(FakeFabric::current->mutex_);
+  // A thread that polls would sleep at nearly each call otherwise, while other
+  // threads poll: a NIC has no such lock.
+  constexpr int kTries = 1000;
+  std::unique_lock<std::mutex> held(
+      FakeFabric::current->mutex_, std::defer_lock);
+  for (int i = 0; i < kTries && !held.try_lock(); ++i) {
+    relaxProcessor();
+  }
+  if (!held) {
+    held.lock();
+  }
+  return held;
 }
 
 int FakeQueues::refused(const char* call) {
@@ -79,6 +92,7 @@ int FakeQueues::take(FakeFabric::Qp& qp, const ibv_send_wr& wr) {
     request.delay = INT_MAX;
   }
   qp.sends.push_back(std::move(request));
+  fabric.sending_[qp.base.qp_num] = &qp;
   return 0;
 }
 
@@ -105,14 +119,26 @@ int FakeQueues::postReceive(
   return 0;
 }
 
+// Calls `change` for the requests of all queue pairs, and carries out the
+// requests that are due. With hundreds of queue pairs most have no requests.
+template <typename Change>
+void FakeQueues::progressAll(const Change& change) {
+  auto& fabric = *FakeFabric::current;
+  auto sending = fabric.sending_.begin();
+  while (sending != fabric.sending_.end()) {
+    auto& qp = *sending->second;
+    for (auto& request : qp.sends) {
+      change(request);
+    }
+    fabric.progress(qp);
+    sending =
+        qp.sends.empty() ? fabric.sending_.erase(sending) : std::next(sending);
+  }
+}
+
 int FakeQueues::poll(ibv_cq* base, int most, ibv_wc* out) {
   const auto held = lock();
-  for (auto& [number, qp] : FakeFabric::current->qps_) {
-    for (auto& request : qp->sends) {
-      request.delay -= request.delay > 0;
-    }
-    FakeFabric::current->progress(*qp);
-  }
+  progressAll([](auto& request) { request.delay -= request.delay > 0; });
   auto& cq = of(base);
   int count = 0;
   for (; count < most && !cq.entries.empty(); ++count) {
@@ -133,15 +159,12 @@ int FakeQueues::arm(ibv_cq* base, int /*solicited*/) {
     return error;
   }
   of(base).armed = true;
-  // Whoever is about to sleep does not poll: what is only slow comes now.
+  // A thread about to sleep does not poll: delayed requests complete now.
   FakeFabric::current->unready_.clear();
-  for (auto& [number, qp] : FakeFabric::current->qps_) {
-    for (auto& request : qp->sends) {
-      const bool anyOrder = FakeFabric::current->mostDelay_ != 0;
-      request.delay = request.slow || anyOrder ? 0 : request.delay;
-    }
-    FakeFabric::current->progress(*qp);
-  }
+  const bool anyOrder = FakeFabric::current->mostDelay_ != 0;
+  progressAll([&](auto& request) {
+    request.delay = request.slow || anyOrder ? 0 : request.delay;
+  });
   return 0;
 }
 

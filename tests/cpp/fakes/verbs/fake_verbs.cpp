@@ -1,5 +1,5 @@
-// The verbs of a FakeFabric that make objects, but for queue pairs
-// (fake_pairs.cpp); fake_queues.cpp posts and polls.
+// Verbs of a FakeFabric that make objects, except queue pairs (fake_pairs.cpp);
+// fake_queues.cpp posts and polls.
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
@@ -12,8 +12,8 @@
 
 namespace dlslime::testing {
 
-// The calls that verbs.h and transports/rdma/device/verbs.h make. Static
-// members of a friend, so that they reach the fabric's state.
+// Calls of verbs.h and transports/rdma/device/verbs.h, as static members of a
+// friend with access to the fabric's state.
 struct FakeCalls {
   using Cq = FakeFabric::Cq;
   using Context = FakeFabric::Context;
@@ -27,7 +27,7 @@ struct FakeCalls {
     ++FakeFabric::current->live_[kind];
     return object;
   }
-  // With the errno.
+  // Returns whether the call fails, with errno set.
   static bool refused(const char* call) {
     const auto held = lock();
     errno = FakeQueues::refused(call);
@@ -78,7 +78,7 @@ struct FakeCalls {
     errno = ENODEV;
     return nullptr;
   }
-  // With the errno.
+  // Returns whether opening fails, with errno set.
   static bool refused(const FakeDevice& device) {
     const auto held = lock();
     errno = device.openError;
@@ -173,7 +173,7 @@ struct FakeCalls {
     delete domain;
     return gone("pd");
   }
-  // Null: it can't be, and errno says why.
+  // Returns null on failure, with errno set.
   static ibv_mr*
   made(ibv_pd* domain, uintptr_t address, size_t size, int access) {
     if (FakeFabric::current->failingRegistrations_ > 0) {
@@ -192,8 +192,8 @@ struct FakeCalls {
     ++FakeFabric::current->live_["mr"];
     return region;
   }
-  // Pages that processors can't get at a NIC can't either, as without
-  // nvidia-peermem.
+  // Returns false for memory that processors can't reach: as without
+  // nvidia-peermem, NICs can't reach such memory either.
   static bool accessible(const void* address) {
     char byte = 0;
     iovec here{&byte, 1}, there{const_cast<void*>(address), 1};
@@ -304,7 +304,7 @@ struct FakeCalls {
     if (read(channel->fd, &one, sizeof(one)) != sizeof(one)) {
       return -1;
     }
-    *cq = nullptr; // nobody here asks whose it was
+    *cq = nullptr; // not needed by any caller
     *tag = nullptr;
     return 0;
   }

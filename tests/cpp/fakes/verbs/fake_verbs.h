@@ -26,7 +26,7 @@ struct FakePort {
   bool ethernet = true;
   uint16_t lid = 0;
   ibv_mtu mtu = IBV_MTU_4096;
-  // As ibv_port_attr codes them: 4 lanes of HDR, 200 Gb/s.
+  // Codes of ibv_port_attr: 4 lanes of HDR, 200 Gb/s.
   uint8_t width = 2;
   uint8_t speed = 64;
   uint8_t flags = 0;
@@ -36,17 +36,17 @@ struct FakePort {
 struct FakeDevice {
   std::string name = "fake0";
   std::vector<FakePort> ports{FakePort{}};
-  // Of mlx5, but for the last one.
+  // Limits as of mlx5.
   int maxRequests = 32768; // of a queue pair's sends, and of its receives
   int maxCompletions = 4194303;
   uint32_t maxInline = 220;
-  int openError = 0; // errno of open_device; 0: it opens
+  int openError = 0; // errno of open_device; 0: success
 };
 
-// A network of RDMA NICs in memory, with the verbs to use them: queue pairs
-// that go through their states, keys that are checked, receives that are
-// consumed, completion queues that overflow, and faults on order. Transfers
-// happen inside post_send and poll_cq; any thread.
+// A network of RDMA NICs in memory, with the verbs to use the NICs: queue pairs
+// go through their states, keys are checked, receives are consumed, completion
+// queues overflow, and faults happen on order. Transfers happen inside
+// post_send and poll_cq; any thread.
 class FakeFabric {
  public:
   explicit FakeFabric(std::vector<FakeDevice> devices = {FakeDevice{}});
@@ -54,76 +54,78 @@ class FakeFabric {
   FakeFabric(const FakeFabric&) = delete;
   FakeFabric& operator=(const FakeFabric&) = delete;
 
-  // One fabric at a time has verbs: getDeviceList knows no argument.
+  // Verbs of the latest fabric: getDeviceList has no argument to choose a
+  // fabric by.
   static const rdma::Verbs& verbs();
 
   // --- Faults -----------------------------------------------------------
-  // Nothing passes this device's ports until it is mended: requests end with
-  // retry-exceeded.
+  // Cuts all ports of the device, or mends the ports: meanwhile requests end
+  // with retry-exceeded.
   void cut(const std::string& device, bool down = true);
-  // A switch before this device drops packets with more bytes than these.
+  // Drops packets of more than so many bytes, as a switch before the device
+  // might.
   void dropLarger(const std::string& device, size_t bytes);
-  // The device is taken out, under whoever uses it.
+  // Takes the device out while in use.
   void remove(const std::string& device);
-  // Brings a port up or down, by its place in the device.
+  // Brings a port up or down; `port` is its place in the device.
   void setPort(const std::string& device, size_t port, ibv_port_state state);
-  // Gives a port this address alone.
+  // Makes the address the only address of the port.
   void setGid(const std::string& device, size_t port, const ibv_gid& gid);
   void setLid(const std::string& device, size_t port, uint16_t lid);
-  // open_device fails with this errno; 0: it works.
+  // Makes open_device fail with the errno; 0: success.
   void failOpening(const std::string& device, int error);
-  // The device tells of itself (those above do): as ibv_async_event.
+  // Raises an ibv_async_event of the device; the functions above raise their
+  // own.
   void tell(const std::string& device, ibv_event_type type, uint8_t port = 1);
-  // The next `count` calls of post_send fail with `error` after they have
-  // taken `taken` requests of their list.
+  // Makes the next `count` calls of post_send fail with `error` after taking
+  // `taken` requests of the list.
   void failPosts(int count, int error, int taken = 0);
-  // The next `count` registrations fail with this errno; 0: they work.
+  // Makes the next `count` registrations fail with the errno; 0: success.
   void failRegistrations(int error, int count = INT_MAX);
-  // Queue pairs of this device can't be brought to `state` (RESET: made); 0:
-  // they can.
+  // Makes bringing queue pairs of the device to `state` fail (RESET: creation);
+  // 0: success.
   void refusePairs(const std::string& device, ibv_qp_state state, int error);
-  // Called before each registration, on the thread that registers, with its
-  // bytes.
+  // Sets a function called before each registration, except of a dma-buf, on
+  // the registering thread, with the number of bytes.
   void onRegistration(std::function<void(size_t)> told);
-  // The same before each registration ends.
+  // Sets a function called before the end of each registration.
   void onDeregistration(std::function<void(size_t)> told);
-  // The next messages to this device find no receive so often, as it says; they
-  // are tried again.
+  // Lets messages to the device find a receive only at the `times`-th try.
   void unready(const std::string& device, int times);
-  // This call fails with this errno on all devices: "alloc_pd", "create_cq",
-  // "create_comp_channel", "post_recv", "req_notify_cq"; 0: it works.
+  // Makes the call fail with the errno on all devices: "alloc_pd", "create_cq",
+  // "create_comp_channel", "post_recv", "req_notify_cq"; 0: success.
   void refuse(const std::string& call, int error);
-  // Requests wait until poll_cq has been called this often.
+  // Delays requests by so many calls of poll_cq.
   void delay(int polls);
-  // Each waits for another number, up to this: what goes by several queue pairs
-  // comes in any order.
+  // Delays each request by a random number of calls of poll_cq, at most
+  // `polls`: requests of several queue pairs complete in any order.
   void reorder(uint64_t seed, int polls);
-  // What this device writes without an immediate comes to memory only before
-  // the next request by the same queue pair that is not such a write.
+  // Delays writes without an immediate by the device: the bytes land only
+  // before the queue pair's next request of a different kind.
   void landLate(const std::string& device);
-  // The same for what is sent, and read, by this device, until somebody sleeps.
+  // Delays requests posted by the device by so many calls of poll_cq, at most
+  // until a thread is about to sleep.
   void slow(const std::string& device, int polls);
-  // Once `first` requests of this device with at least `bytes` have passed, the
-  // next ones, and what is posted behind them, wait until it is cut or
-  // released.
+  // Holds the device's requests of at least `bytes`, except the `first` of
+  // them, and all requests posted behind, until release() or cut().
   void hold(const std::string& device, size_t bytes, int first = 0);
   void release(const std::string& device);
 
   // --- What a test may look at ------------------------------------------
-  // Objects that have not been destroyed, by kind: "mr", "qp", ...
+  // Returns the number of objects alive, by kind: "mr", "qp", ...
   std::map<std::string, int> live();
-  bool overflowed(); // some completion queue did
-  // The sizes of the regions that others may write.
+  bool overflowed(); // whether a completion queue overflowed
+  // Returns the sizes of the regions that peers may write.
   std::set<size_t> writable();
   uint64_t requests(ibv_wr_opcode opcode); // carried out
   uint64_t requests(const std::string& device, ibv_wr_opcode opcode); // posted
-  uint64_t bytes(const std::string& device, ibv_wr_opcode opcode); // of those
+  uint64_t bytes(const std::string& device, ibv_wr_opcode opcode); // posted
   uint64_t doorbells(); // calls of post_send
-  uint64_t inlined(); // requests that were carried out,
-  uint64_t signalled(); // and those of them that told their end
-  uint64_t withoutReceives(); // messages that found none, each time
-  // With which attributes queue pairs of this device were brought to `state`,
-  // in the order of the calls.
+  uint64_t inlined(); // requests carried out
+  uint64_t signalled(); // requests carried out
+  uint64_t withoutReceives(); // tries of messages
+  // Returns the attributes with which queue pairs of the device were brought to
+  // `state`, in the order of the calls.
   std::vector<ibv_qp_attr> steps(const std::string& device, ibv_qp_state state);
   void forgetSteps();
 
@@ -142,7 +144,7 @@ class FakeFabric {
     size_t size;
     ibv_pd* domain;
     int access;
-    std::byte* bytes; // elsewhere, if it is a dma-buf's
+    std::byte* bytes; // elsewhere for a dma-buf
     std::byte* at(uintptr_t where) const {
       return bytes + (where - address);
     }
@@ -156,7 +158,7 @@ class FakeFabric {
     uintptr_t at;
     size_t size;
   };
-  // Null: the key gives no such access there.
+  // Returns null if the key does not give the access to the range.
   const Region*
   regionOf(uint32_t key, ibv_pd* domain, const Range& range, int access);
   void complete(Cq& cq, const ibv_wc& completion, uint64_t retires, Qp* qp);
@@ -175,12 +177,13 @@ class FakeFabric {
   std::vector<std::unique_ptr<ibv_device>> handles_;
   std::map<std::string, int> live_;
   std::map<std::string, bool> cut_;
-  std::map<std::string, size_t> dropping_; // and packets of what size pass
+  std::map<std::string, size_t> dropping_; // largest packet that passes
   std::set<std::string> removed_;
   std::map<std::pair<std::string, ibv_qp_state>, int> refusedPairs_;
   std::map<std::pair<std::string, ibv_qp_state>, std::vector<ibv_qp_attr>>
       steps_;
   std::map<uint32_t, std::unique_ptr<Qp>> qps_;
+  std::map<uint32_t, Qp*> sending_; // queue pairs that may have requests
   std::map<uint32_t, Region> regions_;
   std::map<uint32_t, std::pair<void*, size_t>> mapped_; // of dma-bufs
   std::map<int, uint64_t> requests_;

@@ -8,7 +8,8 @@
 
 namespace dlslime::testing {
 
-// What the verbs' opaque pointers point to: each begins with its public part.
+// Objects behind the opaque pointers of verbs: each begins with the public
+// part.
 struct FakeFabric::Context {
   ibv_context base{};
   const FakeDevice* device = nullptr;
@@ -19,7 +20,8 @@ struct FakeFabric::Cq {
   ibv_cq base{};
   struct Entry {
     ibv_wc completion;
-    Qp* retiring; // whose send queue gets shorter when this is polled
+    // Queue pair whose send queue gets shorter when the entry is polled.
+    Qp* retiring;
     uint64_t retires;
   };
   std::deque<Entry> entries;
@@ -33,7 +35,7 @@ struct FakeFabric::Request {
   std::vector<std::byte> inlined;
   uint64_t index = 0;
   int delay = 0;
-  bool slow = false; // ends without polls, too
+  bool slow = false; // completes without polls, too
   size_t bytes() const {
     size_t sum = 0;
     for (const auto& segment : segments) {
@@ -53,14 +55,14 @@ struct FakeFabric::Qp {
   std::deque<uint64_t> receives; // wr_id
   std::vector<std::pair<std::byte*, std::vector<std::byte>>> unlanded;
   uint64_t posted = 0; // sends, ever
-  uint64_t retired = 0; // of those, known to be over by polling
+  uint64_t retired = 0; // sends known by polling to be over
 };
 
-// The calls of a context's ops. Static members of a friend, so that they reach
+// Calls in the ops of a context, as static members of a friend with access to
 // the fabric's state.
 struct FakeQueues {
   static std::unique_lock<std::mutex> lock();
-  // The errno with which this call fails; under the lock.
+  // Returns the errno for the call to fail with; under the lock.
   static int refused(const char* call);
   static int postSend(ibv_qp* base, ibv_send_wr* list, ibv_send_wr** bad);
   static int postReceive(ibv_qp* base, ibv_recv_wr* list, ibv_recv_wr** bad);
@@ -68,11 +70,13 @@ struct FakeQueues {
   static int arm(ibv_cq* base, int solicited);
 
  private:
-  // One request of a list. Returns what post_send would.
+  // Takes a request of a list; returns the result for post_send.
   static int take(FakeFabric::Qp& qp, const ibv_send_wr& wr);
+  template <typename Change>
+  static void progressAll(const Change& change);
 };
 
-// The calls that are about queue pairs.
+// Calls for queue pairs.
 struct FakePairs {
   static ibv_qp* make(ibv_pd* domain, ibv_qp_init_attr* wanted);
   static int modify(ibv_qp* base, ibv_qp_attr* attributes, int mask);

@@ -8,7 +8,7 @@ namespace dlslime::testing {
 
 using loopback::Faults;
 
-// What a wire may do to messages, for tests of the protocol.
+// Faults of a wire, for tests of the protocol.
 struct Setting {
   const char* name;
   Faults faults;

@@ -53,8 +53,8 @@ class RdmaTest : public ::testing::Test {
           groups_[1 - end]->id());
     }
   }
-  // Until nothing happens for a while; a broken connection always says that
-  // something has.
+  // Polls until nothing happens for a while. Limited, since poll() of a broken
+  // connection always returns true.
   void settle() {
     for (int quiet = 0, i = 0; quiet < 20 && i < 100000; ++i) {
       const bool first = ends_[0]->poll();
@@ -73,7 +73,7 @@ class RdmaTest : public ::testing::Test {
     ends_[at]->receive(*groups_[at], operation);
     return operation;
   }
-  // More messages at once than the ring has room for.
+  // Sends more messages at once than the ring has room for.
   std::vector<GuardedPtr> flood(int count) {
     connect();
     settle();
@@ -83,7 +83,7 @@ class RdmaTest : public ::testing::Test {
     }
     return sends;
   }
-  // Both ends are told that the other one has gone.
+  // Tells both ends that the peer has ended.
   void end() {
     for (const int i : {0, 1}) {
       channel(i).peerClosed(

@@ -10,7 +10,7 @@
 
 namespace dlslime::testing {
 
-// The NIC of a rank that is on a host of its own.
+// Returns the NIC of a rank on a host of the rank's own.
 inline FakeDevice nicOf(int rank) {
   FakeDevice device;
   device.name = "nic" + std::to_string(rank);
@@ -24,12 +24,12 @@ inline Config rdmaHost(int rank) {
   return config;
 }
 
-// Of groups whose messages are to fail where RDMA does, and not to go by TCP.
+// Makes messages fail when RDMA fails, instead of going over TCP.
 inline void byRdmaAlone(GroupOptions& options) {
   options.fallback = FallbackPolicy::kForbid;
 }
 
-// A fabric that must be left clean: a fixture's member before all that uses it.
+// A fabric that must be left clean: declare in a fixture before its users.
 struct AuditedFabric : FakeFabric {
   using FakeFabric::FakeFabric;
   ~AuditedFabric() {

@@ -8,14 +8,15 @@
 
 namespace dlslime::testing {
 
-// "nic0a" and "nic0b" on host 0, of which the peers in the same networks are
-// "nic1a" and "nic1b", listed the other way round.
+// Returns a NIC with the address 10.`network`.0.`host`.
 inline FakeDevice nicIn(uint8_t network, const char* name, uint8_t host) {
   FakeDevice device;
   device.name = name;
   device.ports[0].gids[0].value = ipv4Gid(10, network, 0, host);
   return device;
 }
+// Host 0 has "nic0a" and "nic0b", a NIC in each of two networks; host 1 has
+// "nic1a" and "nic1b", listed in reverse.
 inline std::vector<FakeDevice> twoNetworks() {
   return {
       nicIn(9, "nic0a", 1),
@@ -24,7 +25,7 @@ inline std::vector<FakeDevice> twoNetworks() {
       nicIn(9, "nic1a", 2)};
 }
 
-// Two ranks on hosts of their own, which TCP joins, too.
+// Two ranks on two hosts, connected over TCP, too.
 class RdmaPair : public ::testing::Test {
  protected:
   explicit RdmaPair(std::vector<FakeDevice> devices)
@@ -59,7 +60,8 @@ class RdmaPair : public ::testing::Test {
   uint32_t replaced(int rank) {
     return report(rank).replaced;
   }
-  // While there is traffic: a cut that is noticed, and many that may be.
+  // For use during traffic: cuts a NIC until the loss is noticed, then cuts
+  // both NICs many times.
   void cutOften() {
     fabric.cut("nic0");
     EXPECT_TRUE(eventually([&] {
@@ -73,8 +75,8 @@ class RdmaPair : public ::testing::Test {
       fabric.cut(i % 2 == 0 ? "nic0" : "nic1", false);
     }
   }
-  // Messages of all sizes from one rank, one after the other, each checked,
-  // so many or until `over`.
+  // Sends messages of all sizes, one after the other, and checks each; at least
+  // `count`, and on until `over`.
   void stream(int from, int count, const std::atomic<bool>* over = nullptr) {
     for (int i = 0; !HasFatalFailure() &&
          (over == nullptr ? i < count : i < count || !*over);

@@ -14,7 +14,7 @@ namespace dlslime::testing {
 
 namespace fs = std::filesystem;
 
-// What the kernel would show of a recorded machine.
+// The files that the kernel would show on a recorded machine.
 class Sysfs {
  public:
   explicit Sysfs(const char* machine) {
@@ -75,7 +75,7 @@ class Sysfs {
   }
 
   fs::path root_;
-  std::string online_; // nodes, as the kernel lists them
+  std::string online_; // nodes, as listed by the kernel
   std::vector<FakeDevice> nics_;
 };
 

@@ -45,7 +45,7 @@ class GlooConnectionTest : public ::testing::Test {
     made.sequence = number;
     return made;
   }
-  // Polls until `count` messages are here or the connection breaks.
+  // Polls until `count` messages have come or the connection breaks.
   Status pollFor(GlooConnection& connection, size_t count) {
     const auto deadline = deadlineAfter(milliseconds(10000));
     Status broken;
@@ -119,7 +119,7 @@ TEST_F(GlooConnectionTest, CloseSendsWhatWaitsFirst) {
   EXPECT_FALSE(pollFor(*second, 201).ok());
 }
 
-// The other end comes a moment later: what was sent by then is not lost.
+// The peer comes later, and must get the messages sent before.
 TEST_F(GlooConnectionTest, CloseBeforeTheCarrierIsThereStillSends) {
   auto first = connect(0, kAnHour);
   for (size_t i = 0; i < 20; ++i) {
@@ -163,7 +163,7 @@ TEST_F(GlooConnectionTest, ErrorInMakingTheCarrierBreaksTheConnection) {
   EXPECT_NE(broken.message().find("no carrier"), std::string::npos);
 }
 
-// Gloo itself would wait for its own time-out, half a minute and more.
+// Making a carrier waits for Gloo's own time-out: half a minute and more.
 TEST_F(GlooConnectionTest, CloseDoesNotWaitForAPeerThatNeverComes) {
   CarrierFaults faults;
   faults.hangingMake = 1;
@@ -174,7 +174,7 @@ TEST_F(GlooConnectionTest, CloseDoesNotWaitForAPeerThatNeverComes) {
   first.reset();
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
   const int woken = wakes;
-  carriers->release(); // the thread left behind finds itself closed
+  carriers->release(); // lets the abandoned thread end
   EXPECT_TRUE(eventually([&] { return carriers->making() == 0; }));
   EXPECT_EQ(wakes, woken);
   EXPECT_EQ(carriers->live(), 0);

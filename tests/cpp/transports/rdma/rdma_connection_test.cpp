@@ -1,4 +1,4 @@
-// Two processes' halves of the protocol over RDMA on a FakeFabric.
+// The protocol between two processes over RDMA, on a FakeFabric.
 #include "transports/rdma/rdma_connection.h"
 
 #include <gtest/gtest.h>
@@ -30,8 +30,8 @@ TEST_F(RdmaTest, MessagesOfEverySizeArriveBothWays) {
   EXPECT_GT(fabric.requests(IBV_WR_RDMA_READ), 0U);
 }
 
-// What is sent again when another connection takes the place of this one is
-// read out of the mirror.
+// The peer must not reach the mirror: after a replacement, records are sent
+// again from the mirror.
 TEST_F(RdmaTest, PeerCanWriteIntoTheRingAlone) {
   connect();
   settle();
@@ -103,7 +103,7 @@ TEST_F(RdmaTest, RandomTrafficArrivesInOrder) {
   }
 }
 
-// There is nobody here who would make another connection.
+// The test has no engine to make a new connection.
 TEST_F(RdmaTest, CutCableHoldsEverythingUntilThePeerIsGone) {
   connect();
   settle();
@@ -141,7 +141,7 @@ TEST_F(RdmaTest, PostThatTheDeviceRefusesBreaksTheConnectionOnly) {
   EXPECT_TRUE(sent->done());
 }
 
-// Messages that waited for room in the ring go out together when there is some.
+// Messages that waited for room in the ring go out together when credit comes.
 TEST_F(RdmaTest, MessagesThatWaitedShareADoorbell) {
   const auto sends = flood(2000);
   const auto posted = fabric.requests(IBV_WR_RDMA_WRITE_WITH_IMM);

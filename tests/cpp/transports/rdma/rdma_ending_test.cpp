@@ -1,4 +1,4 @@
-// Ends of RDMA connections: what is under way then, and who is waited for.
+// Ends of RDMA connections: the operations under way, and waits for the peer.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -10,7 +10,7 @@
 namespace dlslime::testing {
 namespace {
 
-// What pushes have come to.
+// Records the ends of pushes.
 struct PushEvents final : ConnectionEvents {
   void onMessage(const MessageHeader& /*header*/, ByteSpan /*payload*/)
       override {}
@@ -22,7 +22,7 @@ struct PushEvents final : ConnectionEvents {
   std::vector<uint64_t> ended;
 };
 
-// Nothing else ever tells of them.
+// Pushes refused at the end of a batch end through poll() alone.
 TEST_F(RdmaTest, PushesOfAChainThatWasRefusedEndWithTheConnection) {
   connect();
   settle();
@@ -72,7 +72,7 @@ TEST_F(RdmaTest, CloseLetsWhatWasSentArrive) {
 TEST_F(RdmaTest, CloseWaitsForNobodyWhoHasGone) {
   connect();
   settle();
-  fabric.delay(INT_MAX); // as if nothing was answered
+  fabric.delay(INT_MAX); // as if the peer never answered
   send(0, 5000);
   ends_[0]->poll();
   channel(0).fail(Status(ErrorCode::kCancelled, "this end stops"));

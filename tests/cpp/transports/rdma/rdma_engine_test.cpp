@@ -45,7 +45,7 @@ TEST_F(RdmaEngine, WaitersSleepAndAreWoken) {
   for (const size_t size : {8, 1 << 20}) {
     const auto receive = world[1].receive(0, 1, size);
     std::thread waiter([&] { EXPECT_TRUE(world[1].wait(receive)); });
-    std::this_thread::sleep_for(milliseconds(20)); // it sleeps by now
+    std::this_thread::sleep_for(milliseconds(20)); // asleep by then
     const auto send = world[0].send(1, 1, pattern(size));
     waiter.join();
     EXPECT_EQ(receive->buffer(), send->buffer());
@@ -90,8 +90,8 @@ TEST_F(RdmaEngine, HostWithoutANicIsReachedByTcpAndBothSayWhy) {
   });
   ASSERT_TRUE(world.passes(0, 1, 100000));
   EXPECT_EQ(world[0].engine->report(*world[0].group).at(0).route, "tcp");
-  EXPECT_GE(log.count("go by TCP"), 1U);
-  EXPECT_EQ(log.count("rdma: "), log.count("go by TCP")) << log.all();
+  EXPECT_GE(log.count("go over TCP"), 1U);
+  EXPECT_EQ(log.count("rdma: "), log.count("go over TCP")) << log.all();
 }
 
 TEST_F(RdmaEngine, PeerOfAnotherVersionFailsOperationsNamingBoth) {
@@ -127,19 +127,19 @@ TEST_F(RdmaEngine, PeerThatLeavesFailsTheReceivesAndKeepsWhatItSent) {
 TEST_F(RdmaEngine, TwoHundredLivesLeaveNothing) {
   size_t descriptors = 0, threads = 0;
   for (int life = 0; life < 200; ++life) {
-    if (life == 6) { // what is made once is there
+    if (life == 6) { // everything made once is there
       descriptors = entries("/proc/self/fd");
       threads = entries("/proc/self/task");
     }
     Cluster world(2, rdmaHost, byRdmaAlone);
     ASSERT_TRUE(world.passes(0, 1, life % 2 == 0 ? 100 : 300000)) << life;
     if (life % 3 == 0) {
-      world.stop(1); // one end first, or both at once
+      world.stop(1); // stops one end first, else both at once
     }
   }
   EXPECT_TRUE(fabric.live().empty());
   EXPECT_EQ(entries("/proc/self/fd"), descriptors);
-  // A thread that was joined may be listed for another moment.
+  // A joined thread may be listed for another moment.
   EXPECT_TRUE(eventually([&] { return entries("/proc/self/task") <= threads; }))
       << entries("/proc/self/task") << " threads, and " << threads << " before";
 }

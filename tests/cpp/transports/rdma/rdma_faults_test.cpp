@@ -1,4 +1,4 @@
-// What a device refuses, or does not have, and what is asked of it.
+// Refusals and limits of devices, and how connections use a device.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -13,7 +13,7 @@ class RdmaFaults : public RdmaPair {
   RdmaFaults() : RdmaPair({nicOf(0), nicOf(1), nicOf(2)}) {}
 };
 
-// Each costs RDMA, says which call it was, and leaves nothing behind.
+// Any failure costs RDMA, names the failed call, and leaves nothing behind.
 TEST_F(RdmaFaults, ObjectsThatADeviceDoesNotMakeLeaveTcpAndTheReason) {
   const std::pair<const char*, const char*> calls[] = {
       {"alloc_pd", "cannot make a protection domain"},
@@ -34,7 +34,7 @@ TEST_F(RdmaFaults, ObjectsThatADeviceDoesNotMakeLeaveTcpAndTheReason) {
   }
 }
 
-// Ports of jumbo frames with another switch between them: small messages pass.
+// Ports with jumbo frames and a switch without: only small messages pass.
 TEST_F(RdmaFaults, PacketsThatAreTooLargeForTheWayLeaveTcpAndTheReason) {
   fabric.dropLarger("nic1", 1500);
   start();
@@ -47,13 +47,13 @@ TEST_F(RdmaFaults, PacketsThatAreTooLargeForTheWayLeaveTcpAndTheReason) {
   ASSERT_TRUE(world->passes(0, 1, 4 << 20));
 }
 
-// Whoever sleeps would never wake.
+// With a queue that is not armed, a sleeping thread would never wake.
 TEST_F(RdmaFaults, QueueThatCannotBeArmedIsLost) {
   start();
   EXPECT_EQ(route(0), "rdma");
   fabric.refuse("req_notify_cq", EIO);
   const auto receive = (*world)[1].receive(0, 1, 100);
-  // If all sleep by now, the one that waits arms it again.
+  // If all threads sleep already, the waiting thread arms the queue again.
   EXPECT_TRUE(eventually([&] {
     (*world)[1].engine->wait(*receive, deadlineAfter(milliseconds(5)));
     return log.count("is lost") > 0;
@@ -76,7 +76,7 @@ TEST_F(RdmaFaults, ReceiverThatIsNotReadyIsTriedAgain) {
   EXPECT_EQ(fabric.withoutReceives(), 0U);
 }
 
-// A pair's are made when it meets, and by it alone.
+// A pair's queue pairs are made with the pair's connection.
 TEST_F(RdmaFaults, QueuePairsAreMadeForThePairsThatTalk) {
   world.emplace(3, rdmaHost);
   EXPECT_EQ(fabric.live()["qp"], 0);
@@ -100,7 +100,7 @@ TEST_F(RdmaFaults, SmallMessagesGoInlineAndFewTellTheirEnd) {
   }
   EXPECT_GE(fabric.inlined() - inlined, 320U);
   EXPECT_GE(fabric.requests(IBV_WR_RDMA_WRITE_WITH_IMM) - written, 320U);
-  // Each 32nd of each end, credits included.
+  // A signalled request for each 32 at either end, credits included.
   EXPECT_LE(fabric.signalled() - signalled, 40U);
   EXPECT_GE(fabric.signalled() - signalled, 10U);
   const auto before = fabric.inlined();

@@ -1,5 +1,5 @@
-// Messages whose memory NICs get at on the GPU (GPUDirect), on the fake driver
-// and the fake fabric.
+// Messages with memory of GPUs accessed directly by NICs (GPUDirect), on the
+// fake driver and the fake fabric.
 #include <gtest/gtest.h>
 
 #include "fakes/gpu/gpu_world.h"
@@ -9,13 +9,13 @@
 namespace dlslime::testing {
 namespace {
 
-constexpr size_t kPushed = 50 * 4096; // written where the receiver wants it,
-constexpr size_t kLarge = 3 << 20; // and read from there
+constexpr size_t kPushed = 50 * 4096; // written into the receiver's memory
+constexpr size_t kLarge = 3 << 20; // read from the sender's memory
 constexpr size_t kSizes[] = {kPushed, kLarge};
 
 class RdmaGpuMessages : public GpuWorld {
  protected:
-  // All that a processor would have a GPU copy.
+  // Makes all copies by GPUs fail.
   void refuseCopies() {
     fake.fail("cuMemcpyAsync", cuda::Result::kUnknown, 0, 1000);
     fake.fail("cuMemcpyBatchAsync", cuda::Result::kUnknown, 0, 1000);
@@ -23,7 +23,7 @@ class RdmaGpuMessages : public GpuWorld {
   cuda::DevicePointer pointerOf(MemoryView view) {
     return reinterpret_cast<cuda::DevicePointer>(view.data);
   }
-  // From GPU to GPU, to the same place from the same place.
+  // Sends a message from GPU to GPU, and checks the bytes.
   ::testing::AssertionResult
   passes(MemoryView from, MemoryView to, unsigned seed) {
     const auto bytes = pattern(from.size, seed);
@@ -84,7 +84,7 @@ TEST_P(RdmaGpuMessages, AReceiveThatIsPostedFirstIsWrittenFromTheGpu) {
     const auto receive = std::make_shared<OwnedOperation>(
         Operation::Kind::kReceive, 0, 5, target);
     node(1).engine->receive(*node(1).group, receive);
-    ASSERT_TRUE(world->passes(1, 0)); // it says so
+    ASSERT_TRUE(world->passes(1, 0)); // brings the Rtr
     const auto send = one.send(node(0), 1, 5, one.filled(pattern(kPushed, i)));
     ASSERT_TRUE(endsWell(*receive)) << i;
     ASSERT_TRUE(endsWell(*send));
@@ -136,13 +136,13 @@ TEST_P(RdmaGpuMessages, MappedMemoryIsRegisteredAcrossItsPieces) {
   auto* const base = from.data;
   from.data += 1000;
   to.data += 5000;
-  from.size = to.size = kLarge; // of four pieces each
+  from.size = to.size = kLarge; // four pieces each
   for (unsigned i = 0; i < 5; ++i) {
     ASSERT_TRUE(passes(from, to, i)) << i;
     EXPECT_EQ(registered(), 2) << "what was freed is given back";
     one.remap(base + kPiece * (i % 4), kPiece);
   }
-  auto part = from, partThere = to; // another extent, beside the other
+  auto part = from, partThere = to; // a second extent, beside the first
   part.size = partThere.size = kPushed;
   ASSERT_TRUE(passes(part, partThere, 9));
   ASSERT_TRUE(passes(from, to, 10));
@@ -152,7 +152,7 @@ TEST_P(RdmaGpuMessages, MappedMemoryIsRegisteredAcrossItsPieces) {
 
 TEST_P(RdmaGpuMessages, TrimmingGivesBackWhatIsIdle) {
   ASSERT_TRUE(passes(one.memory(kLarge), other.memory(kLarge), 1));
-  // An operation that is done may be about to let go of what it used.
+  // A done operation may be about to release its registration.
   EXPECT_TRUE(eventually([&] {
     for (int rank = 0; rank < 2; ++rank) {
       node(rank).engine->trim(*node(rank).group);
@@ -173,8 +173,8 @@ TEST_P(RdmaGpuMessages, WhatCantBeRegisteredIsStagedAndSaidOnce) {
 }
 
 TEST_P(RdmaGpuMessages, OneEndThatCantDoesNotHinderTheOther) {
-  ASSERT_TRUE(world->passes(0, 1)); // connected, with all that this registers
-  fabric.failRegistrations(EOPNOTSUPP, 1); // of the sender
+  ASSERT_TRUE(world->passes(0, 1)); // connects, and registers the rings
+  fabric.failRegistrations(EOPNOTSUPP, 1); // at the sender
   const auto from = one.filled(pattern(kLarge));
   const auto send = one.send(node(0), 1, 5, from);
   const auto receive = node(1).receive(0, 5, kLarge);
@@ -217,7 +217,7 @@ TEST_P(RdmaGpuMessages, WhatIsUnderWayWhenTheNicDiesGoesOnByTcp) {
 }
 
 TEST_P(RdmaGpuMessages, PinnedMemoryIsCountedAndGivenBack) {
-  fabric.failRegistrations(EOPNOTSUPP); // so that it is staged
+  fabric.failRegistrations(EOPNOTSUPP); // forces staging
   ASSERT_TRUE(passes(one.memory(kLarge), other.memory(kLarge), 1));
   for (int rank = 0; rank < 2; ++rank) {
     auto& [engine, group] = node(rank);
@@ -232,7 +232,6 @@ TEST_P(RdmaGpuMessages, PinnedMemoryIsCountedAndGivenBack) {
   ASSERT_TRUE(passes(one.memory(kLarge), other.memory(kLarge), 2));
 }
 
-// The fake driver's GPU 0 is at 0000:10:00.0, and the only one that is used.
 TEST(RdmaGpuNics, GpuDirectCanBeSwitchedOff) {
   LogCapture log;
   AuditedFabric fabric{{nicOf(0), nicOf(1)}};
@@ -253,6 +252,7 @@ TEST(RdmaGpuNics, GpuDirectCanBeSwitchedOff) {
   EXPECT_GE(log.count("DLSLIME_GPUDIRECT=off"), 1U) << log.all();
 }
 
+// Only the fake driver's GPU 0 is in use, at 0000:10:00.0.
 TEST(RdmaGpuNics, ThoseNearestToTheProcesssGpuAreTaken) {
   const Sysfs sysfs(R"(
 pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0 0 far

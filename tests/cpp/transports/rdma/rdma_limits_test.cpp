@@ -1,4 +1,4 @@
-// Devices whose queues are small, and processes that may lock little memory.
+// Devices with small queues, and processes that may lock little memory.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -18,7 +18,7 @@ using rdma::Rail;
 
 constexpr uint32_t kFewSends = 32;
 
-// What comes of the only NIC of a fabric.
+// Returns the result of `body` for the only NIC of a fabric.
 template <typename Body>
 auto onNic(const FakeDevice& device, const Body& body) {
   const AuditedFabric fabric({device});
@@ -90,7 +90,7 @@ TEST(RdmaLimits, QueuePairThatADeviceRefusesIsNamedWithItsDepths) {
       "cannot make a completion queue of 5001 entries on nic0"));
 }
 
-// Two ends on devices that take as few sends as there may be.
+// Two ends on devices with the smallest permitted send queues.
 class RdmaFewSends : public ::testing::Test {
  protected:
   RdmaFewSends() {
@@ -199,7 +199,7 @@ TEST_F(RdmaSmallNic, IsLeftOutAndNamedAndTheOtherIsUsed) {
 
 TEST_F(RdmaSmallNic, TakesNoPlaceAtAPeerWithOneNic) {
   RdmaConfig config;
-  config.nics = "nic1a"; // in the small one's network
+  config.nics = "nic1a"; // in the network of the small NIC
   rdma::RdmaTransport peer(config);
   config.nics = "nic0";
   rdma::RdmaTransport transport(config);
@@ -222,7 +222,7 @@ TEST_F(RdmaSmallNic, AloneIsWhyThereIsNoRdma) {
       << status.message();
 }
 
-// Exits with 0 if the text says all that it must.
+// Exits with 0 if the text has all required parts.
 const ChildRole lockedMemory("locked memory", [](const auto& /*arguments*/) {
   FakeFabric fabric;
   const auto nic = rdma::openNics(FakeFabric::verbs(), {}).nics.at(0);
@@ -245,7 +245,7 @@ const ChildRole lockedMemory("locked memory", [](const auto& /*arguments*/) {
       return 3;
     }
   }
-  // Another cause, another text.
+  // A different error must give a different text.
   return mentions(registered(EFAULT), "locked memory") ? 4 : 0;
 });
 

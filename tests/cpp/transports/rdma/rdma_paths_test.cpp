@@ -1,5 +1,5 @@
-// With which attributes queue pairs are connected, and what a device that tells
-// of itself does to them.
+// Attributes with which queue pairs are connected, and effects of a device's
+// events on the queue pairs.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -35,7 +35,7 @@ FakeDevice infiniBandNic(const char* name, uint16_t lid, uint8_t subnet = 0) {
   return device;
 }
 
-// A transport on "left" and one on "right".
+// A transport on "left" and a transport on "right".
 class Ends {
  public:
   Ends(FakeDevice left, FakeDevice right, RdmaConfig config = {})
@@ -51,7 +51,7 @@ class Ends {
     connections[1] = transports[1]->accept(context_, std::move(offer), answer);
     connections[0] = transports[0]->finish(context_, std::move(answer));
   }
-  // The one queue pair's last step to `state`.
+  // Returns the attributes of the queue pair's only step to `state`.
   ibv_qp_attr step(const char* device, ibv_qp_state state) {
     const auto steps = fabric.steps(device, state);
     EXPECT_EQ(steps.size(), 1U) << device << " " << state;
@@ -171,7 +171,7 @@ TEST(RdmaPaths, PortsThatShareALidHaveTheGlobalHeader) {
   EXPECT_EQ(ends.path("right").is_global, 1);
 }
 
-// A virtual machine's port beside one of the host's own.
+// A port of a virtual machine shares its LID; the peer is a port of a host.
 TEST(RdmaPaths, PortsOfWhichOneSharesItsLidHaveTheGlobalHeaderBothWays) {
   auto right = infiniBandNic("right", 12);
   right.ports[0].flags = IBV_QPF_GRH_REQUIRED;
@@ -189,9 +189,9 @@ TEST(RdmaPaths, EthernetAndInfiniBandDoNotMeet) {
   const auto forth =
       refusal(ethernetNic("left", 1), infiniBandNic("right", 12));
   EXPECT_EQ(forth.code(), ErrorCode::kUnavailable);
-  EXPECT_EQ(forth.message(), "its NICs are Ethernet, and none here is");
+  EXPECT_EQ(forth.message(), "the peer's NICs are Ethernet, and no NIC of this process is");
   const auto back = refusal(infiniBandNic("left", 11), ethernetNic("right", 2));
-  EXPECT_EQ(back.message(), "its NICs are InfiniBand, and none here is");
+  EXPECT_EQ(back.message(), "the peer's NICs are InfiniBand, and no NIC of this process is");
 }
 
 TEST(RdmaPaths, QueuePairOfInfiniBandRefusesAnEthernetPeer) {
@@ -215,7 +215,7 @@ struct NoEvents final : ConnectionEvents {
   void onPulled(uint64_t, const Status&) override {}
 };
 
-// Of the left end.
+// Returns the status of the left end.
 Status brokenBy(Ends& ends) {
   NoEvents events;
   Status broken;
@@ -239,7 +239,7 @@ TEST(RdmaPaths, ConnectionBreaksWhenTheSubnetManagerChangesTheLid) {
   EXPECT_EQ(ends.fabric.steps("right", IBV_QPS_RTR).back().ah_attr.dlid, 21);
 }
 
-// A port gets its LID before it is active.
+// A port gets the LID before becoming active.
 TEST(RdmaPaths, ConnectionBreaksWhenAPortComesBackWithAnotherLid) {
   Ends ends(infiniBandNic("left", 11), infiniBandNic("right", 12));
   ends.connect();
@@ -289,7 +289,7 @@ TEST(RdmaPaths, LackOfDescriptorsLosesNoNic) {
     EXPECT_TRUE(mentions(status, "cannot open RDMA device right"));
   }
   ends.fabric.failOpening("right", 0);
-  ends.connect(); // at once
+  ends.connect(); // without delay
 }
 
 TEST(RdmaPaths, DeviceThatMayNotBeOpenedIsLeftToTheOthers) {

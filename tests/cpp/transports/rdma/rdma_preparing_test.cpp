@@ -1,4 +1,5 @@
-// Memory is registered without the engine's lock, whenever it was posted.
+// Memory is registered without the engine's lock, whenever the operation was
+// posted.
 #include <algorithm>
 #include <future>
 #include <map>
@@ -11,10 +12,10 @@ namespace {
 
 using Kind = Operation::Kind;
 using OwnedPtr = std::shared_ptr<OwnedOperation>;
-// Neither a ring's nor so large that all NICs register it.
+// A size different from a ring's, and too small to be registered by all NICs.
 constexpr size_t kSize = 512 * 1024;
 
-// Two hosts with two NICs each, of which rank 0 sends and rank 1 receives.
+// Two hosts with two NICs each; rank 0 sends, rank 1 receives.
 class RdmaPreparing : public RdmaPair {
  protected:
   RdmaPreparing() : RdmaPair(twoNetworks()) {
@@ -35,9 +36,9 @@ class RdmaPreparing : public RdmaPair {
     });
   }
   ~RdmaPreparing() override {
-    world.reset(); // before what its threads tell is gone
+    world.reset(); // ends the threads that call the functions above
   }
-  // Whether both engines do what needs their locks, now.
+  // Returns whether both engines answer calls that take their locks.
   bool locksAreFree() {
     const std::lock_guard<std::mutex> guard(mutex);
     const auto from = asked.size();
@@ -118,7 +119,8 @@ TEST_F(RdmaPreparing, WhatWasPostedWhileTheFirstWasRegistered) {
   EXPECT_EQ(locked, 0);
 }
 
-// Faster than it can be registered: who posts it does that.
+// Posted faster than the wire-up thread could register: the posting thread
+// registers instead.
 TEST_F(RdmaPreparing, WhatIsPostedAllTheTimeKeepsNoPeerWaiting) {
   constexpr size_t kLess = 160 * 1024;
   constexpr int kMost = 5000;
@@ -152,7 +154,7 @@ TEST_F(RdmaPreparing, WhatWasUnderWayWhenTheConnectionWasReplaced) {
   ASSERT_TRUE(
       eventually([&] { return report(0).counters.rendezvousMessages == 1; }));
   const auto first = registrations.load();
-  // Which NIC the message was registered with is the first rail's.
+  // The message was registered with the NIC of the first rail.
   const auto used = devices(0).substr(0, devices(0).find(':'));
   fabric.setPort(used, 0, IBV_PORT_DOWN);
   fabric.cut(used);
@@ -164,7 +166,8 @@ TEST_F(RdmaPreparing, WhatWasUnderWayWhenTheConnectionWasReplaced) {
   EXPECT_EQ(locked, 0);
 }
 
-// Nobody waits for that: whoever registers it releases it.
+// cancel() does not wait for the registration; the registering thread releases
+// the memory.
 TEST_F(RdmaPreparing, WhatIsGivenUpMeanwhileKeepsItsMemory) {
   std::promise<void> begun, goOn;
   std::atomic<bool> first{true};

@@ -1,4 +1,4 @@
-// Messages that are written straight into a posted receive's memory.
+// Messages written straight into the memory of a posted receive.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using Kind = Operation::Kind;
 using OwnedPtr = std::shared_ptr<OwnedOperation>;
 constexpr size_t kSize = 256 * 1024;
 
-// Two hosts, of which rank 0 sends and rank 1 receives.
+// Two hosts; rank 0 sends, rank 1 receives.
 class RdmaPush : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -29,7 +29,7 @@ class RdmaPush : public ::testing::Test {
           return config;
         },
         byRdmaAlone);
-    ASSERT_TRUE(world->passes(0, 1)); // they are connected
+    ASSERT_TRUE(world->passes(0, 1)); // connects
   }
   OwnedPtr post(Kind kind, const std::shared_ptr<OwnedMemory>& memory) {
     auto& node = (*world)[kind == Kind::kSend ? 0 : 1];
@@ -39,7 +39,7 @@ class RdmaPush : public ::testing::Test {
                         : node.engine->receive(*node.group, operation);
     return operation;
   }
-  // The sender sees the offer when it looks, before it sends.
+  // Posts a receive, whose Rtr the sender sees before sending.
   OwnedPtr postReceive() {
     std::memset(target->view().data, 0, target->view().size);
     return post(Kind::kReceive, target);
@@ -97,7 +97,8 @@ TEST_F(RdmaPush, SmallMessagesArePushedWhenTheirMemoryIsKnown) {
   EXPECT_EQ(counters().pushedMessages, 3U);
 }
 
-// Not under the engine's lock, when its message comes.
+// Registering must not wait for the message, since the engine's lock is held
+// then.
 TEST_F(RdmaPush, MemoryForAnySourceIsRegisteredByWhoeverPostsIt) {
   const auto receive = std::make_shared<OwnedOperation>(
       Kind::kReceive, Operation::kAnySource, 7, target);
@@ -109,7 +110,7 @@ TEST_F(RdmaPush, MemoryForAnySourceIsRegisteredByWhoeverPostsIt) {
   EXPECT_TRUE(holds(target, 1));
 }
 
-// Nobody polls any more when the connection is destroyed.
+// No thread polls any more when the connection is destroyed.
 TEST_F(RdmaPush, EngineThatEndsMeanwhileEndsIt) {
   const auto receive = postReceive();
   fabric.delay(INT_MAX);

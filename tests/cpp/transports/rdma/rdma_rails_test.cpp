@@ -17,7 +17,7 @@ class RdmaRails : public RdmaPair {
  protected:
   explicit RdmaRails(std::vector<FakeDevice> devices = twoNetworks())
       : RdmaPair(std::move(devices)) {}
-  // `nics` are what DLSLIME_NICS says on each host.
+  // `first` and `second` are the hosts' values of DLSLIME_NICS.
   void start(
       const char* first = "nic0",
       const char* second = "nic1",
@@ -28,7 +28,8 @@ class RdmaRails : public RdmaPair {
       config.rdma.queuePairs = queuePairs;
     });
   }
-  // The network of the rail that messages go by: who connects lists his first.
+  // Returns the network of the rail for messages: the first rail of the
+  // initiator.
   char network() {
     return fabric.requests("nic0a", kMessage) >
             fabric.requests("nic0b", kMessage)
@@ -95,8 +96,8 @@ TEST_F(RdmaRails, SlowerNicTakesLess) {
   EXPECT_GT(slow, 20U);
 }
 
-// 400 Gb/s beside 200: a message of six parts, all posted before one is
-// through.
+// 400 Gb/s beside 200 Gb/s: a message of six parts, all posted before the first
+// ends.
 TEST_F(RdmaFastRail, NicOfTwiceTheSpeedTakesTwiceAsMuch) {
   start();
   const auto fastBefore = fabric.requests("nic1a", kRead);
@@ -211,8 +212,8 @@ TEST_F(RdmaRails, LackOfDescriptorsIsWaitedOut) {
   EXPECT_NE(devices(0).find("nic0b:1"), std::string::npos) << devices(0);
 }
 
-// Both directions at once, messages of all ways, by 1 to 4 rails that overtake
-// each other at random.
+// Messages of all sizes in both directions at once, over 1 to 4 rails that
+// overtake each other at random.
 class RdmaRailsInAnyOrder : public RdmaRails,
                             public ::testing::WithParamInterface<int> {};
 
@@ -276,7 +277,7 @@ struct Counts {
 class RdmaRailCounts : public RdmaRails,
                        public ::testing::WithParamInterface<Counts> {
  protected:
-  // Without their ports.
+  // Returns the names of the NICs without ports.
   std::string nicsOf(int rank) {
     std::string names;
     for (const char letter : {'a', 'b'}) {

@@ -1,4 +1,4 @@
-// Connections over RDMA that break, and what takes their place.
+// Connections over RDMA that break, and their replacement.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -43,7 +43,7 @@ TEST_F(RdmaReplace, CableThatComesBackCostsNothing) {
 }
 
 TEST_F(RdmaReplace, WhatHasComeOfAPullIsNotFetchedAgain) {
-  // A pull is of pieces, of which 16 are fetched at a time.
+  // A pull has many pieces, of which 16 are fetched at a time.
   constexpr size_t kPieceBytes = 1 << 18, kPieces = 256;
   start(milliseconds(30000), FallbackPolicy::kForbid);
   fabric.hold("nic1", kPieceBytes, kPieces / 2);
@@ -65,11 +65,11 @@ TEST_F(RdmaReplace, WhatHasComeOfAPullIsNotFetchedAgain) {
   EXPECT_EQ(receive->buffer(), bytes);
   ASSERT_TRUE((*world)[0].wait(send));
   EXPECT_GE(replaced(1), 1U);
-  // Each connection's greeting is a small read.
+  // A connection begins with a small read, the greeting.
   EXPECT_LT(fetched(), (kPieces + 16 * replaced(1) + 1) * kPieceBytes);
 }
 
-// What was refused is sent once, by the next connection.
+// A refused record is sent once, over the next connection.
 TEST_F(RdmaReplace, RecordThatTheDeviceRefusesGoesByTheNextConnection) {
   start(milliseconds(30000), FallbackPolicy::kForbid);
   ASSERT_TRUE(world->passes(0, 1, 100));
@@ -116,7 +116,7 @@ TEST_F(RdmaReplace, WithoutAnotherWayEverythingFailsWithNicAndStatus) {
         << text;
     EXPECT_NE(text.find("DLSLIME_RECOVERY_MS"), std::string::npos) << text;
   }
-  // The other end has not noticed by itself: nothing was sent from there.
+  // The peer has not noticed the cut, having sent nothing.
   expectFailed(1, (*world)[1].receive(0, 5, 100));
 }
 

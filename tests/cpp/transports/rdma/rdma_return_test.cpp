@@ -1,4 +1,4 @@
-// Connections over RDMA that find the way back, and devices that tell.
+// Failback to RDMA, and events told by devices.
 #include <gtest/gtest.h>
 
 #include <ctime>
@@ -9,18 +9,18 @@
 namespace dlslime::testing {
 namespace {
 
-// Tries again soon.
+// Tries failback soon.
 void soon(Config& config, int /*rank*/) {
   config.patience = milliseconds(100);
   config.returning = milliseconds(50);
 }
-// ... or only when a device tells of itself.
+// Tries failback only when a device tells an event.
 void ifTold(Config& config, int /*rank*/) {
   config.patience = milliseconds(100);
   config.returning = kAnHour;
 }
 
-// Traffic in both directions until the test has seen what it waits for.
+// Traffic in both directions, as long as the object lives.
 class Traffic {
  public:
   using Stream = std::function<void(int from, const std::atomic<bool>* over)>;
@@ -64,7 +64,7 @@ TEST_F(RdmaReturn, TcpIsLeftWhenTheCableIsBack) {
   ASSERT_TRUE(bothGoBy("tcp")) << log.all();
   fabric.cut("nic1", false);
   ASSERT_TRUE(bothGoBy("rdma")) << log.all();
-  EXPECT_GT(log.count("a better way is there: rdma by nic"), 0U);
+  EXPECT_GT(log.count("a better connection is possible: rdma by nic"), 0U);
 }
 
 TEST_F(RdmaReturn, ManyTimes) {
@@ -122,10 +122,11 @@ TEST_F(RdmaReturn, DeviceThatFailsIsNotWaitedFor) {
       << log.all();
 }
 
-// Of this process, while nobody asks it for anything.
+// Returns the process's share of a core while idle.
 double idleShare() {
   std::this_thread::sleep_for(
-      milliseconds(100)); // what goes on comes to an end
+      // Lets pending work end.
+      milliseconds(100));
   const auto before = std::clock();
   std::this_thread::sleep_for(milliseconds(300));
   return double(std::clock() - before) / CLOCKS_PER_SEC / 0.3;

@@ -28,7 +28,8 @@ TEST(RdmaRing, CreditForWhatWasNotSentIsRefused) {
   EXPECT_TRUE(producer.credit(kFirstPosition + 3)) << "told twice";
 }
 
-// What is behind it would be taken for a header when the connection breaks.
+// Credit for half a record would have the rest read as a header when the
+// connection breaks.
 TEST(RdmaRing, CreditForTheMiddleOfARecordIsRefused) {
   RingProducer producer;
   producer.reserve(3 * kRingUnit);

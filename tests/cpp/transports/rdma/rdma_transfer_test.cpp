@@ -1,4 +1,4 @@
-// One-sided transfers by NICs: what they post, and what happens when they fail.
+// One-sided transfers by NICs: the requests posted, and failures.
 #include <gtest/gtest.h>
 
 #include <climits>
@@ -31,7 +31,7 @@ class RdmaTransfer : public RdmaPair {
           std::make_unique<OneSided>((*world)[rank], kSize, unsigned(rank) + 1);
     }
   }
-  // Every second one, so that nothing can be merged.
+  // Returns every second page, so that no pieces can be merged.
   static TestTransfer::Pieces pages() {
     TestTransfer::Pieces pieces;
     for (int64_t i = 0; i < kPages; ++i) {
@@ -80,11 +80,12 @@ TEST_F(RdmaTransfer, RegionsAreRegisteredOnceAndUntilTheirEnd) {
   EXPECT_EQ(fabric.live()["mr"], before);
 }
 
-// Of the initiator, on a caller's thread, and of the owner, on one of its own.
+// The initiator registers on the caller's thread, the owner on a thread of the
+// engine.
 class RdmaDeregister : public RdmaTransfer,
                        public ::testing::WithParamInterface<int> {
  protected:
-  static constexpr size_t kOwn = 3 << 20; // of no other region
+  static constexpr size_t kOwn = 3 << 20; // a size of no other region
 };
 
 TEST_P(RdmaDeregister, WaitsForAThreadThatHasItRegisteredWithTheNic) {
@@ -97,12 +98,12 @@ TEST_P(RdmaDeregister, WaitsForAThreadThatHasItRegisteredWithTheNic) {
       closer = std::thread([&] {
         try {
           mine.deregister();
-        } catch (const Error&) { // it came after the transfer was posted
+        } catch (const Error&) { // called after the transfer was posted
           return;
         }
         EXPECT_EQ(registered, 0);
       });
-      std::this_thread::sleep_for(milliseconds(20)); // it waits by now
+      std::this_thread::sleep_for(milliseconds(20)); // waiting by then
     }
   });
   fabric.onDeregistration([&](size_t bytes) {
@@ -116,7 +117,7 @@ TEST_P(RdmaDeregister, WaitsForAThreadThatHasItRegisteredWithTheNic) {
   EXPECT_TRUE(sides[0]->wait(*read));
   ASSERT_TRUE(closer.joinable());
   closer.join();
-  world.reset(); // before what its threads tell is gone
+  world.reset(); // ends the threads that call the functions above
 }
 INSTANTIATE_TEST_SUITE_P(
     Ends,
@@ -139,7 +140,7 @@ TEST_F(RdmaTransfer, CablesThatComeAndGoCostNothing) {
   start();
   std::atomic<bool> over{false};
   std::thread cutter([&] {
-    cutOften(); // and no more: a transfer that is cut begins anew
+    cutOften(); // bounded, since a cut transfer begins anew
     over = true;
   });
   for (int i = 0; (i < 10 || !over) && !HasFatalFailure(); ++i) {
@@ -166,7 +167,7 @@ TEST_F(RdmaTransfer, LastNicIsFollowedByTcp) {
   sides[1]->deregister();
 }
 
-// When its connection has gone, one part ends after the other.
+// The parts end one by one when the connection has gone.
 TEST_F(RdmaTransfer, EngineMayEndAmongReadsOfSeveralParts) {
   start([](Config& config, int) { config.linger = milliseconds(0); });
   Transfer::Parts parts;
@@ -180,7 +181,7 @@ TEST_F(RdmaTransfer, EngineMayEndAmongReadsOfSeveralParts) {
         std::make_shared<TestTransfer>(Operation::Kind::kRead, 1, parts));
   };
   ASSERT_TRUE(sides[0]->done(both()));
-  fabric.delay(INT_MAX); // as if nothing was answered
+  fabric.delay(INT_MAX); // as if the peer never answered
   const auto read = both();
   world->stop(0);
   EXPECT_TRUE(read->done());
@@ -203,15 +204,15 @@ TEST_F(RdmaTransferByTwo, PagesGoByBothNics) {
   expectPages();
   EXPECT_GE(fabric.requests("nic0a", IBV_WR_RDMA_READ), 50U);
   EXPECT_GE(fabric.requests("nic0b", IBV_WR_RDMA_READ), 50U);
-  // ... of which one is lost.
+  // A write goes on after the loss of a NIC.
   const auto write = sides[0]->write(1, *sides[1], pages());
   fabric.cut("nic0a");
   ASSERT_TRUE(sides[0]->done(write));
   expectPages();
 }
 
-// NICs have buffers of their own: that one has acknowledged what it was sent
-// does not say that a message by another one comes later.
+// NICs have buffers of their own: bytes acknowledged by a NIC may land after a
+// later message by a second NIC.
 TEST_F(RdmaTransferByTwo, WhatIsWrittenIsThereBeforeTheNextMessage) {
   fabric.landLate("nic0a");
   fabric.landLate("nic0b");
@@ -226,7 +227,7 @@ TEST_F(RdmaTransferByTwo, WhatIsWrittenIsThereBeforeTheNextMessage) {
   }
   EXPECT_GE(fabric.requests("nic0a", IBV_WR_RDMA_WRITE), 100U);
   EXPECT_GE(fabric.requests("nic0b", IBV_WR_RDMA_WRITE), 100U);
-  // By the second one.
+  // A flushing READ per write, over the second NIC alone.
   EXPECT_EQ(fabric.requests(IBV_WR_RDMA_READ) - before, 5U);
 }
 

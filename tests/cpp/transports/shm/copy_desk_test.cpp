@@ -118,7 +118,8 @@ TEST(CopyDeskTest, MostPiecesFitTheWord) {
 
 class CopyDeskRace : public ::testing::Test {
  protected:
-  // Takes pieces from both ends with a thread each; each notes what it got.
+  // Takes pieces from both ends, with a thread each, and counts the takes of
+  // each piece.
   void race(uint32_t rounds, bool close) {
     for (uint32_t round = 0; round < rounds; ++round) {
       const size_t length = (size_t{1} << 20) * (1 + round % 40);

@@ -24,7 +24,7 @@ class Recorder final : public ConnectionEvents {
   std::vector<std::pair<uint64_t, Status>> ended;
 };
 
-// Both ends of the copying in one process: it may read its own memory.
+// Both ends of the copying in a single process, which may read its own memory.
 class PullsTest : public ::testing::Test {
  protected:
   void run(CopyJob& job) {
@@ -42,7 +42,7 @@ class PullsTest : public ::testing::Test {
     pulls.start(
         pullId,
         peerId,
-        {reinterpret_cast<uint64_t>(from.data()), 0},
+        {reinterpret_cast<uint64_t>(from.data()), {}},
         {to.data(), to.size()});
   }
   bool inside(const CopyJob& job, const Bytes& bytes) const {
@@ -143,7 +143,7 @@ TEST_F(PullsTest, DeadPeerEndsPullsOnceOurOwnCopiesHaveEnded) {
   Bytes destination(source.size());
   start(1, 11, source, destination);
   CopyJob theirs;
-  ASSERT_TRUE(assists.claim(theirs)); // and then it was killed
+  ASSERT_TRUE(assists.claim(theirs)); // and then the peer dies
   CopyJob ours;
   ASSERT_TRUE(pulls.claim(ours));
   pulls.endAll();
@@ -155,7 +155,7 @@ TEST_F(PullsTest, DeadPeerEndsPullsOnceOurOwnCopiesHaveEnded) {
 
 TEST_F(PullsTest, UnreadableSenderFailsTheMessageWithTheReason) {
   Bytes destination(1 << 20);
-  pulls.start(1, 11, {16, 0}, {destination.data(), destination.size()});
+  pulls.start(1, 11, {16, {}}, {destination.data(), destination.size()});
   pullAlone();
   EXPECT_TRUE(pulls.poll(events));
   ASSERT_EQ(events.ended.size(), 1U);
@@ -165,7 +165,7 @@ TEST_F(PullsTest, UnreadableSenderFailsTheMessageWithTheReason) {
       << events.ended[0].second.message();
 }
 
-// The system call may be the first to see that the sender was killed.
+// The system call may be the first to see the sender's death.
 TEST_F(PullsTest, SenderThatHasEndedIsAFailedPeer) {
   const pid_t child = fork();
   if (child == 0) {
@@ -174,7 +174,7 @@ TEST_F(PullsTest, SenderThatHasEndedIsAFailedPeer) {
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   Pulls of{desks, static_cast<uint32_t>(child)};
   Bytes destination(1 << 20);
-  of.start(1, 11, {16, 0}, {destination.data(), destination.size()});
+  of.start(1, 11, {16, {}}, {destination.data(), destination.size()});
   CopyJob job;
   while (of.claim(job)) {
     run(job);
@@ -220,7 +220,7 @@ TEST_F(PullsTest, RefusedWriterIsNotAskedAgain) {
   EXPECT_TRUE(pulls.senderDenied());
 }
 
-// Its word says that it may, whatever it has said before.
+// The sender's access word may still say granted, whatever a desk has reported.
 TEST_F(PullsTest, SenderThatIsRefusedForEverIsAskedOnlyOnce) {
   const Bytes source = pattern(4 << 20);
   std::vector<Bytes> destinations(2, Bytes(source.size()));
@@ -238,8 +238,8 @@ TEST_F(PullsTest, SenderThatIsRefusedForEverIsAskedOnlyOnce) {
   EXPECT_EQ(events.ended[1].second.code(), ErrorCode::kTransportFailed);
 }
 
-// The sender was to copy alone, and says that it may not any more: also what
-// waits for a desk ends, and no piece is waited for but those under way.
+// The sender was to copy alone, and may not any more: pulls waiting for a desk
+// end, too, and only pieces being copied are waited for.
 TEST_F(PullsTest, WhenNeitherEndMayCopyAllPullsEndAsDenied) {
   const Bytes source = pattern(4 << 20);
   std::vector<Bytes> destinations(kDesks + 2, Bytes(source.size()));
@@ -262,7 +262,7 @@ TEST_F(PullsTest, WhenNeitherEndMayCopyAllPullsEndAsDenied) {
 
 TEST_F(PullsTest, DeskForAnUnknownMessageIsRefusedByTheSender) {
   Bytes destination(1 << 20);
-  pulls.start(1, 4711, {16, 0}, {destination.data(), destination.size()});
+  pulls.start(1, 4711, {16, {}}, {destination.data(), destination.size()});
   CopyJob job;
   EXPECT_FALSE(assists.claim(job));
   EXPECT_NE(desks[0].error.load(), 0U);
@@ -276,7 +276,7 @@ TEST_F(PullsTest, DeskWithAnotherLengthIsRefusedByTheSender) {
   EXPECT_FALSE(assists.claim(job));
 }
 
-// The desk's word lies in memory that the peer writes.
+// A desk lies in memory that the peer writes.
 TEST_F(PullsTest, CorruptedDeskNeverMakesTheReceiverWriteOutside) {
   const Bytes source = pattern(1 << 20);
   for (uint64_t front = 0; front < 0xffff; front += 97) {
@@ -285,7 +285,7 @@ TEST_F(PullsTest, CorruptedDeskNeverMakesTheReceiverWriteOutside) {
     victim.start(
         1,
         11,
-        {reinterpret_cast<uint64_t>(source.data()), 0},
+        {reinterpret_cast<uint64_t>(source.data()), {}},
         {destination.data(), destination.size()});
     desks[0].word.store((uint64_t{0xffff} << 32) | (front << 16));
     CopyJob job;
@@ -308,7 +308,7 @@ TEST_F(PullsTest, CorruptedDeskLetsAllPullsEnd) {
     pullAlone();
     pulls.poll(events);
   }
-  // Whether the second comes well or is given up: it must not stay.
+  // The second pull may succeed or fail, but must end.
   ASSERT_EQ(events.ended.size(), 2U);
   for (const auto& [id, status] : events.ended) {
     EXPECT_TRUE(!status.ok() || (id == 2 && second == source));

@@ -19,7 +19,7 @@ constexpr size_t kRingBytes = 16 * 1024;
 class RingTest : public ::testing::Test {
  protected:
   RingTest() {
-    // streamCopy() wants cache lines.
+    // streamCopy() needs cache lines.
     void* address = std::aligned_alloc(4096, kRingBytes);
     std::memset(address, 0, kRingBytes);
     buffer.reset(static_cast<std::byte*>(address));
@@ -32,7 +32,7 @@ class RingTest : public ::testing::Test {
     header.sequence = number;
     return producer->push(header, payload);
   }
-  // What the next record holds; fails the test if there is none.
+  // Takes the next record, with the expected payload, and returns the number.
   uint64_t pop(const Bytes& expected) {
     MessageHeader header;
     ByteSpan payload;
@@ -96,7 +96,7 @@ TEST_F(RingTest, EveryPayloadSizeWrapsAround) {
   uint64_t number = 0;
   for (size_t size = 0; size <= maxRingPayload(kRingBytes); ++size) {
     const Bytes payload = pattern(size, static_cast<unsigned>(size));
-    // So many that each size meets the end of the buffer.
+    // Enough rounds for each size to meet the end of the buffer.
     const size_t rounds = kRingBytes / recordBytes(size) + 2;
     for (size_t i = 0; i < (size < 260 ? rounds : 3); ++i) {
       ASSERT_TRUE(push(++number, payload)) << size;
@@ -248,7 +248,7 @@ TEST_F(RingTest, LyingHeadNeverMakesTheProducerWriteOutside) {
   const Bytes payload = pattern(3000);
   for (int i = 0; i < 2000; ++i) {
     control.head = i % 3 == 0 ? random() : random() % (4 * kRingBytes);
-    static_cast<void>(push(1, payload)); // the address sanitizer looks on
+    static_cast<void>(push(1, payload)); // the address sanitizer checks
   }
 }
 
@@ -285,8 +285,8 @@ TEST_F(RingTest, TwoThreadsPassEverythingInOrder) {
   EXPECT_EQ(wrong, 0U);
 }
 
-// The hand-shake that keeps a sleeping producer from being forgotten: after a
-// refused push it only tries again when the consumer has told it to.
+// After a refused push, a sleeping producer tries again only when told; the
+// consumer must tell whenever room comes.
 TEST_F(RingTest, ProducerThatSleepsUntilToldNeverMissesRoom) {
   constexpr uint64_t kMessages = 20000;
   std::atomic<uint64_t> bells{0};
@@ -304,7 +304,7 @@ TEST_F(RingTest, ProducerThatSleepsUntilToldNeverMissesRoom) {
     }
   });
   uint64_t taken = 0;
-  auto deadline = deadlineAfter(milliseconds(30000)); // for any
+  auto deadline = deadlineAfter(milliseconds(30000)); // for the next message
   while (taken < kMessages && Clock::now() < deadline) {
     bool any = false;
     while (peek() == Next::kMessage) {

@@ -1,4 +1,4 @@
-// A ring that gives memory back while it holds nothing.
+// A ring that gives memory back while empty.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -12,7 +12,7 @@ namespace {
 using ::dlslime::testing::pattern;
 using Next = RingConsumer::Next;
 
-// Over real shared memory, whose pages can be counted.
+// A ring in real shared memory, whose pages can be counted.
 class TrimTest : public ::testing::Test {
  protected:
   static constexpr size_t kBytes = 1024 * 1024;
@@ -64,7 +64,7 @@ TEST_F(TrimTest, GivesBackWhatHasBeenRead) {
 }
 
 TEST_F(TrimTest, KeepsWhatNobodyHasRead) {
-  for (uint64_t round = 0; round < 40; ++round) { // past the end, too
+  for (uint64_t round = 0; round < 40; ++round) { // wraps around, too
     const uint64_t first = round * 3;
     for (uint64_t i = 0; i < 3; ++i) {
       ASSERT_TRUE(push(first + i, 100 + 50000 * i));

@@ -1,4 +1,5 @@
-// Which process a connection by shared memory is with, and what it may do.
+// Which process a connection over shared memory is with, and the connection's
+// permissions.
 #include "transports/shm/shm_transport.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ TEST(ShmTransport, CopiesGoByThePidOfTheKernelWhateverThePeerClaims) {
   ShmTransport left{Config{}}, right{Config{}};
   Transport::Context context;
   context.nonce = "n";
-  context.peer.pid = static_cast<uint32_t>(getppid()); // as it says
+  context.peer.pid = static_cast<uint32_t>(getppid()); // the peer's claim
   context.peerPid = static_cast<uint32_t>(getpid());
   Offer answer;
   const auto accepted = right.accept(context, left.offer(context), answer);
@@ -32,7 +33,7 @@ TEST(ShmTransport, CopiesGoByThePidOfTheKernelWhateverThePeerClaims) {
   EXPECT_EQ(made->info().peerPid, context.peerPid);
 }
 
-// Where it is in no namespace of ours, or was never told of.
+// The peer has no pid in the local namespace of pids.
 TEST(ShmTransport, ProcessThatTheKernelDoesNotNameIsStreamedTo) {
   ShmTransport left{Config{}}, right{Config{}};
   Transport::Context context;

@@ -1,4 +1,4 @@
-// Messages over one socket, which may come late.
+// Messages over a socket, which may come late.
 #include <cstring>
 #include <future>
 #include <random>
@@ -12,7 +12,7 @@ namespace {
 using namespace ::dlslime::testing;
 
 constexpr size_t kMost = FrameStream::kMostPayloadBytes;
-// What one end may send or take before the next poll().
+// Limit of bytes sent or taken by an end before the next poll().
 constexpr size_t kMostPerPoll = 2 * kMost;
 
 using TcpConnectionTest = TcpEnds;
@@ -53,12 +53,13 @@ TEST_F(TcpConnectionTest, SocketThatComesLateIsUsed) {
   come.set_value();
   ASSERT_TRUE(eventually([&] { return woken == 1; }));
   EXPECT_TRUE(one.connection->verify(none));
-  // A poll says that something has happened: what was refused is tried again.
+  // poll() returns true, so that refused messages are tried again.
   EXPECT_TRUE(one.connection->poll(one.events, one.broken, 64));
   EXPECT_TRUE(one.send(0));
   one.expectMessages(1);
   EXPECT_EQ(one.connection->replaceable(), ReplaceAbility::When::kWhole);
-  EXPECT_TRUE(eventually([&] { return readRaw(raw.get()).size() == 164; }));
+  EXPECT_TRUE(
+      eventually([&raw = raw] { return readRaw(raw.get()).size() == 164; }));
 }
 
 TEST_F(TcpConnectionTest, SocketThatNeverComesBreaksIt) {
@@ -143,7 +144,7 @@ TEST_F(TcpConnectionTest, WhatOnePollSendsIsBounded) {
 
 TEST_F(TcpConnectionTest, WhatOnePollTakesIsBoundedAndNothingIsLeft) {
   openBoth();
-  one.stream(other, 4, 0); // both have polled
+  one.stream(other, 4, 0); // polls both ends
   other.events = {};
   std::thread sending([&] {
     for (uint64_t sent = 0; sent < 40;) {
@@ -220,7 +221,7 @@ TEST_F(TcpConnectionTest, BatchGoesOutAtItsEnd) {
     all.insert(all.end(), some.begin(), some.end());
     return all.size() == 1640;
   }));
-  // A large one takes those before it along.
+  // A large message takes along the messages before.
   one.connection->beginBatch();
   ASSERT_TRUE(one.send(0));
   ASSERT_TRUE(one.send(1, 20000));

@@ -1,4 +1,4 @@
-// How connections over TCP end: severed, closed, or with the peer.
+// Ends of connections over TCP: severed, closed, or with the peer.
 #include "engine/bootstrap/control_socket.h"
 #include "fakes/peers/tcp_ends.h"
 
@@ -91,7 +91,7 @@ TEST_F(TcpEnding, WhatAPeerSentBeforeItClosedIsPolled) {
   EXPECT_FALSE(other.broken.ok());
 }
 
-// An end that has sent in vain reads all the same.
+// A failed send must not keep an end from reading.
 TEST_F(TcpEnding, WhatAPeerSentBeforeItDiedIsPolled) {
   openBoth();
   one.stream(one, 30, 1000);
@@ -123,7 +123,7 @@ TEST_F(TcpEnding, CloseWaitsForWhatThePeerHasNotGot) {
   pollUntil([&] { return other.events.messages.size() == sent; });
 }
 
-// A peer that is only stopped answers, and takes nothing for as long as it is.
+// A merely stopped peer acknowledges, but takes nothing until continued.
 TEST_F(TcpEnding, SilenceCountsOnlyWhereThePeerIsGone) {
   auto ends = tcpEnds();
   const int fd = ends[0].get();

@@ -1,4 +1,4 @@
-// Within a batch, which is sent at its end: nothing is kept waiting for ever.
+// Within a batch, which is sent at the end, no message may wait for ever.
 #include <thread>
 
 #include "fakes/peers/tcp_ends.h"
@@ -49,7 +49,7 @@ TEST_F(TcpFairnessTest, GatheredMessageGoesOutBehindASmallOneOfItsBatch) {
   EXPECT_TRUE(eventually([&] {
     const auto some = readRaw(ends[1].get());
     all.insert(all.end(), some.begin(), some.end());
-    return all.size() == 164 + 64 + kSize + 4; // its verdict
+    return all.size() == 164 + 64 + kSize + 4; // with the verdict
   }));
   one.connection->endBatch();
 }

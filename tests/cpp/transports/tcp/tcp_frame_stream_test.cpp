@@ -1,5 +1,5 @@
-// Frames over a socket: any portions of bytes are put together, what there is
-// no room for is refused, and every end is told.
+// Frames over a socket: any portions of bytes are put together, frames without
+// room are refused, and every end is told.
 #include "transports/tcp/frame_stream.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class FrameStreamTest : public ::testing::TestWithParam<bool> {
   static FrameStream streamOf(UniqueFd fd, Bytes early = {}) {
     return FrameStream({std::move(fd), std::move(early)});
   }
-  // Takes what is there now.
+  // Takes all frames that have come.
   void take(FrameStream& stream) {
     do {
       while (const auto frame = stream.next()) {
@@ -48,7 +48,7 @@ class FrameStreamTest : public ::testing::TestWithParam<bool> {
     }));
     EXPECT_EQ(received.size(), count);
   }
-  // Sends one after the other, of ever another size, until one is refused.
+  // Puts frames until a put is refused.
   static size_t fillUp(FrameStream& stream, size_t size) {
     size_t count = 0;
     while (stream.put(headerOf(count), pattern(size, unsigned(count)), false)) {
@@ -155,7 +155,7 @@ TEST_P(FrameStreamTest, BytesThatCameEarlyAreTheFirst) {
       const auto frame = frameOf(headerOf(i, size), pattern(size, unsigned(i)));
       bytes.insert(bytes.end(), frame.begin(), frame.end());
     }
-    const size_t cut = bytes.size() - 30; // more than one read takes, too
+    const size_t cut = bytes.size() - 30; // also more than a single read takes
     Bytes early(bytes.begin(), bytes.begin() + ptrdiff_t(cut));
     auto stream = streamOf(std::move(end), std::move(early));
     take(stream);
@@ -179,10 +179,10 @@ TEST_P(FrameStreamTest, OneByteTooManyIsRefusedWithBothNumbers) {
       take(stream);
       return received.size() == 1 && (size == kMost || !stream.broken().ok());
     }));
-    if (size == kMost) { // all of it comes
+    if (size == kMost) { // the frame is taken
       const auto payload = pattern(size, 1);
       size_t written = 0;
-      ASSERT_TRUE(eventually([&] {
+      ASSERT_TRUE(eventually([&, &raw = raw] {
         written += writeRaw(raw.get(), ByteSpan(payload).subspan(written));
         take(stream);
         return received.size() == 2;
@@ -256,7 +256,7 @@ TEST_P(FrameStreamTest, WaitingMessagesAreRefusedWhereTheyWouldBeTooMany) {
   }
   const size_t most = 2 * (kMost + sizeof(MessageHeader));
   EXPECT_EQ(count, most / (1000 + sizeof(MessageHeader)));
-  // The last one goes behind them all the same.
+  // putLast() goes behind the full queue.
   sender.putLast(headerOf(count));
   EXPECT_TRUE(eventually([&] {
     sender.flush();
@@ -302,7 +302,7 @@ TEST_P(FrameStreamTest, EndOfThePeerIsToldBehindAllThatItHasSent) {
   EXPECT_TRUE(receiver.allSent());
 }
 
-// A sender may learn of the end before it has read everything.
+// A sender may learn of the end before having read all frames.
 TEST_P(FrameStreamTest, WhatHasComeIsReadThoughNothingGoesOutAnyMore) {
   auto [one, other] = ends();
   auto receiver = streamOf(std::move(other));
@@ -312,7 +312,7 @@ TEST_P(FrameStreamTest, WhatHasComeIsReadThoughNothingGoesOutAnyMore) {
       ASSERT_TRUE(sender.put(headerOf(i), pattern(2000, unsigned(i)), false));
     }
   }
-  for (int i = 0; i < 20; ++i) { // the first makes the other end refuse
+  for (int i = 0; i < 20; ++i) { // the first makes the peer reset
     EXPECT_TRUE(receiver.put(headerOf(0), pattern(10), false));
     std::this_thread::sleep_for(milliseconds(1));
   }

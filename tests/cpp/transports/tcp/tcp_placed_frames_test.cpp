@@ -1,5 +1,5 @@
-// Frames whose bytes the kernel reads from, and writes to, registered memory:
-// memory that faults amid a frame ends that frame and nothing else.
+// Frames that the kernel reads from, and writes to, registered memory: a fault
+// ends the frame, and nothing else.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr int kSmallBuffer = 4096;
 constexpr size_t kSize = 100'000;
 constexpr size_t kPrefix = 48;
 
-// Two streams, and what has come.
+// Two streams, and the frames that have come.
 class PlacedFramesTest : public ::testing::TestWithParam<bool> {
  protected:
   PlacedFramesTest()
@@ -27,7 +27,7 @@ class PlacedFramesTest : public ::testing::TestWithParam<bool> {
   explicit PlacedFramesTest(SocketEnds ends)
       : sender({std::move(ends[0]), {}}), receiver({std::move(ends[1]), {}}) {}
 
-  // Takes what is there, and puts what is large where `placement` says.
+  // Takes all frames that have come, large frames into `placement`.
   void take() {
     for (bool more = true; more;) {
       while (const auto frame = receiver.next()) {
@@ -42,7 +42,7 @@ class PlacedFramesTest : public ::testing::TestWithParam<bool> {
       more = begun ? receiver.fillInto(placement) : receiver.fill();
     }
   }
-  // Until as many frames have come.
+  // Takes frames until `count` have come.
   void takeUntil(size_t count) {
     EXPECT_TRUE(eventually([&] {
       sender.flush();
@@ -51,7 +51,7 @@ class PlacedFramesTest : public ::testing::TestWithParam<bool> {
     }));
     EXPECT_EQ(sequences.size(), count);
   }
-  // The bytes, in so many places.
+  // Cuts the bytes into `count` places.
   static std::vector<ByteSpan> cut(ByteSpan bytes, size_t count) {
     std::vector<ByteSpan> places;
     for (size_t left = count; left > 0; --left) {
@@ -76,7 +76,7 @@ class PlacedFramesTest : public ::testing::TestWithParam<bool> {
 
   FrameStream sender, receiver;
   Placement placement;
-  size_t asked = 0; // how often where a frame belongs
+  size_t asked = 0; // times that placement was used
   std::vector<uint64_t> sequences;
   std::vector<size_t> sizes;
   std::vector<bool> placed;
@@ -196,7 +196,7 @@ TEST_P(PlacedFramesTest, DestinationThatFaultsFailsItsFrameAlone) {
       {[](const Pages& pages) { pages.protectLast(PROT_NONE); }, Fault::kGone},
       {[](const Pages& pages) { pages.cutLast(); }, Fault::kGone}};
   for (const auto& one : all) {
-    for (const bool last : {true, false}) { // or it begins there
+    for (const bool last : {true, false}) { // else first
       const Pages pages(20);
       one.harm(pages);
       const auto bytes = pattern(pages.size());

@@ -1,4 +1,4 @@
-// Which of many sockets are worth a look.
+// Which of many sockets have news.
 #include "transports/tcp/ready_set.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ bool readable(int fd) {
   return ::poll(&entry, 1, 0) == 1;
 }
 
-// A socket that the set watches, and its other end.
+// A socket watched by the set, and the peer's end.
 struct Watched {
   Watched(ReadySet& set, SocketEnds both)
       : ready(set), ends(std::move(both)), news(ready.add(ends[0].get())) {}
@@ -42,7 +42,7 @@ class ReadySetTest : public ::testing::Test {
   Watched& watch(SocketEnds ends = tcpEnds()) {
     return *all.emplace_back(std::make_unique<Watched>(ready, std::move(ends)));
   }
-  // Nothing is news any more.
+  // Takes all news.
   void settle() {
     while (readable(ready.fd())) {
       ready.lookNow();
@@ -51,7 +51,7 @@ class ReadySetTest : public ::testing::Test {
       *each->news = false;
     }
   }
-  // What comes by TCP takes a moment.
+  // Waits for news, since bytes over TCP take a moment.
   bool hears(Watched& watched) {
     return eventually([&] {
       ready.look();
@@ -120,7 +120,7 @@ TEST_F(ReadySetTest, WakeIsReadableUntilALook) {
   EXPECT_FALSE(readable(ready.fd()));
 }
 
-// It looked before it slept, and looks again only when it is woken.
+// A thread looks before sleeping, and looks again only when woken.
 TEST_F(ReadySetTest, WhatOthersTakeWakesTheThreadThatSleeps) {
   auto& watched = watch();
   settle();
@@ -152,7 +152,7 @@ TEST_F(ReadySetTest, RemovedSocketIsNotTold) {
   EXPECT_FALSE(*watched.news);
 }
 
-// More than one look tells.
+// More sockets than a single look reports.
 TEST_F(ReadySetTest, EachOfManySocketsIsTold) {
   for (int i = 0; i < 200; ++i) {
     watch(unixEnds());

@@ -1,4 +1,4 @@
-"""Collectives of CUDA tensors by what stands in for NCCL, on GPUs that are none; for test_cuda."""
+"""Collectives of CUDA tensors by a substitute of NCCL, on fake GPUs; for test_cuda."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def made_by_the_first_collective(rank: int, size: int) -> None:
     peer = (rank + 1) % size
     mine = torch.full((1000,), float(rank), device="cuda")
     received = torch.zeros(1000, device="cuda")
-    work = dist.irecv(received)  # from any
+    work = dist.irecv(received)  # from any source
     dist.send(mine, peer)
     work.wait()
     assert received.cpu().tolist() == [float((rank - 1) % size)] * 1000

@@ -1,8 +1,8 @@
-"""Launches behind a stream that waits; torchrun for test_cuda and benchmarks/gpu_check.
+"""Launches behind a waiting stream; torchrun for test_cuda and benchmarks/gpu_check.
 
-The driver may keep the copy from being made for which the stream waits, when its queue is full or
-when it loads a kernel. Then the stream is let go when the time-out is over, `wait()` says why, and
-all goes on. Prints which of both has happened.
+With a full queue, or to load a kernel, the driver may hold back the copy that the stream waits for.
+Then the stream is released after the time-out, `wait()` gives the reason, and the group goes on.
+Prints whether the driver has made the copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def behind_streams(
     rank: int,
     launched: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Several messages for which one stream waits come only while `launch` is under way."""
+    """Let a stream wait for several messages that come only while `launch` is under way."""
     peer = 1 - rank
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
@@ -79,17 +79,17 @@ def full_queue(rank: int, peer: int) -> None:
             copy.copy_(tensor, non_blocking=True)
             launches += 1
 
-    # Half of what a queue takes, so that it is full a moment later.
+    # Half of a queue's capacity, so that the queue is full a moment later.
     behind_streams("a full queue", launch, rank, lambda: launches > 500)
 
 
 def late_kernel(rank: int, peer: int) -> None:
-    """One of torch's own, which is loaded by its first launch if kernels are loaded late."""
+    """A kernel of torch, loaded at its first launch if kernels are loaded late."""
     behind_streams("a kernel's first launch", torch.nn.functional.gelu, rank)
 
 
 def compiled_kernel(rank: int, peer: int) -> None:
-    """One that is compiled while the program runs, and loaded however others are."""
+    """A kernel compiled while the program runs, and so loaded at its first launch in any case."""
     behind_streams("a kernel that is compiled", torch.special.bessel_j0, rank)
 
 
@@ -102,7 +102,7 @@ def all_goes_on(rank: int, peer: int) -> None:
         ]
     ):
         work.wait()
-    gpus.settle()  # before a copy to the CPU, which would keep the driver from ours
+    gpus.settle()  # before a copy to the CPU, which would keep the driver from dlslime's copy
     assert received.cpu().eq(peer + 1).all()
 
 

@@ -18,7 +18,7 @@ import gpus
 from refusal import refused
 
 HOST_WAITS = "--host-waits" in sys.argv
-SIZES = [1, 1000, 16_384, 16_385, 1_000_003]  # of 4 bytes: eager ones and announced ones
+SIZES = [1, 1000, 16_384, 16_385, 1_000_003]  # of 4 bytes: eager and rendezvous messages
 
 
 def wave(size: int, seed: int) -> torch.Tensor:
@@ -26,10 +26,10 @@ def wave(size: int, seed: int) -> torch.Tensor:
 
 
 def cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy it to the CPU.
+    """Copy a tensor to the CPU.
 
-    A stream that waits for a message keeps the driver from copying the message, where the copy to
-    the CPU is one of the default stream: so programs that let streams wait settle them first.
+    A stream that waits for a message keeps the driver from copying the message, if the copy to the
+    CPU is on the default stream: so programs that let streams wait settle the streams first.
     """
     if not HOST_WAITS:
         gpus.settle()
@@ -74,7 +74,7 @@ def dtypes_views_and_blocking_calls(rank: int, peer: int) -> None:
 
 
 def streams_keep_the_order(rank: int, peer: int) -> None:
-    """What the stream computes is sent, and what it reads afterwards has come."""
+    """Sends carry the bytes computed on the stream, and later uses on the stream see new bytes."""
     stream = gpus.stream()
     for size in SIZES:
         values = wave(size, 3).cuda()
@@ -88,7 +88,7 @@ def streams_keep_the_order(rank: int, peer: int) -> None:
                 for work in works:
                     work.wait()
                 result.copy_(theirs, non_blocking=True)
-                mine.copy_(result, non_blocking=True)  # what was sent may be changed
+                mine.copy_(result, non_blocking=True)  # sent memory may be changed
         stream.synchronize()
         assert torch.equal(result.cpu(), wave(size, 3)), size
 
@@ -100,7 +100,7 @@ def waiting_blocks_the_stream_alone(rank: int, peer: int) -> None:
         assert work is not None
         assert work.wait()
         work.synchronize()
-        assert not work.is_completed()  # it has not been sent yet
+        assert not work.is_completed()  # the message has not been sent yet
         copy = torch.empty_like(received).copy_(received, non_blocking=True)
         dist.barrier()
         assert cpu(copy).sum().item() == 1000
@@ -137,12 +137,12 @@ def a_stream_is_let_go_after_the_time_out(rank: int, peer: int) -> None:
         work = dist.irecv(received, peer, tag=10)
         assert work is not None
         begin = time.monotonic()
-        assert work.wait(timedelta(seconds=1))  # it would raise if it waited itself
+        assert work.wait(timedelta(seconds=1))  # would raise if the call waited
         gpus.settle()
         assert time.monotonic() - begin > 0.9
         refused(dist.DistBackendError, "tag 10.*timed out after 1000 ms", lambda: work.wait())
         assert not work.is_success()
-        received.fill_(1)  # it is the caller's again
+        received.fill_(1)  # the caller may use the memory again
     dist.barrier()
     exchange(torch.ones(10, device="cuda"), torch.ones(10, device="cuda"), peer)
 
@@ -151,7 +151,7 @@ def memory_is_kept_until_it_is_over(rank: int, peer: int) -> None:
     if rank == 0:
         for tag in range(20):
             dist.isend(torch.full((30_000,), float(tag), device="cuda"), peer, tag=tag)
-            torch.full((30_000,), -1.0, device="cuda")  # would take its place
+            torch.full((30_000,), -1.0, device="cuda")  # would reuse memory freed too early
         dist.barrier()
     else:
         dist.barrier()
@@ -182,7 +182,7 @@ def graphs_are_refused(rank: int, peer: int) -> None:
         refused(ValueError, "can't be captured in a CUDA graph", lambda: dist.isend(tensor, peer))
         refused(ValueError, "can't be captured in a CUDA graph", lambda: dist.irecv(tensor, peer))
     received = torch.zeros(1000, device="cuda")
-    exchange(tensor, received, peer)  # nothing of that was queued
+    exchange(tensor, received, peer)  # refused operations are not queued
     assert cpu(received).sum().item() == 1000
 
 

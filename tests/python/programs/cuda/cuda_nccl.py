@@ -1,7 +1,7 @@
 """Collectives of CUDA tensors by NCCL between two ranks; for test_cuda and benchmarks/gpu_check.
 
-NCCL refuses two ranks of one host on one GPU, so each rank is a host of its own to NCCL, and to
-dlslime both are on one.
+NCCL refuses two ranks of one host on one GPU, so each rank is a separate host for NCCL; for dlslime
+both ranks are on one host.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def not_waited_for_at_once(rank: int, peer: int) -> None:
 
 
 def messages_pass_while_a_collective_waits(rank: int, peer: int) -> None:
-    """NCCL's kernel of one rank spins until the other's comes, which begins behind a message."""
+    """NCCL's kernel at a rank spins until the peer's kernel begins, which comes after a message."""
     for size in (10, LONG):
         total, mine, received = filled(rank + 1), filled(rank, size), filled(-1, size)
         gpus.settle()
@@ -109,7 +109,7 @@ def messages_pass_while_a_collective_waits(rank: int, peer: int) -> None:
 
 
 def in_turn_with_messages(rank: int, peer: int) -> None:
-    """A pipeline's step: what a collective has written is sent, and what has come is reduced."""
+    """A pipeline's step: the result of a collective is sent, and received values are reduced."""
     for step in range(20):
         value = filled(rank + step, LONG)
         dist.all_reduce(value)
@@ -154,7 +154,7 @@ def data_parallel(rank: int, peer: int) -> None:
 
 
 def coalesced(rank: int, peer: int) -> None:
-    for device in (None, torch.device("cuda")):  # as Megatron enters it, and as DeepSpeed
+    for device in (None, torch.device("cuda")):  # as Megatron's use, and as DeepSpeed's
         tensors = [filled(rank + 1), filled(rank + 1, LONG)]
         with dist._coalescing_manager(device=device, async_ops=True) as coalescing:
             for tensor in tensors:
@@ -164,7 +164,7 @@ def coalesced(rank: int, peer: int) -> None:
 
 
 def aborted_by_both(rank: int, peer: int) -> None:
-    """Rank 0's kernel never ends: the group ends it, and the default one goes on."""
+    """Rank 0's kernel never ends: aborting the group ends the kernel; the default group goes on."""
     group = dist.new_group([0, 1], timeout=LIMIT)
     dist.all_reduce(filled(1), group=group)
     gpus.settle()
@@ -177,7 +177,7 @@ def aborted_by_both(rank: int, peer: int) -> None:
     assert all_are(total, 3), total
 
 
-# What stands in for NCCL ends a collective before its call returns.
+# The substitute of NCCL ends a collective before its call returns.
 OF_NCCL_ITSELF = [messages_pass_while_a_collective_waits, data_parallel, aborted_by_both]
 PARTS = [
     each_collective,

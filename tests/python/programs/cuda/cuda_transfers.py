@@ -67,7 +67,7 @@ def every_pair_of_memories(rank: int, peer: int) -> None:
 
 
 def of_addresses(rank: int, peer: int) -> None:
-    """As serving frameworks register their caches: an address and a size."""
+    """Regions given as address and size, as serving frameworks register their caches."""
     mine = pages_of(rank).cuda()
     region = dlslime_backend.register((mine.data_ptr() + PAGE, 7 * PAGE))
     assert region.device == mine.device
@@ -86,7 +86,7 @@ def of_addresses(rank: int, peer: int) -> None:
 
 
 def parts_on_gpus_and_processors(rank: int, peer: int) -> None:
-    """One transfer may be with both at either end, whichever comes first."""
+    """A transfer may have parts on GPUs and parts on CPUs at either end, in any order."""
     memories = [pages_of(rank), pages_of(rank).cuda(), pages_of(rank)]
     regions = [dlslime_backend.register(memory) for memory in memories]
     remotes = [remote_of(region) for region in regions]
@@ -100,10 +100,10 @@ def parts_on_gpus_and_processors(rank: int, peer: int) -> None:
 
 
 def streams_keep_the_order(rank: int, peer: int) -> None:
-    """What the stream computes is written; what was read is there behind it."""
+    """Writes carry the bytes computed on the stream, and later operations see the bytes read."""
     mine = torch.zeros(PAGES, PAGE, dtype=torch.uint8, device="cuda")
     source = pages_of(rank).cuda()
-    gpus.settle()  # another stream than the one that fills them uses them
+    gpus.settle()  # a stream other than the filling stream uses the tensors
     region = dlslime_backend.register(mine)
     remote = remote_of(region)
     link = dlslime_backend.peer(peer)
@@ -114,7 +114,7 @@ def streams_keep_the_order(rank: int, peer: int) -> None:
             mine.copy_(source, non_blocking=True)
             write = link.write(region, remote)
             write.block_current_stream()
-            mine.zero_()  # what was written may be changed
+            mine.zero_()  # written memory may be changed
             read = link.read(region, remote)
             read.block_current_stream()
             result.copy_(mine, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Tensors on a GPU that is none, and what dlslime says of them; run by test_fake_gpu."""
+"""Tensors on a fake GPU, and dlslime's answers about fake tensors; run by test_fake_gpu."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def _operators() -> None:
 def _streams() -> None:
     stream = torch.Stream(device="cuda:0")
     source = torch.ones(1000, device="cuda")
-    assert source.sum().item() == 1000  # and its own stream, which filled it, is over with it
+    assert source.sum().item() == 1000  # waits for the default stream, which filled the tensor
     with fake_gpu.on(stream):
         target = torch.zeros(1000, device="cuda")
         for _ in range(20):  # each begins late: the host is ahead
@@ -47,7 +47,7 @@ def _streams() -> None:
 
 
 def _copies_do_not_block_the_host() -> None:
-    """Whatever dtypes and strides are: `.cpu()` waits for the stream, a copy between GPUs never."""
+    """Copies between GPUs never block the host, for any dtype and strides; `.cpu()` does."""
     driver = ctypes.CDLL(os.environ["DLSLIME_CUDA_LIBRARY"])
     context, word = ctypes.c_void_p(), ctypes.create_string_buffer(4096)
     assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
@@ -55,7 +55,7 @@ def _copies_do_not_block_the_host() -> None:
     assert driver.cuMemHostRegister_v2(word, ctypes.c_size_t(4096), 3) == 0
     stream = torch.Stream(device="cuda:0")
     source = torch.arange(6, device="cuda").view(2, 3)
-    assert source.sum().item() == 15  # as above
+    assert source.sum().item() == 15  # waits for the default stream
     with fake_gpu.on(stream):
         address = ctypes.c_uint64(ctypes.addressof(word))
         held = ctypes.c_void_p(stream.stream_id)

@@ -1,4 +1,4 @@
-"""Runs a program on GPUs that are none: python on_fake_gpus.py PROGRAM ARGUMENTS..."""
+"""Runs a program on fake GPUs: python on_fake_gpus.py PROGRAM ARGUMENTS..."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: options, clocks, tables."""
+"""Common parts of the benchmarks: options, clocks, tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rows = Sequence[Sequence[object]]
 
 
 def seconds_of(device: str, work: Callable[[], None]) -> float:
-    """The time of some work: by CUDA's events, or by the clock of a processor."""
+    """Return the time of some work: by CUDA's events, or by the clock of a processor."""
     if device.startswith("cuda"):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -28,17 +28,17 @@ def seconds_of(device: str, work: Callable[[], None]) -> float:
 
 
 def megabytes(nbytes: float, seconds: float) -> str:
-    """A bandwidth in 10^6 bytes a second, cut to an integer."""
+    """Return a bandwidth in 10^6 bytes a second, cut to an integer."""
     return str(int(nbytes / 1e6 / seconds))
 
 
 def exponents(sizes: Iterable[int], itemsize: int = 4) -> list[int]:
-    """The bytes of messages of 2 << e items."""
+    """Return the bytes of messages of 2 << e items."""
     return [(2 << exponent) * itemsize for exponent in sizes]
 
 
 def print_table(columns: Sequence[str], rows: Rows, csv_file: str | None = None) -> None:
-    """Prints the rows, and writes the same texts to a file if one is named."""
+    """Print the rows, and write the texts to a file if named."""
     texts = [list(columns), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in texts) for column in range(len(columns))]
     texts.insert(1, ["-" * width for width in widths])

@@ -1,4 +1,4 @@
-"""Where each program is, and the folders from which they import each other."""
+"""Paths of the programs, and the folders from which the programs import each other."""
 
 from pathlib import Path
 
@@ -7,6 +7,6 @@ FOLDERS = [str(FOLDER), *(str(folder) for folder in sorted(FOLDER.glob("[a-z]*/"
 
 
 def path_of(program: str) -> str:
-    """The file of the program of this name."""
+    """Return the file of a program."""
     (path,) = FOLDER.glob(f"*/{program}.py")
     return str(path)

@@ -4,7 +4,7 @@
     python PROGRAM --role target --address HOST:PORT                the target listens there,
     python PROGRAM --role initiator --address HOST:PORT             and the initiator connects
 
-Programs import the library first, and this module, which imports torch, after it.
+Programs import the library first, and then this module, which imports torch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ assert sys.modules.keys() & {"dlslime", "slime"}, "the library is to be imported
 
 ROLES = ("initiator", "target")
 CONNECT_SECONDS = 60
-# A program that hangs writes its stacks and ends.
+# A hanging program writes its stacks and ends.
 STACKS_SECONDS = 90
 
 
 def other(role: str) -> str:
-    """The role of the peer."""
+    """Return the role of the peer."""
     return ROLES[1 - ROLES.index(role)]
 
 
@@ -40,7 +40,7 @@ class Line:
         self._reader, self._writer = from_peer.makefile("r"), to_peer.makefile("w")
 
     def exchange(self, mine: Any) -> Any:
-        """Sends an object, and returns what the other process sends."""
+        """Send an object, and return the object sent by the other process."""
         self._writer.write(json.dumps(mine) + "\n")
         self._writer.flush()
         line = self._reader.readline()
@@ -49,12 +49,12 @@ class Line:
 
 
 def listen(address: str) -> socket.socket:
-    """Listens at HOST:PORT; the HOST of a target is what the initiator calls it."""
+    """Listen at HOST:PORT; HOST is the initiator's name for the target."""
     return socket.create_server(("", int(address.rpartition(":")[2])))
 
 
 def dial(address: str) -> socket.socket:
-    """Connects to HOST:PORT as soon as something listens there."""
+    """Connect to HOST:PORT once a process listens there."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
@@ -67,7 +67,7 @@ def dial(address: str) -> socket.socket:
 
 
 def meet_by_one(role: str, address: str) -> Line:
-    """Joins the two processes by the one address at which the target listens."""
+    """Join two processes at the address where the target listens."""
     if role == "target":
         with listen(address) as listener:
             connection = listener.accept()[0]
@@ -77,14 +77,14 @@ def meet_by_one(role: str, address: str) -> Line:
 
 
 def meet_by_two(mine: str, theirs: str) -> Line:
-    """Joins the two processes, each of which listens at an address of its own."""
+    """Join two processes that each listen at an address of its own."""
     with listen(mine) as listener:
         to_peer = dial(theirs)
         return Line(listener.accept()[0], to_peer)
 
 
 class Ends:
-    """The ends that are in this process, and what they tell those that are not."""
+    """The ends in this process, and the line to an end in another process."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -96,31 +96,31 @@ class Ends:
         self._line = None if alone else meet_by_one(arguments.role, arguments.address)
 
     def exchange(self, mine: Mapping[str, Any]) -> dict[str, Any]:
-        """Takes an object of each end that is here; returns those of both."""
+        """Exchange the local ends' objects with the other process; return objects of both ends."""
         return dict(mine) if self._line is None else {**mine, **self._line.exchange(mine)}
 
     def meet(self) -> None:
-        """Waits until the other process is here, too."""
+        """Wait until the other process has come, too."""
         self.exchange({})
 
     def bytes(self, count: int, value: int) -> torch.Tensor:
-        """New memory: uint8 [count], all of one value."""
+        """Make memory: uint8 [count], filled with a value."""
         return filled(count, value, self.device)
 
 
 def filled(count: int, value: int, device: str) -> torch.Tensor:
-    """New memory: uint8 [count], all of one value."""
+    """Make memory: uint8 [count], filled with a value."""
     return torch.full((count,), value, dtype=torch.uint8, device=device)
 
 
 def settle(device: str) -> None:
-    """Waits for all that the GPU has to do."""
+    """Wait for all work of the GPU."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
 
 
 def expect(found: torch.Tensor | None, expected: Any, what: str) -> None:
-    """Compares every byte with what is expected, if that memory is of this process."""
+    """Compare every byte with the expected value, if the memory is in this process."""
     if found is None:
         return
     wanted = torch.as_tensor(expected, dtype=found.dtype)
@@ -138,7 +138,7 @@ class Memory(dict[str, torch.Tensor]):
         self._ends = ends
 
     def expect(self, initiator: list[int], target: list[int]) -> None:
-        """Waits for both ends, and compares every byte."""
+        """Wait for both ends, and compare every byte."""
         self._ends.meet()
         for role, wanted in zip(ROLES, (initiator, target)):
             expect(self.get(role), wanted, f"the {role}'s memory")
@@ -146,13 +146,13 @@ class Memory(dict[str, torch.Tensor]):
 
 
 def numbers(count: int, seed: int = 0) -> torch.Tensor:
-    """Contents which show bytes that are missing, moved or stale: uint8 [count]."""
+    """Make contents that show missing, moved or stale bytes: uint8 [count]."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count,), dtype=torch.uint8, generator=generator)
 
 
 def parser_of(description: str | None, *, roles: tuple[str, ...] = ()) -> argparse.ArgumentParser:
-    """The options that all programs have; with `roles` also where the ends are."""
+    """Return a parser of the common options; with `roles`, also of the ends' processes."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     if roles:
@@ -162,13 +162,13 @@ def parser_of(description: str | None, *, roles: tuple[str, ...] = ()) -> argpar
 
 
 def run(main: Callable[[Ends], None], description: str | None = None) -> None:
-    """Runs a program whose ends may be in one process, as its command line says."""
+    """Run a program with one or both ends in this process, as the command line says."""
     arguments = parser_of(description, roles=("both", *ROLES)).parse_args()
     finish(lambda: main(Ends(arguments)))
 
 
 def finish(main: Callable[[], None]) -> None:
-    """Runs a program to its end, and says that it has come there."""
+    """Run a program to its end, and print that the end was reached."""
     faulthandler.dump_traceback_later(STACKS_SECONDS, exit=True)
     main()
     print("all right", flush=True)

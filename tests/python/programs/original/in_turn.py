@@ -1,9 +1,9 @@
-"""Runs several of these programs one after the other in this process, which saves their start.
+"""Runs several programs of the folder in turn in one process, which saves their start.
 
     python in_turn.py '[["today_rc_read", {"RANK": "0"}, ["--role", "target", ...]], ...]'
 
-Each has a name, environment variables and arguments. The order of their imports is not
-tried here, but what they do.
+Each program has a name, environment variables and arguments. The run tests the programs' calls, not
+the order of their imports.
 """
 
 import json
@@ -11,7 +11,7 @@ import os
 import runpy
 import sys
 
-import dlslime  # noqa: F401  before torch, as the programs want it
+import dlslime  # noqa: F401  before torch, as the programs require
 from catalogue import FOLDERS, path_of
 
 sys.path[1:1] = FOLDERS[1:]

@@ -1,6 +1,6 @@
 """The endpoints of the examples, made as in each generation of the API.
 
-The initiator is on the first device, the target on the last one.
+The initiator is on the first device, the target on the last device.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ class Pair:
         self.target = make(device_of("target")) if ends.target else None
 
     def here(self) -> list[tuple[str, Any, torch.Tensor]]:
-        """The role, the endpoint and the memory of each end in this process."""
+        """Return the role, the endpoint and the memory of each end in this process."""
         return [(role, getattr(self, role), memory) for role, memory in self._memory.items()]
 
     def expect(self, local: list[int], remote: list[int]) -> None:
-        """Waits for both ends, and compares their memory."""
+        """Wait for both ends, and compare their memory."""
         self._memory.expect(local, remote)
 
     def drop(self) -> None:
-        """Drops the endpoints, without a shutdown, and then their memory."""
+        """Drop the endpoints, without a shutdown, and then their memory."""
         self.initiator = self.target = None
         self._memory.clear()
 
 
 def device_of(role: str) -> str:
-    """The name of an end's device."""
+    """Return the name of an end's device."""
     devices = dlslime.available_nic()
     return devices[0] if role == "initiator" else devices[-1]
 
 
 def post_pair(ends: Ends, make: Callable[..., Any], device_alone: bool = False) -> Pair:
-    """Generation B: the regions have the same text as key at both ends, `connect` takes them."""
+    """Make a pair of generation B: regions have an equal text as key at both ends."""
     options = {} if device_alone else ROCE
     pair = Pair(ends, lambda device: make(device, **options))
     for _, endpoint, memory in pair.here():
@@ -63,13 +63,13 @@ def post_pair(ends: Ends, make: Callable[..., Any], device_alone: bool = False) 
 
 
 def key_of(role: str) -> int:
-    """Generation K's key of an end's region: a hash of 64 bits, here above 2^63."""
+    """Return generation K's key of an end's region: a hash of 64 bits, here above 2^63."""
     digest = hashlib.blake2b(f"{NAME} of the {role}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") | 1 << 63
 
 
 def keys_pair(ends: Ends, make: Callable[..., Any]) -> Pair:
-    """Generation K: regions have numbers of the caller's, the remote one comes before `connect`."""
+    """Make a pair of generation K: keys are the caller's numbers, for remote ones, too."""
     pair = Pair(ends, lambda device: make(device, **ROCE))
     for role, endpoint, memory in pair.here():
         address, offset = memory.data_ptr(), memory.storage_offset()
@@ -86,7 +86,7 @@ def keys_pair(ends: Ends, make: Callable[..., Any]) -> Pair:
 
 
 def today_pair(ends: Ends, make: Callable[..., Any]) -> tuple[Pair, int, int]:
-    """Generation C: registering returns handles; the remote region comes before `connect`.
+    """Make a pair of generation C: registering returns handles, for remote ones before `connect`.
 
     Returns:
         The pair, and the initiator's handles of its own region and of the target's.

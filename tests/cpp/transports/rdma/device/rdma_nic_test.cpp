@@ -1,4 +1,4 @@
-// Which ports are used and under which address.
+// Which ports are used, and with which addresses.
 #include "transports/rdma/device/nic.h"
 
 #include <gtest/gtest.h>
@@ -92,8 +92,8 @@ TEST(RdmaGid, OnlyTheNetworkTellsHowNearTwoAre) {
   EXPECT_GT(
       commonNetworkBits(ours, ipv4Gid(10, 9, 1, 77)),
       commonNetworkBits(ours, ipv4Gid(10, 9, 2, 1)));
-  // All ports of an InfiniBand subnet, or with nothing but a link-local
-  // address, are equally near, whatever their own numbers.
+  // Ports of an InfiniBand subnet, or with only link-local addresses, are all
+  // equally near, whatever the ports' own numbers.
   const auto port = ipv6Gid(0xfe, 0x80, 7);
   EXPECT_EQ(
       commonNetworkBits(port, ipv6Gid(0xfe, 0x80, 6)),
@@ -162,7 +162,7 @@ TEST_F(RdmaNics, ActivePortsAreOpenedAndTheOthersNamedWithTheReason) {
     EXPECT_NE(reasons[0].find("closed"), std::string::npos);
     EXPECT_EQ(reasons[1], "mlx5_0:2 is not active");
     EXPECT_NE(reasons[2].find("no usable GID"), std::string::npos);
-    // A cable that is plugged in later, with an address that is new.
+    // A cable is plugged in later, and the port gets a new address.
     fabric.setPort("mlx5_0", 1, IBV_PORT_ACTIVE);
     fabric.setPort("mlx5_0", 0, IBV_PORT_DOWN);
     usable = found.usable(reasons);

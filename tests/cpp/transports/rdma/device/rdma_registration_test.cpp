@@ -1,4 +1,4 @@
-// Registered memory that is kept for its next use.
+// Registrations kept for the next use of the memory.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -54,7 +54,7 @@ TEST_F(RegistrationTest, MemoryWhoseEndNobodyTellsIsRegisteredWhileItIsHeld) {
   auto prepared = cache->prepare(memory.view());
   ASSERT_NE(prepared, nullptr) << "by whoever sends it, before any lock";
   EXPECT_NE(cache->find(memory.view(100, 5000)), nullptr);
-  auto other = cache->prepare(memory.view(0, kSmall)); // also under way
+  auto other = cache->prepare(memory.view(0, kSmall)); // a second operation
   EXPECT_EQ(regions(), 1);
   prepared.reset();
   EXPECT_NE(cache->find(memory.view(0, kSmall)), nullptr);
@@ -65,14 +65,14 @@ TEST_F(RegistrationTest, MemoryWhoseEndNobodyTellsIsRegisteredWhileItIsHeld) {
   EXPECT_EQ(cache->entries(), 0U);
 }
 
-// A connection that broke holds regions for longer than there are operations.
+// A broken connection may hold regions for longer than any operation lives.
 TEST_F(RegistrationTest, WhatOnlyAConnectionHoldsIsNotFoundByWhoHasTheAddress) {
   open(SIZE_MAX);
   Memory memory(kLarge, false);
   auto prepared = cache->prepare(memory.view());
   const auto byConnection = cache->acquire(memory.view());
   EXPECT_EQ(regions(), 1);
-  prepared.reset(); // the memory may go, and another take its place
+  prepared.reset(); // the memory may be freed, and its address be used again
   EXPECT_EQ(cache->find(memory.view()), nullptr);
   EXPECT_NE(cache->acquire(memory.view()), byConnection);
   const auto next = cache->prepare(memory.view());
@@ -165,7 +165,7 @@ TEST_F(RegistrationTest, LeastRecentlyUsedGoesFirstAndThoseInUseStay) {
   const auto used = cache->acquire(one.view());
   cache->acquire(two.view());
   cache->acquire(three.view());
-  EXPECT_NE(cache->find(two.view()), nullptr); // more recent than three now
+  EXPECT_NE(cache->find(two.view()), nullptr); // used more recently than three
   cache->acquire(four.view());
   EXPECT_EQ(cache->find(one.view()), used);
   EXPECT_NE(cache->find(two.view()), nullptr);

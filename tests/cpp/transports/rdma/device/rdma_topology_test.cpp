@@ -1,4 +1,4 @@
-// Which NICs are near, on machines whose sysfs was recorded.
+// Which NICs are near, on machines with recorded sysfs.
 #include "transports/rdma/device/topology.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 using rdma::Distance;
 using rdma::Topology;
 
-// The NICs that a transport would use, in their order.
+// Returns the NICs that a transport would use, in order.
 std::string chosen(
     const Sysfs& sysfs,
     const std::string& near,
@@ -96,7 +96,7 @@ TEST(RdmaTopology, NicsOfTheProcesssNodeComeFirst) {
   EXPECT_EQ(topology.nodesOf({3, 143}), (std::vector<int>{0, 1}));
   EXPECT_EQ(topology.nodesOf({24}), std::vector<int>{1});
   EXPECT_EQ(topology.nodesOf({95}), std::vector<int>{});
-  // This process runs on node 1, or on all.
+  // The test's process runs on node 1, or on all nodes.
   sysfs.put("devices/system/node/node0/cpulist", "");
   sysfs.put("devices/system/node/node1/cpulist", "0-16383");
   EXPECT_EQ(chosen(sysfs, ""), "mlx5_3 mlx5_0 mlx5_1 mlx5_2");

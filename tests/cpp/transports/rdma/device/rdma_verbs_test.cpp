@@ -1,4 +1,4 @@
-// What is said of the library, and of completions.
+// Texts about the library and about completions.
 #include "transports/rdma/device/verbs.h"
 
 #include <gtest/gtest.h>
@@ -11,11 +11,11 @@ namespace {
 struct Named {
   ibv_wc_status status;
   const char* name;
-  const char* hint; // a part of it
+  const char* hint; // a part of the text
 };
 
-// All that a reliable connection may end with, and the word that tells where to
-// look.
+// All statuses with which a reliable connection may end, and a word of the
+// hint.
 constexpr Named kStatuses[] = {
     {IBV_WC_SUCCESS, "IBV_WC_SUCCESS", "no error"},
     {IBV_WC_LOC_LEN_ERR, "IBV_WC_LOC_LEN_ERR", "longer than its buffer"},
@@ -38,7 +38,7 @@ constexpr Named kStatuses[] = {
     {IBV_WC_GENERAL_ERR, "IBV_WC_GENERAL_ERR", "kernel's log"},
 };
 
-// Of reliable datagrams and of matching tags, which are not used.
+// Statuses of reliable datagrams and of tag matching, both unused.
 constexpr ibv_wc_status kOthers[] = {
     IBV_WC_LOC_EEC_OP_ERR,
     IBV_WC_INV_EECN_ERR,
@@ -63,13 +63,14 @@ TEST(RdmaLibrary, ThatIsMissingIsNamedWithWhatToInstall) {
 }
 
 TEST(RdmaLibrary, ThatIsTooOldIsNamedWithTheFirstCallThatItLacks) {
-  const auto text = refusal("libm.so.6"); // which has none
+  const auto text = refusal("libm.so.6"); // a library without verbs
   EXPECT_NE(text.find("libm.so.6"), std::string::npos) << text;
   EXPECT_NE(text.find("ibv_get_device_list"), std::string::npos) << text;
   EXPECT_NE(text.find("install a newer rdma-core"), std::string::npos) << text;
 }
 
-// Which libibverbs may hide registered memory from forked children.
+// libibverbs may hide registered memory from forked children only on such
+// kernels.
 TEST(RdmaForks, OnlyOnKernelsThatDoNotCopyRegisteredMemory) {
   static int hidden;
   hidden = 0;

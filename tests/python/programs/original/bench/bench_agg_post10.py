@@ -9,7 +9,7 @@ from ends import finish
 
 
 class Endpoint:
-    """The same text as key at both ends, batches of Assignments; see `bench_spmd.Calls`."""
+    """An equal text as key at both ends, batches of Assignments; see `bench_spmd.Calls`."""
 
     def __init__(self, rank: int, num_qp: int) -> None:
         nics = dlslime.available_nic()

@@ -13,7 +13,7 @@ from ends import filled, finish, numbers, parser_of, settle
 from torch import Tensor, equal
 
 WARM_UP = 5
-# The least message, and the most iterations that the original has by default.
+# The least message, and the original's default limit of iterations.
 KINDS = {"io": (128, 200), "sendrecv": (512, 128)}
 
 
@@ -36,7 +36,7 @@ class Loop:
         self.target.connect(self.initiator.endpoint_info())
 
     def io(self, nbytes: int) -> None:
-        """A write, with a number for which a receive waits."""
+        """Write with a number, and receive the number."""
         told = self.target.imm_recv(None)
         piece = self.local, self.remote, 0, 0, nbytes
         written = self.initiator.write_with_imm([piece], 7, None)
@@ -45,7 +45,7 @@ class Loop:
         assert told.imm_data() == 7
 
     def sendrecv(self, nbytes: int) -> None:
-        """A message."""
+        """Send and receive a message."""
         received = self.target.recv((self.destination.data_ptr(), 0, nbytes), None)
         sent = self.initiator.send((self.source.data_ptr(), 0, nbytes), None)
         assert sent.wait() == 0
@@ -53,7 +53,7 @@ class Loop:
 
 
 def row_of(arguments: argparse.Namespace, nbytes: int) -> list[str]:
-    """Measures one size."""
+    """Measure a size of message."""
     content = numbers(nbytes)
     destination = filled(nbytes, 0, arguments.device)
     loop = Loop(arguments.qp, content.to(arguments.device), destination)

@@ -13,7 +13,7 @@ COLUMNS = ["Message Size (bytes)", "Num Concurrency", "Avg Latency(ms)", "Bandwi
 
 
 def exchange(endpoint: Any, rank: int, keys: list[str], nbytes: int) -> None:
-    """As many messages at a time as there are regions, from rank 0 to rank 1."""
+    """Send as many messages at a time as `keys` has regions, from rank 0 to rank 1."""
     call = endpoint.send_batch if rank == 0 else endpoint.recv_batch
     under_way = []
     for key in keys:

@@ -1,6 +1,6 @@
 """The two forms of agg_transfer_bench_spmd: half of the ranks transfer, each to or from a peer.
 
-A form gives the API's calls; everything else is the same: options, iterations, columns.
+A form gives the API's calls; options, iterations and columns are common.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = [
 
 
 class Calls(Protocol):
-    """An endpoint of one generation, with a region for each size of messages."""
+    """An endpoint of a generation of the API, with a region for each size of messages."""
 
     def register(self, tensors: list[torch.Tensor]) -> None: ...
 
@@ -37,12 +37,12 @@ class Calls(Protocol):
     def connect(self, info: Any) -> None: ...
 
     def begin(self, opcode: str, number: int, nbytes: int, pieces: int) -> Any:
-        """Transfers tensor `number`, so many times at offset 0; the result has `wait`."""
+        """Transfer tensor `number`, `pieces` times at offset 0; the result has `wait`."""
         ...
 
 
 def options(description: str | None, opcode: str, largest: int, warm_up: int | None) -> Any:
-    """The benchmark's command line, with the defaults of a generation."""
+    """Return the benchmark's command line, with the defaults of a generation."""
     parser = parser_of(description)
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--size", type=int, nargs="+", default=list(range(8, largest + 1)))
@@ -64,7 +64,7 @@ def options(description: str | None, opcode: str, largest: int, warm_up: int | N
 
 
 def run_ranks(arguments: argparse.Namespace, make: Callable[[int, int], Calls]) -> None:
-    """The benchmark in one rank; `make` takes the rank and the number of queue pairs."""
+    """Run the benchmark in a rank; `make` takes the rank and the number of queue pairs."""
     dist.init_process_group("gloo")
     rank, half = dist.get_rank(), dist.get_world_size() // 2
     if arguments.device == "cuda":
@@ -92,7 +92,7 @@ def run_ranks(arguments: argparse.Namespace, make: Callable[[int, int], Calls]) 
 
 
 def measure(arguments: argparse.Namespace, calls: Calls, number: int, size: int) -> float:
-    """The seconds of all iterations, after those that are not measured."""
+    """Return the seconds of all iterations, after a warm-up."""
 
     def iterate(count: int) -> None:
         for _ in range(count):
@@ -109,7 +109,7 @@ def measure(arguments: argparse.Namespace, calls: Calls, number: int, size: int)
 
 
 def row_of(arguments: argparse.Namespace, size: int, seconds: float, half: int) -> list[str]:
-    """A line of the table: rank 0's latency, and the bandwidths of all initiators together."""
+    """Return a line of the table: rank 0's latency, and the sum of all initiators' bandwidths."""
     calls = arguments.num_iteration * arguments.num_concurrency
     total = size * arguments.batch_size * calls
     rates = [0.0] * dist.get_world_size()

@@ -8,7 +8,7 @@ import argparse
 import os
 from functools import partial
 
-import dlslime._slime_torch  # noqa: F401  importing it registers the backend
+import dlslime._slime_torch  # noqa: F401  the import registers the backend
 from bench import megabytes, print_table, seconds_of
 from ends import expect, finish, numbers
 from torch import Tensor
@@ -32,7 +32,7 @@ def main() -> None:
     for size in arguments.sizes:
         tensor = numbers(size, rank).to(device)
         transfer = partial(iterate, tensor, rank, arguments.iterations)
-        transfer()  # as many to warm up
+        transfer()  # a warm-up of equal length
         seconds = seconds_of(device, transfer)
         expect(tensor, numbers(size, 0), f"{size} bytes at rank {rank}")
         total = size * arguments.iterations

@@ -30,13 +30,13 @@ def parse() -> argparse.Namespace:
 
 
 def batch(arguments: argparse.Namespace, handle: int, remote: int) -> list[tuple[int, ...]]:
-    """The blocks of a trip, one behind the other."""
+    """Return the blocks of a trip, one behind the other."""
     offsets = range(0, arguments.batch_size * arguments.block_size, arguments.block_size)
     return [(handle, remote, offset, offset, arguments.block_size) for offset in offsets]
 
 
 def read(arguments: argparse.Namespace, endpoint: Any, pieces: list[tuple[int, ...]]) -> None:
-    """Reads for the duration, and prints what came of it."""
+    """Read for the duration, and print the results."""
     start, trips = time.perf_counter(), 0
     while time.perf_counter() - start < arguments.duration:
         under_way = [endpoint.read(pieces) for _ in range(arguments.concurrent_num)]

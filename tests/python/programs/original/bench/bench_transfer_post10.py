@@ -44,7 +44,7 @@ def parse() -> argparse.Namespace:
 
 
 def connect(arguments: argparse.Namespace, tensors: list[Tensor]) -> tuple[Any, Line]:
-    """Makes this rank's endpoint, with a region for each tensor."""
+    """Make the rank's endpoint, with a region for each tensor."""
     addresses = [arguments.initiator_endpoint, arguments.target_endpoint]
     mine, theirs = addresses if arguments.rank == 0 else reversed(addresses)
     nics = dlslime.available_nic()
@@ -59,7 +59,7 @@ def connect(arguments: argparse.Namespace, tensors: list[Tensor]) -> tuple[Any, 
 
 
 def transfer(arguments: argparse.Namespace, endpoint: Any, key: str, nbytes: int) -> timedelta:
-    """One iteration; returns the latencies' sum."""
+    """Run an iteration; return the sum of the latencies."""
     batch = [dlslime.Assignment(mr_key=key, target_offset=0, source_offset=0, length=nbytes)]
     under_way = []
     for _ in range(arguments.num_concurrency):
@@ -76,7 +76,7 @@ def transfer(arguments: argparse.Namespace, endpoint: Any, key: str, nbytes: int
 
 
 def receive_numbers(arguments: argparse.Namespace, endpoint: Any, key: str) -> None:
-    """The target's receives, which the writes with a number use up."""
+    """Post the target's receives, which writes with a number use up."""
     piece = dlslime.Assignment(mr_key=key, target_offset=0, source_offset=0, length=4)
     count = arguments.num_concurrency * arguments.iterations
     for future in [endpoint.recv_batch([piece], async_op=True) for _ in range(count)]:

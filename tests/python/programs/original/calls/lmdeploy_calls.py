@@ -1,7 +1,7 @@
 """LMDeploy's calls, from 0.12 to 0.18: caches of several pools migrate to a decode engine.
 
-The target has two prefill engines and an encoder, each with an endpoint for the one decode engine;
-the initiator is that engine, with an endpoint for each of the three.
+The target has two prefill engines and an encoder, each with an endpoint for the decode engine; the
+initiator is the decode engine, with an endpoint for each of the three.
 """
 
 import asyncio
@@ -14,22 +14,22 @@ from torch import Tensor
 
 BLOCKS, BLOCK, LAYERS = 32, 512, 4
 LENGTH = LAYERS * BLOCKS * BLOCK
-# Bytes of each cache pool: the empty one gets no region, so that the keys have a gap.
+# Bytes of each cache pool: the empty pool gets no region, so that the keys have a gap.
 POOLS = [LENGTH, LENGTH, 0, LENGTH]
 SOURCES = ["prefill", "prefill 2", "encoder"]
 Cache = dict[int, Tensor]
-Move = tuple[int, int]  # a block of the source, and its place here
+Move = tuple[int, int]  # a block of the source, and the block's place at the decode engine
 
 
 def contents(name: str) -> Cache:
-    """What an engine has in each of its pools at first."""
+    """Return an engine's contents of each pool at the start."""
     engine = ["decode", *SOURCES].index(name)
     found = [numbers(nbytes, 10 * engine + key) for key, nbytes in enumerate(POOLS)]
     return {key: pool for key, pool in enumerate(found) if pool.numel()}
 
 
 def endpoint_for(cache: Cache, protocol: str, rank: int) -> Any:
-    """An endpoint for one remote engine, with all pools of the cache."""
+    """Make an endpoint for a remote engine, with all pools of the cache."""
     if protocol == "RDMA":
         nics = available_nic()
         nic = nics[rank % len(nics)]
@@ -42,7 +42,7 @@ def endpoint_for(cache: Cache, protocol: str, rank: int) -> Any:
 
 
 def link(ends: Ends, caches: dict[str, Cache], protocol: str) -> dict[str, dict[str, Any]]:
-    """Makes and connects the endpoints: by role, and by the source's name."""
+    """Make and connect the endpoints; return endpoints by role, and by the source's name."""
     endpoints: dict[str, dict[str, Any]] = {role: {} for role in ends.roles}
     for rank, source in enumerate(SOURCES):
         for role in ends.roles:
@@ -61,7 +61,7 @@ def link(ends: Ends, caches: dict[str, Cache], protocol: str) -> dict[str, dict[
 
 
 def assignments(cache: Cache, moves: list[Move]) -> list[tuple[int, int, int, int, int]]:
-    """A piece for each pool, layer and block."""
+    """Return a piece for each pool, layer and block."""
     return [
         (key, key, (layer * BLOCKS + theirs) * BLOCK, (layer * BLOCKS + ours) * BLOCK, BLOCK)
         for key in cache
@@ -71,19 +71,19 @@ def assignments(cache: Cache, moves: list[Move]) -> list[tuple[int, int, int, in
 
 
 async def migrate(endpoint: Any, cache: Cache, moves: list[Move]) -> None:
-    """One migration: a thread of the loop's executor waits for it."""
+    """Migrate blocks; a thread of the loop's executor waits for the end."""
     future = endpoint.read(assignments(cache, moves))
     await asyncio.get_running_loop().run_in_executor(None, future.wait)
 
 
 def moves_of(number: int) -> list[Move]:
-    """Four blocks of a source; no place is in two migrations."""
+    """Return four blocks of a source; no place is in two migrations."""
     places = range(4 * number, 4 * number + 4)
     return [((7 * place + 3) % BLOCKS, place) for place in places]
 
 
 def decode(endpoints: dict[str, Any], cache: Cache) -> None:
-    """Six migrations in flight, and one that is waited for at once; checks every byte."""
+    """Run six migrations at once, then one with an immediate wait; check every byte."""
     wanted = contents("decode")
     plan = [(SOURCES[number % 3], moves_of(number)) for number in range(7)]
 
@@ -102,7 +102,7 @@ def decode(endpoints: dict[str, Any], cache: Cache) -> None:
 
 
 def register_again_and_again(cache: Cache) -> None:
-    """One key keeps one region, of the same pool or of another one."""
+    """Check that a key keeps one region, for one pool or for changing pools."""
     endpoint = endpoint_for({0: cache[0]}, "RDMA", 0)
     names = endpoint.endpoint_info()["mr_info"].keys()
     for number in range(200):

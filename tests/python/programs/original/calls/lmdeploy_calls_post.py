@@ -1,4 +1,4 @@
-"""LMDeploy's calls from 0.9.2 to 0.11: batches of 4,096 pieces, and one with a callback."""
+"""LMDeploy's calls from 0.9.2 to 0.11: batches of 4,096 pieces, and a batch with a callback."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ KEYS = ["0", "1"]
 
 
 def batch(key: str, first: int, last: int) -> list[Assignment]:
-    """The pieces of that range go to the mirrored places."""
+    """Return the pieces of a range, with mirrored places as destinations."""
     return [
         Assignment(
             mr_key=key,
@@ -25,14 +25,14 @@ def batch(key: str, first: int, last: int) -> list[Assignment]:
 
 
 def read_in_parts(endpoint: Any) -> None:
-    """The first pool, as many pieces in a call as a queue holds."""
+    """Read the first pool, with as many pieces in a call as a queue holds."""
     for first in range(0, PIECES, AT_A_TIME):
         pieces = batch("0", first, min(first + AT_A_TIME, PIECES))
         assert endpoint.read_batch(pieces) is None
 
 
 async def read_by_callback(endpoint: Any) -> int:
-    """The second pool but for its last piece, awaited; returns the status."""
+    """Read the second pool except its last piece, awaited; return the status."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[int] = loop.create_future()
     endpoint.read_batch_with_callback(
@@ -42,7 +42,7 @@ async def read_by_callback(endpoint: Any) -> int:
 
 
 def mirrored(pool: Any) -> Any:
-    """All pieces in the opposite order."""
+    """Return all pieces in the opposite order."""
     return pool.view(PIECES, PIECE).flip(0).reshape(-1)
 
 

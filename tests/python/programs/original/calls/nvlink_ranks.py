@@ -1,4 +1,4 @@
-"""Generation C, and K by --keys: rank 0 reads from rank 1's GPU, and waits for its stream only.
+"""Generation C, and K by --keys: rank 0 reads from rank 1's GPU, and waits for the stream only.
 
 torchrun --nproc-per-node 2 nvlink_ranks.py
 """

@@ -8,7 +8,7 @@ The variable RANK goes before --rank.
 
 import os
 
-from dlslime import _slime_torch  # noqa: F401  importing it registers the backend
+from dlslime import _slime_torch  # noqa: F401  the import registers the backend
 from ends import expect, finish, numbers, parser_of
 from torch import distributed as dist
 

@@ -1,4 +1,4 @@
-"""Generation C: receives that wait for nothing are told 403 by the end of their endpoint."""
+"""Generation C: the end of an endpoint gives pending receives the result 403."""
 
 from dlslime import RDMAEndpoint
 from ends import expect
@@ -12,9 +12,9 @@ def main(device: str, num_qp: int) -> None:
     initiator, target = loop.endpoints
     numbers = [target.imm_recv() for _ in range(PENDING)]
     messages = [target.recv((loop.remote.data_ptr(), 0, 64), None) for _ in range(PENDING)]
-    assert [number.imm_data() for number in numbers] == [0] * PENDING  # asked for at once
+    assert [number.imm_data() for number in numbers] == [0] * PENDING  # returns at once
 
-    # Threads wait for half of them already.
+    # Threads wait for half of the numbers already.
     found = at_once(*(number.wait for number in numbers[:4]), target.shutdown)
     assert found[:4] == [403] * 4, found
     assert wait_all(numbers) == {403}
@@ -24,7 +24,7 @@ def main(device: str, num_qp: int) -> None:
     expect(loop.local, [0] * 4096, "the initiator's memory")
     expect(loop.remote, [1] * 4096, "the target's memory")
 
-    again = Loop(RDMAEndpoint, device, num_qp)  # others are not disturbed
+    again = Loop(RDMAEndpoint, device, num_qp)  # other endpoints are not disturbed
     assert again.endpoints[0].read([(0, 0, 0, 0, 8)]).wait() == 0
     expect(again.local, [1] * 8 + [0] * 4088, "the memory of the next pair")
     again.shutdown()

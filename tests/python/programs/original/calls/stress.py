@@ -1,4 +1,4 @@
-"""What the stress programs of generation C have in common: two endpoints of one process."""
+"""Common parts of the stress programs of generation C: two endpoints of one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUE_PAIRS = (1, 2, 4)
 
 
 class Loop:
-    """Two connected endpoints, and as many bytes at each: zeros here, ones there."""
+    """Two connected endpoints of equal size: zeros at the initiator, ones at the target."""
 
     def __init__(
         self, make: Callable[..., Any], device: str, num_qp: int, nbytes: int = 4096
@@ -29,30 +29,30 @@ class Loop:
             endpoint.connect(info)
 
     def shutdown(self) -> None:
-        """Ends both, which may be said twice."""
+        """End both endpoints twice, since a second shutdown is allowed."""
         for endpoint in (*self.endpoints, *self.endpoints):
             endpoint.shutdown()
 
 
 def at_once(*parts: Callable[[], Any]) -> list[Any]:
-    """Runs each part in a thread of its own; returns their results."""
+    """Run each part in a thread of its own; return the results."""
     with ThreadPoolExecutor(len(parts)) as threads:
         return [running.result() for running in [threads.submit(part) for part in parts]]
 
 
 def wait_all(futures: list[Any]) -> set[int]:
-    """Waits for all, and returns the different results."""
+    """Wait for all futures, and return the different results."""
     return {future.wait() for future in futures}
 
 
 def chunks(memory: Tensor, length: int) -> Iterator[tuple[int, int, int]]:
-    """The pieces of some memory, as `send` and `recv` take them."""
+    """Yield the pieces of a tensor in the form for `send` and `recv`."""
     for offset in range(0, memory.numel(), length):
         yield memory.data_ptr() + offset, 0, length
 
 
 def run_each(main: Callable[[str, int], None], description: str | None) -> None:
-    """Runs a program with 1, 2 and 4 queue pairs."""
+    """Run a program with 1, 2 and 4 queue pairs."""
     parser = parser_of(description)
     parser.add_argument("--num-qp", type=int, nargs="+", default=QUEUE_PAIRS)
     arguments = parser.parse_args()

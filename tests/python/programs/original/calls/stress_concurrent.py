@@ -1,4 +1,4 @@
-"""Generation C: eight threads read and write by the same two endpoints."""
+"""Generation C: eight threads read and write through a common pair of endpoints."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ def main(device: str, num_qp: int) -> None:
 
     assert at_once(*map(reader_and_writer, range(THREADS))) == [{0}] * THREADS
     for thread in range(THREADS):
-        # What a thread of endpoint 0 reads comes from the remote memory, and so on.
+        # Threads of endpoint 0 read from the remote memory, threads of endpoint 1 from the local.
         theirs, mine = 1 - thread % 2, thread % 2
         read = slice(2 * thread * PART, (2 * thread + 1) * PART)
         write = slice(read.stop, read.stop + PART)

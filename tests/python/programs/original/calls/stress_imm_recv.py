@@ -1,4 +1,4 @@
-"""Generation C: more numbers than an endpoint has places for, signed, and some that come early."""
+"""Generation C: more numbers than places of an endpoint, signed, and some that come early."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from dlslime import RDMAEndpoint
 from ends import expect
 from stress import Loop, at_once, run_each, wait_all
 
-COUNT = 2500  # of which 2,048 are under way
+COUNT = 2500  # 2,048 are under way
 EARLY = 20
 
 
@@ -35,7 +35,7 @@ def main(device: str, num_qp: int) -> None:
 
 
 def numbers_of(futures: list[Any], num_qp: int) -> list[int]:
-    """Waits for all; several queue pairs promise no order."""
+    """Wait for all futures, and return the numbers; several queue pairs promise no order."""
     assert wait_all(futures) == {0}
     found = [future.imm_data() for future in futures]
     return found if num_qp == 1 else sorted(found)

@@ -1,10 +1,10 @@
-"""Generation C: more messages under way than an endpoint has places for, the nth to the nth."""
+"""Generation C: more messages under way than places of an endpoint, the nth to the nth."""
 
 from dlslime import RDMAEndpoint
 from ends import expect, numbers
 from stress import Loop, at_once, chunks, run_each, wait_all
 
-COUNT, LENGTH = 1200, 64  # of which 1,024 are under way
+COUNT, LENGTH = 1200, 64  # 1,024 are under way
 
 
 def main(device: str, num_qp: int) -> None:

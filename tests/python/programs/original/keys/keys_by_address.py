@@ -1,4 +1,4 @@
-"""Generation K: keys that are addresses, and a key that comes to mean other memory."""
+"""Generation K: keys that are addresses, and a key registered again for other memory."""
 
 from dlslime import RDMAEndpoint
 from ends import Ends, expect, run

@@ -1,4 +1,4 @@
-"""Generation K: a write with a number, and the target that asks for it afterwards."""
+"""Generation K: a write with a number, and a target that asks for the number afterwards."""
 
 from dlslime import RDMAEndpoint
 from ends import Ends, run

@@ -1,4 +1,4 @@
-"""Generation A under its later names: `dlslime` early in 0.0.1, with the coroutines renamed."""
+"""Generation A under later names: `dlslime` early in 0.0.1, with the coroutines renamed."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Generation B, 0.0.1.post8: one program that reads asynchronously, and then by a callback."""
+"""Generation B, 0.0.1.post8: a program that reads asynchronously, and then by a callback."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Generation B: awaits a read whose callback comes from a thread of the library's."""
+"""Generation B: awaits a read, with a callback from a thread of the library."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,7 @@ from pairs import NAME, post_pair
 
 
 async def read(endpoint: Any, batch: list[Assignment]) -> int:
-    """Reads, and returns the status that the callback is given."""
+    """Read, and return the status given to the callback."""
     loop = asyncio.get_running_loop()
     status: asyncio.Future[int] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""Generation B: a write with a number uses up a receive, whose memory stays as it is."""
+"""Generation B: a write with a number uses up a receive, but the receive's memory is unchanged."""
 
 from dlslime import Assignment, RDMAEndpoint
 from ends import Ends, run

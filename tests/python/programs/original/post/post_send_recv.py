@@ -1,4 +1,4 @@
-"""Generation B: four messages, the first of which is shorter than its receive.
+"""Generation B: four messages, the first shorter than its receive.
 
 The memory is registered after the endpoints are connected.
 """
@@ -14,7 +14,7 @@ RECEIVED = [(0, 64), (16, 16), (32, 16), (48, 16)]
 
 
 def message(offset: int, length: int) -> Assignment:
-    """A message: its target's offset is of no use."""
+    """Return a message; the target's offset has no effect."""
     return Assignment(mr_key="buffer", target_offset=0, source_offset=offset, length=length)
 
 

@@ -1,4 +1,4 @@
-"""Generation B: the pieces of two rdma_buffers, memory that is not registered."""
+"""Generation B: the pieces of two rdma_buffers, with unregistered memory."""
 
 import dlslime
 from dlslime import _slime_c

@@ -1,4 +1,4 @@
-"""Generation C: a write with a number, and the target that asks for it afterwards."""
+"""Generation C: a write with a number, and a target that asks for the number afterwards."""
 
 from dlslime import RDMAEndpoint
 from ends import Ends, run

@@ -1,4 +1,4 @@
-"""Generations K and C: a message between memory that is not registered, sent first."""
+"""Generations K and C: a message between unregistered memory, sent before the receive."""
 
 import dlslime
 from dlslime import _slime_c
