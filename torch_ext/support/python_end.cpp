@@ -18,7 +18,7 @@ namespace dlslime {
 namespace {
 
 // Limit for finishing the callbacks of users.
-constexpr milliseconds kPatience{1000};
+constexpr milliseconds kEndPatience{1000};
 constexpr milliseconds kMostPatience{10000}; // to leave PythonScopes
 // Time for threads that have read `ends` as false and are about to take the
 // GIL.
@@ -111,8 +111,8 @@ void beginPythonEnd() {
   if (const auto engine = Engine::existing()) {
     engine->lingerAll();
   }
-  CallbackThread::instance().drain(kPatience);
-  CallbackThread::concurrent().drain(kPatience);
+  CallbackThread::instance().drain(kEndPatience);
+  CallbackThread::concurrent().drain(kEndPatience);
   ends.store(true, std::memory_order_seq_cst);
   const auto deadline = deadlineAfter(kMostPatience);
   while (inside.load(std::memory_order_seq_cst) != 0 &&

@@ -12,7 +12,7 @@ namespace dlslime {
 namespace {
 // The engine's lock is held for microseconds, or on a slow machine for some
 // milliseconds.
-constexpr milliseconds kPatience{1000};
+constexpr milliseconds kResponsePatience{1000};
 constexpr milliseconds kLook{5000}; // between looks for stuck calls
 constexpr milliseconds kNap{1};
 
@@ -107,7 +107,7 @@ void StreamWatchdog::run() {
 
 void StreamWatchdog::warn(const Entry& entry) {
   const auto handle = entry.handle.lock();
-  if (!handle || warned_ || handle->engine->responds(kPatience)) {
+  if (!handle || warned_ || handle->engine->responds(kResponsePatience)) {
     return;
   }
   warned_ = true;
@@ -128,7 +128,7 @@ void StreamWatchdog::end(const Entry& entry) {
   takeBackApart({*first});
   for (auto waited = milliseconds(0); !first->operation->done();
        waited += kNap) {
-    if (waited > kPatience + kGrace) {
+    if (waited > kResponsePatience + kGrace) {
       letGo(*first);
       const auto others = takeLate();
       for (const auto& late : others) {
@@ -187,7 +187,7 @@ void StreamWatchdog::takeBackApart(const std::vector<Late>& all) {
   try {
     std::thread(take).detach();
   } catch (const std::system_error&) { // no thread can be started
-    if (all.front().handle->engine->responds(kPatience)) {
+    if (all.front().handle->engine->responds(kResponsePatience)) {
       take();
     }
   }

@@ -12,9 +12,13 @@ namespace dlslime {
 
 namespace {
 constexpr microseconds kDrainPause{50};
+
+Welcome refusal(std::string why) {
+  return {Verdict::kRefused, std::move(why), {}, 0};
+}
 } // namespace
 
-// Returns whether a further handshake may begin: the handshakes of an origin
+// Throws Error if no further handshake may begin: the handshakes of an origin
 // must leave room for all remaining origins.
 void Handshakes::requireRoomToBegin(const Incoming& incoming) const {
   const auto origin = incoming.socket.peerOrigin();
@@ -170,8 +174,8 @@ std::optional<Welcome> Handshakes::answerReplacing(
     const ChannelKey& key,
     const Hello& hello) {
   std::shared_ptr<PeerChannel> channel;
-  // Set on a repeated request: then the peer waits between requests, instead of
-  // this thread.
+  // Set on a repeated request: the peer waits between requests, not this
+  // thread.
   bool again = false;
   {
     const EngineLock lock(state_);
@@ -194,8 +198,7 @@ std::optional<Welcome> Handshakes::answerReplacing(
     }
     again = !channel->open();
     if (!again && !channel->handOver(why)) {
-      return Welcome{
-          Verdict::kRefused, "the old connection can't be replaced now", {}, 0};
+      return refusal("the old connection can't be replaced now");
     }
   }
   // Messages received over the old connection count, so that connection is read
@@ -224,11 +227,7 @@ std::optional<Welcome> Handshakes::answerReplacing(
     }
     std::this_thread::sleep_for(kDrainPause);
   }
-  return Welcome{
-      Verdict::kRefused,
-      "the old connection is not yet read to the end",
-      {},
-      0};
+  return refusal("the old connection is not yet read to the end");
 }
 
 // Returns the group that needs the connection: for a replacement, any group

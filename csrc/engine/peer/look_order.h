@@ -42,7 +42,7 @@ class LookOrder {
 
  private:
   struct Busy {
-    PeerChannel* channel;
+    PeerChannel* channel = nullptr;
     int vain = 0; // looks since the last news
   };
   bool lookAtBusy(PeerChannel* awaited, int most, bool& seen);

@@ -76,7 +76,8 @@ TEST_F(RetractedReceive, AMessageThatIsLostWithItsMemoryFailsTheNextOneAlone) {
   const auto receive = next(kSize);
   EXPECT_EQ(receive->status().code(), ErrorCode::kTransportFailed);
   EXPECT_NE(
-      receive->status().message().find("was taken back; the memory can't be read"),
+      receive->status().message().find(
+          "was taken back; the memory can't be read"),
       std::string::npos)
       << receive->status().message();
   const auto after = next(10);

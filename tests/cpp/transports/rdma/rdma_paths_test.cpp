@@ -189,9 +189,13 @@ TEST(RdmaPaths, EthernetAndInfiniBandDoNotMeet) {
   const auto forth =
       refusal(ethernetNic("left", 1), infiniBandNic("right", 12));
   EXPECT_EQ(forth.code(), ErrorCode::kUnavailable);
-  EXPECT_EQ(forth.message(), "the peer's NICs are Ethernet, and no NIC of this process is");
+  EXPECT_EQ(
+      forth.message(),
+      "the peer's NICs are Ethernet, and no NIC of this process is");
   const auto back = refusal(infiniBandNic("left", 11), ethernetNic("right", 2));
-  EXPECT_EQ(back.message(), "the peer's NICs are InfiniBand, and no NIC of this process is");
+  EXPECT_EQ(
+      back.message(),
+      "the peer's NICs are InfiniBand, and no NIC of this process is");
 }
 
 TEST(RdmaPaths, QueuePairOfInfiniBandRefusesAnEthernetPeer) {
