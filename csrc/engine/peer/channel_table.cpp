@@ -44,14 +44,17 @@ void ChannelTable::add(
     channel->useSocket(socket->fd());
   }
   auto origin = socket ? socket->peerOrigin() : "";
-  looks_.add(*channel);
-  entries_.push_back(
-      {key,
-       std::move(contact),
-       std::move(channel),
-       std::move(socket),
-       token,
-       std::move(origin)});
+  Entry entry{
+      key,
+      std::move(contact),
+      std::move(channel),
+      std::move(socket),
+      token,
+      std::move(origin)};
+  // The last step can't fail: looks_ must have no channel that is not kept.
+  entries_.reserve(entries_.size() + 1);
+  looks_.add(*entry.channel);
+  entries_.push_back(std::move(entry));
 }
 
 size_t ChannelTable::countOf(const std::string& origin) const {
