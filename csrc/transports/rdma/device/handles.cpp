@@ -12,10 +12,13 @@ namespace dlslime::rdma {
 
 namespace {
 
+// The text is made here, and not by the caller: without memory for the text, an
+// object made before would be lost.
 template <typename T>
-T* made(T* object, const std::string& what) {
+T* made(T* object, const char* what, const std::string& name) {
   if (object == nullptr) {
-    throwErrno(what, errno);
+    const int error = errno;
+    throwErrno(what + name, error);
   }
   return object;
 }
@@ -117,7 +120,7 @@ Context::Context(const Verbs& verbs, ibv_device* device)
     : verbs_(verbs),
       name_(verbs.getDeviceName(device)),
       context_(
-          made(verbs.openDevice(device), "cannot open RDMA device " + name_)) {
+          made(verbs.openDevice(device), "cannot open RDMA device ", name_)) {
   try {
     makeNonBlocking(context_->async_fd, "the events of an RDMA device");
     registerForkFd(context_->cmd_fd);
@@ -152,7 +155,8 @@ ProtectionDomain::ProtectionDomain(ContextPtr context)
     : context_(std::move(context)),
       domain_(made(
           context_->verbs().allocPd(context_->get()),
-          "cannot make a protection domain on " + context_->name())) {}
+          "cannot make a protection domain on ",
+          context_->name())) {}
 
 ProtectionDomain::~ProtectionDomain() {
   expectFreed(context_->verbs().deallocPd(domain_), "protection domain");
@@ -183,7 +187,8 @@ CompletionChannel::CompletionChannel(ContextPtr context)
     : context_(std::move(context)),
       channel_(made(
           context_->verbs().createCompChannel(context_->get()),
-          "cannot make a completion channel on " + context_->name())) {
+          "cannot make a completion channel on ",
+          context_->name())) {
   try {
     makeNonBlocking(channel_->fd, "a completion channel");
     registerForkFd(channel_->fd);
@@ -211,17 +216,15 @@ CompletionQueue::CompletionQueue(
     ContextPtr context,
     std::shared_ptr<CompletionChannel> channel,
     int entries)
-    : context_(std::move(context)),
-      channel_(std::move(channel)),
-      queue_(made(
-          context_->verbs().createCq(
-              context_->get(),
-              entries,
-              nullptr,
-              channel_ ? channel_->get() : nullptr,
-              0),
-          "cannot make a completion queue of " + std::to_string(entries) +
-              " entries on " + context_->name())) {}
+    : context_(std::move(context)), channel_(std::move(channel)) {
+  const auto count = std::to_string(entries) + " entries on ";
+  const auto what = "cannot make a completion queue of " + count;
+  auto* const events = channel_ ? channel_->get() : nullptr;
+  queue_ = made(
+      context_->verbs().createCq(context_->get(), entries, nullptr, events, 0),
+      what.c_str(),
+      context_->name());
+}
 
 CompletionQueue::~CompletionQueue() {
   expectFreed(context_->verbs().destroyCq(queue_), "completion queue");

@@ -155,7 +155,7 @@ class CompletionQueue {
  private:
   const ContextPtr context_;
   const std::shared_ptr<CompletionChannel> channel_;
-  ibv_cq* const queue_;
+  ibv_cq* queue_ = nullptr;
   std::atomic<int> armError_{0}; // errno
 };
 using CompletionQueuePtr = std::shared_ptr<CompletionQueue>;
