@@ -184,10 +184,9 @@ bool PeerChannel::idle() const {
 }
 
 bool PeerChannel::working() const {
-  const bool still = state_ == State::kOpen && severed_ == nullptr &&
-      peerClosed_.ok() && copies_ == 0 && sequencer_.kept() == 0 &&
-      out_->idle() && in_->idle() && initiator_->idle() && target_->idle();
-  return !still;
+  return state_ != State::kOpen || severed_ != nullptr || !peerClosed_.ok() ||
+      copies_ > 0 || sequencer_.kept() > 0 || !out_->handedOver() ||
+      !out_->idle() || !in_->idle() || !initiator_->idle() || !target_->idle();
 }
 
 // Fails the pair, and not the process, when a peer's messages exhaust memory.

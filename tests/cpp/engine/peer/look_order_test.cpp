@@ -6,6 +6,7 @@
 
 #include "engine/peer/channel_table.h"
 #include "fakes/guarded_operation.h"
+#include "fakes/log_capture.h"
 #include "fakes/peers/endpoint.h"
 #include "fakes/peers/scripted_connection.h"
 #include "fakes/world.h"
@@ -47,6 +48,11 @@ class LookOrderTest : public ::testing::Test {
     }
     forget();
   }
+  void expectPolls(int ofEach) const {
+    for (const auto& peer : peers) {
+      EXPECT_EQ(peer.polls, ofEach);
+    }
+  }
   void forget() {
     for (auto& peer : peers) {
       peer.polls = 0;
@@ -62,9 +68,7 @@ TEST_F(LookOrderTest, NewChannelsAreBusy) {
   addPeers(10);
   EXPECT_EQ(looks.busy(), 10U);
   looks.lookFor(nullptr, kMost);
-  for (const auto& peer : peers) {
-    EXPECT_EQ(peer.polls, 1);
-  }
+  expectPolls(1);
 }
 
 TEST_F(LookOrderTest, ChannelsWithoutNewsBecomeQuiet) {
@@ -72,9 +76,7 @@ TEST_F(LookOrderTest, ChannelsWithoutNewsBecomeQuiet) {
   calm();
   EXPECT_EQ(looks.busy(), 0U);
   looks.lookFor(nullptr, kMost);
-  for (const auto& peer : peers) {
-    EXPECT_EQ(peer.polls, 0);
-  }
+  expectPolls(0);
 }
 
 TEST_F(LookOrderTest, LookCostsTheSameWithManyQuietChannels) {
@@ -175,6 +177,30 @@ TEST_F(LookOrderTest, WorkPostedOnAQuietChannelMakesTheChannelBusy) {
   EXPECT_EQ(peers[2].connection->sent.size(), 1U);
 }
 
+TEST_F(LookOrderTest, MessagesToBeSentAgainKeepAChannelBusy) {
+  addPeers(2);
+  const LogCapture log;
+  auto& channel = *peers[0].channel;
+  auto* const broken = peers[0].connection;
+  broken->when = ReplaceAbility::When::kBroken;
+  channel.out().sendControl(wire::Reshare{1});
+  broken->lost.push_back({broken->sent.back(), {}});
+  broken->breakWith = Status(ErrorCode::kTransportFailed, "a cable");
+  looks.lookAtAll(kMost); // severs the connection
+  looks.lookAtAll(kMost); // finds the connection drained
+  channel.takeSevered();
+  channel.quieted();
+  auto made = std::make_unique<ScriptedConnection>();
+  auto* const replacement = made.get();
+  replacement->full = true;
+  channel.resumed(std::move(made), {}, 2, 0, true);
+  calm();
+  EXPECT_EQ(looks.busy(), 1U);
+  replacement->full = false;
+  looks.lookFor(nullptr, kMost);
+  EXPECT_EQ(replacement->sent.size(), 1U);
+}
+
 TEST_F(LookOrderTest, RemovedChannelIsNotPolled) {
   addPeers(6);
   looks.remove(*peers[0].channel);
@@ -194,9 +220,7 @@ TEST_F(LookOrderTest, FullLookPollsEveryChannelOnce) {
   calm();
   peers[7].news = peers[8].news = peers[49].news = true;
   EXPECT_TRUE(looks.lookAtAll(kMost));
-  for (const auto& peer : peers) {
-    EXPECT_EQ(peer.polls, 1);
-  }
+  expectPolls(1);
   EXPECT_EQ(looks.busy(), 3U);
 }
 

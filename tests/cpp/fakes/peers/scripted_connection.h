@@ -129,6 +129,9 @@ class ScriptedConnection final : public Connection,
     return when;
   }
   void sever() override {}
+  std::vector<SentMessage> unconfirmed() const override {
+    return lost;
+  }
   bool close(bool atOnce) override {
     return !onClose || onClose(atOnce);
   }
@@ -138,6 +141,7 @@ class ScriptedConnection final : public Connection,
   When when = When::kNever;
   Status breakWith;
   std::vector<MessageHeader> sent;
+  std::vector<SentMessage> lost; // told when the connection is given up
   std::vector<uint64_t> exposed;
   std::vector<Pull> pulls;
   std::vector<Offered> offered;
