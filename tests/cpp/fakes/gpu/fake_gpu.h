@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -18,8 +19,9 @@ class FakeGpu {
  public:
   // The library's state is the process's: run a single test per process.
   FakeGpu() {
-    setenv("DLSLIME_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
-    library_ = dlopen(FAKE_CUDA_LIBRARY, RTLD_NOW);
+    const std::string path = libraryPath();
+    setenv("DLSLIME_CUDA_LIBRARY", path.c_str(), 1);
+    library_ = dlopen(path.c_str(), RTLD_NOW);
     if (library_ == nullptr) {
       throw std::runtime_error(dlerror());
     }
@@ -99,7 +101,7 @@ class FakeGpu {
   // Maps the memory of a dma-buf of several allocations; null for any further
   // dma-buf.
   static void* mapRange(int fd, size_t& size) {
-    void* const library = dlopen(FAKE_CUDA_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+    void* const library = dlopen(libraryPath().c_str(), RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) {
       return nullptr;
     }
@@ -151,6 +153,11 @@ class FakeGpu {
   }
 
  private:
+  // CMakeLists.txt puts the library beside the program.
+  static std::string libraryPath() {
+    return std::filesystem::read_symlink("/proc/self/exe").parent_path() /
+        "fake_cuda/libcuda.so.1";
+  }
   template <typename Function>
   Function* call(const char* name) {
     return reinterpret_cast<Function*>(dlsym(library_, name));
