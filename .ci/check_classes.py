@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 MOST_VIRTUALS = 12
 MOST_LINES = 400
 ALLOWED = {
-    "csrc/engine/Engine": 1170,
+    "csrc/engine/Engine": 1190,
     "csrc/engine/connect/Handshakes": 1308,
     "csrc/engine/one_sided/RmaInitiator": 957,
     "csrc/engine/one_sided/RmaTarget": 617,

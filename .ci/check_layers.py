@@ -18,12 +18,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-GROUND = ("csrc/base", "csrc/base/memory", "csrc/base/crypto", "csrc/interface")
+GROUND = ("csrc/base/threads", "csrc/base", "csrc/base/memory", "csrc/base/crypto", "csrc/interface")
 ARROWS = {
-    "csrc/base": "",
-    "csrc/base/memory": "csrc/base",
+    "csrc/base/threads": "",
+    "csrc/base": "csrc/base/threads",
+    "csrc/base/memory": "csrc/base csrc/base/threads",
     "csrc/base/crypto": "csrc/base",
-    "csrc/interface": "csrc/base csrc/base/memory",
+    "csrc/interface": "csrc/base csrc/base/memory csrc/base/threads",
     "csrc/cuda/driver": "",
     "csrc/cuda/copy": "csrc/cuda/driver",
     "csrc/cuda": "csrc/cuda/driver csrc/cuda/copy",

@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <mutex>
 #include <set>
+
+#include "base/threads/mutex.h"
 
 namespace dlslime {
 
@@ -13,33 +14,41 @@ namespace {
 
 std::atomic<bool> forked{false};
 
-// Never destroyed: atfork handlers outlive static destructors.
-std::mutex& fdMutex() {
-  static auto* mutex = new std::mutex;
-  return *mutex;
+struct Descriptors {
+  Mutex mutex;
+  std::set<int> open GUARDED_BY(mutex);
+};
+
+Descriptors& descriptors() {
+  // Never destroyed: atfork handlers outlive static destructors.
+  static auto* const all = new Descriptors;
+  return *all;
 }
-std::set<int>& fds() {
-  static auto* set = new std::set<int>;
-  return *set;
+
+void beforeFork() ACQUIRE(descriptors().mutex) {
+  descriptors().mutex.lock();
+}
+
+void inParent() RELEASE(descriptors().mutex) {
+  descriptors().mutex.unlock();
 }
 
 // Closes the descriptors in the child of a fork, which may come from any
 // thread: uses only close() and memory guarded by the mutex, since the parent
 // holds the mutex across the fork.
-void inChild() {
+void inChild() RELEASE(descriptors().mutex) {
   // A grandchild closes nothing: the numbers may belong to new files by then.
   if (!forked.exchange(true, std::memory_order_relaxed)) {
-    for (const int fd : fds()) {
+    for (const int fd : descriptors().open) {
       ::close(fd);
     }
   }
-  fdMutex().unlock();
+  descriptors().mutex.unlock();
 }
 
 void installHandlers() {
   static const bool installed = [] {
-    pthread_atfork(
-        [] { fdMutex().lock(); }, [] { fdMutex().unlock(); }, inChild);
+    pthread_atfork(beforeFork, inParent, inChild);
     return true;
   }();
   static_cast<void>(installed);
@@ -49,15 +58,15 @@ void installHandlers() {
 
 void registerForkFd(int fd) {
   installHandlers();
-  const std::lock_guard<std::mutex> guard(fdMutex());
+  const MutexLock lock(descriptors().mutex);
   if (fd >= 0) {
-    fds().insert(fd);
+    descriptors().open.insert(fd);
   }
 }
 
 void unregisterForkFd(int fd) {
-  const std::lock_guard<std::mutex> guard(fdMutex());
-  fds().erase(fd);
+  const MutexLock lock(descriptors().mutex);
+  descriptors().open.erase(fd);
 }
 
 bool inForkedChild() noexcept {

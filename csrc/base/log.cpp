@@ -4,10 +4,10 @@
 
 #include <atomic>
 #include <cstdio>
-#include <mutex>
 #include <string_view>
 
 #include "base/printable.h"
+#include "base/threads/mutex.h"
 
 namespace dlslime {
 
@@ -15,15 +15,16 @@ namespace {
 
 std::atomic<LogLevel> currentLevel{LogLevel::kWarning};
 
-// Never destroyed: threads may log while the process exits.
-std::mutex& sinkMutex() {
-  static auto* mutex = new std::mutex;
-  return *mutex;
-}
-LogSink& sinkSlot() {
-  static auto* sink = new LogSink;
-  return *sink;
-}
+struct SinkSlot {
+  Mutex mutex;
+  LogSink sink GUARDED_BY(mutex);
+
+  static SinkSlot& only() {
+    // Never destroyed: threads may log while the process exits.
+    static auto* const slot = new SinkSlot;
+    return *slot;
+  }
+};
 
 char levelLetter(LogLevel level) {
   switch (level) {
@@ -63,8 +64,9 @@ void setLogLevel(LogLevel level) {
 }
 
 void setLogSink(LogSink sink) {
-  const std::lock_guard<std::mutex> guard(sinkMutex());
-  sinkSlot() = std::move(sink);
+  auto& slot = SinkSlot::only();
+  const MutexLock lock(slot.mutex);
+  slot.sink = std::move(sink);
 }
 
 bool logEnabled(LogLevel level) {
@@ -76,9 +78,10 @@ void log(LogLevel level, const std::string& line) {
     return;
   }
   const auto text = cleaned(line);
-  const std::lock_guard<std::mutex> guard(sinkMutex());
-  if (sinkSlot()) {
-    sinkSlot()(level, text);
+  auto& slot = SinkSlot::only();
+  const MutexLock lock(slot.mutex);
+  if (slot.sink) {
+    slot.sink(level, text);
     return;
   }
   std::fprintf(

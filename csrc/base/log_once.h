@@ -1,10 +1,11 @@
 #pragma once
 
 #include <cctype>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
+
+#include "base/threads/mutex.h"
 
 namespace dlslime {
 
@@ -15,7 +16,7 @@ class LogOnce {
  public:
   bool isNew(std::string reason) {
     reason = withoutNumbers(std::move(reason));
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     // The set is bounded, because a reason may quote bytes from a peer.
     return said_.size() < kMost && said_.insert(std::move(reason)).second;
   }
@@ -34,8 +35,8 @@ class LogOnce {
 
  private:
   static constexpr size_t kMost = 64;
-  std::mutex mutex_;
-  std::set<std::string> said_; // guarded by mutex_; texts without numbers
+  Mutex mutex_;
+  std::set<std::string> said_ GUARDED_BY(mutex_); // texts without numbers
 };
 
 } // namespace dlslime

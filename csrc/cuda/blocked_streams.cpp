@@ -14,14 +14,16 @@ constexpr milliseconds kLook{1}; // drop() notifies no thread
 } // namespace
 
 void BlockedStreams::add(const std::function<void()>& hold) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return !paused_; });
+  MutexLock lock(mutex_);
+  while (paused_) {
+    changed_.wait(lock);
+  }
   hold();
   ++count_;
 }
 
 bool BlockedStreams::whenNone(const std::function<void()>& body) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (!getQuiet(lock)) {
     return false;
   }
@@ -30,7 +32,7 @@ bool BlockedStreams::whenNone(const std::function<void()>& body) {
   return true;
 }
 
-bool BlockedStreams::getQuiet(std::unique_lock<std::mutex>& lock) {
+bool BlockedStreams::getQuiet(MutexLock& lock) {
   const auto now = Clock::now();
   if (count_ == 0) {
     return true;
@@ -41,11 +43,11 @@ bool BlockedStreams::getQuiet(std::unique_lock<std::mutex>& lock) {
   }
   paused_ = true;
   while (count_ != 0 && Clock::now() < now + kPause) {
-    changed_.wait_for(lock, kLook);
+    changed_.waitUntil(lock, deadlineAfter(kLook));
   }
   paused_ = false;
   busySince_ = Clock::now();
-  changed_.notify_all();
+  changed_.notifyAll();
   return count_ == 0;
 }
 

@@ -1,11 +1,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 
 #include "base/clock.h"
+#include "base/threads/mutex.h"
 
 namespace dlslime::cuda {
 
@@ -28,15 +27,14 @@ class BlockedStreams {
   bool whenNone(const std::function<void()>& body);
 
  private:
-  bool getQuiet(std::unique_lock<std::mutex>& lock);
+  bool getQuiet(MutexLock& lock) REQUIRES(mutex_);
 
   std::atomic<size_t> count_{0}; // raised under mutex_ only
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // The members below are guarded by mutex_.
-  bool paused_ = false; // add() waits
-  TimePoint busySince_ =
-      never(); // start of an unbroken row of failures of whenNone()
+  Mutex mutex_;
+  Condition changed_;
+  bool paused_ GUARDED_BY(mutex_) = false; // add() waits
+  // Start of an unbroken row of failures of whenNone().
+  TimePoint busySince_ GUARDED_BY(mutex_) = never();
 };
 
 } // namespace dlslime::cuda

@@ -128,15 +128,15 @@ CudaAccelerator::CudaAccelerator(bool useKernel, bool holdStreams)
 CudaAccelerator::Site& CudaAccelerator::site(int device) {
   Place* place = nullptr;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     place = &places_[device];
   }
   // Makes the site without mutex_: making takes long, and meanwhile threads may
   // need different GPUs.
-  const std::lock_guard<std::mutex> making(place->mutex);
+  const MutexLock making(place->mutex);
   if (!place->site) {
     auto site = std::make_unique<Site>(std::make_shared<Gpu>(driver_, device));
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     pools_.push_back(site->pinned);
     place->site = std::move(site);
   }
@@ -195,7 +195,7 @@ std::shared_ptr<std::byte> CudaAccelerator::pin(int device, size_t size) {
 }
 
 std::vector<std::shared_ptr<PinnedPool>> CudaAccelerator::pools() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   return pools_;
 }
 

@@ -4,12 +4,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
 #include "base/config.h"
 #include "base/log_once.h"
+#include "base/threads/mutex.h"
 #include "cuda/blocked_streams.h"
 #include "cuda/copy/copier.h"
 #include "cuda/copy/pinned_pool.h"
@@ -88,8 +88,8 @@ class CudaAccelerator final : public Accelerator,
     std::deque<Done> running; // in order of start
   };
   struct Place {
-    std::mutex mutex; // held while making the site
-    std::unique_ptr<Site> site;
+    Mutex mutex; // held while making the site
+    std::unique_ptr<Site> site GUARDED_BY(mutex);
   };
   Site& site(int device);
   void start(Site& site, std::vector<cuda::Copy> copies, Done done);
@@ -108,10 +108,10 @@ class CudaAccelerator final : public Accelerator,
   LogOnce unshared_; // reasons for not sharing memory, logged once each
   std::vector<Site*>
       busy_; // sites with copies in progress; under the engine lock
-  std::mutex mutex_;
-  // The members below are guarded by mutex_.
-  std::map<int, Place> places_; // by GPU; never removed
-  std::vector<std::shared_ptr<PinnedPool>> pools_; // of all sites
+  Mutex mutex_;
+  std::map<int, Place> places_ GUARDED_BY(mutex_); // by GPU; never removed
+  // Of all sites.
+  std::vector<std::shared_ptr<PinnedPool>> pools_ GUARDED_BY(mutex_);
 };
 
 // Returns the GPU with the memory at the address, or MemoryView::kProcessor.

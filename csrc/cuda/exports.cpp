@@ -240,7 +240,7 @@ Exports::of(const Gpu& gpu, DevicePointer pointer, size_t bytes) {
   }
   std::vector<uint64_t> ids;
   ids.reserve(all.size());
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& allocation : all) {
     auto* entry = find(allocation);
     if (entry == nullptr) {
@@ -255,7 +255,7 @@ Exports::of(const Gpu& gpu, DevicePointer pointer, size_t bytes) {
 }
 
 ExportedAllocation Exports::describe(uint64_t id) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   const auto base = bases_.find(id);
   if (base == bases_.end()) {
     throw Error(
@@ -290,14 +290,16 @@ std::vector<Exports::Node> Exports::take(
       taken.push_back(entries_.extract(entry));
     }
   }
-  std::erase_if(opened_, [&](uint64_t id) { return !bases_.contains(id); });
+  std::erase_if(opened_, [&](uint64_t id) REQUIRES(mutex_) {
+    return !bases_.contains(id);
+  });
   return taken;
 }
 
 bool Exports::dropFreed() {
   std::map<uint64_t, std::pair<const Gpu*, Allocation>> known; // by id
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [base, entry] : entries_) {
       known[entry.id] = {entry.gpu, entry.allocation};
     }
@@ -306,7 +308,7 @@ bool Exports::dropFreed() {
     return stillThere(*item.second.first, item.second.second);
   });
   std::vector<Node> freed;
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (!known.empty()) {
     freed = take([&](const Entry& entry) { return known.contains(entry.id); });
   }
@@ -315,12 +317,12 @@ bool Exports::dropFreed() {
 
 void Exports::dropAllBut(const std::set<uint64_t>& ids) {
   std::vector<Node> others;
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   others = take([&](const Entry& entry) { return !ids.contains(entry.id); });
 }
 
 bool Exports::live(uint64_t id) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   return bases_.contains(id);
 }
 

@@ -4,11 +4,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
 #include "base/memory/shared_descriptor.h"
+#include "base/threads/mutex.h"
 #include "cuda/driver/allocation.h"
 #include "interface/memory.h"
 
@@ -76,25 +76,28 @@ class Exports {
     // opened.
     std::unique_ptr<SharedDescriptor> descriptor;
   };
-  Entry* find(const Allocation& allocation);
-  Entry& add(const Gpu& gpu, const Allocation& allocation);
-  void dropWhatWasAt(const Allocation& allocation);
+  Entry* find(const Allocation& allocation) REQUIRES(mutex_);
+  Entry& add(const Gpu& gpu, const Allocation& allocation) REQUIRES(mutex_);
+  void dropWhatWasAt(const Allocation& allocation) REQUIRES(mutex_);
   static bool mayHaveDescriptor(const Entry& entry);
-  void exportMapped(Entry& entry);
-  void openDescriptor(Entry& entry);
+  void exportMapped(Entry& entry) REQUIRES(mutex_);
+  void openDescriptor(Entry& entry) REQUIRES(mutex_);
   using Node = std::map<DevicePointer, Entry>::node_type;
-  std::vector<Node> take(const std::function<bool(const Entry&)>& which);
+  std::vector<Node> take(const std::function<bool(const Entry&)>& which)
+      REQUIRES(mutex_);
 
   const size_t mostDescriptors_;
-  std::mutex mutex_;
-  // The members below are guarded by mutex_, under which nothing waits for a
-  // GPU. A changed buffer id shows that an allocation was freed.
-  std::map<DevicePointer, Entry> entries_;
-  std::map<uint64_t, DevicePointer>
-      bases_; // base by id; shareable allocations only
-  std::deque<uint64_t> opened_; // ids with open descriptors, oldest first
-  uint64_t nextId_ = 1;
-  bool replaced_ = false; // an entry was dropped for new memory at the address
+  Mutex mutex_;
+  // Nothing waits for a GPU under mutex_. A changed buffer id shows that an
+  // allocation was freed.
+  std::map<DevicePointer, Entry> entries_ GUARDED_BY(mutex_);
+  // Base by id; shareable allocations only.
+  std::map<uint64_t, DevicePointer> bases_ GUARDED_BY(mutex_);
+  // Ids with open descriptors, oldest first.
+  std::deque<uint64_t> opened_ GUARDED_BY(mutex_);
+  uint64_t nextId_ GUARDED_BY(mutex_) = 1;
+  // An entry was dropped for new memory at the address.
+  bool replaced_ GUARDED_BY(mutex_) = false;
 };
 
 } // namespace dlslime::cuda

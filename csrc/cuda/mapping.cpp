@@ -132,7 +132,7 @@ DevicePointer Mapping::at(uint64_t address, size_t bytes) const {
 }
 
 void UnusedMappings::add(std::unique_ptr<const Mapping> mapping) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   all_.push_back(std::move(mapping));
   if (tell_) {
     tell_();
@@ -140,25 +140,25 @@ void UnusedMappings::add(std::unique_ptr<const Mapping> mapping) {
 }
 
 void UnusedMappings::onAdded(std::function<void()> tell) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   tell_ = std::move(tell);
 }
 
 bool UnusedMappings::empty() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   return all_.empty() && taken_ == 0;
 }
 
 void UnusedMappings::unmapAll() {
-  const std::lock_guard<std::mutex> unmapping(unmapping_);
+  const MutexLock unmapping(unmapping_);
   std::vector<std::unique_ptr<const Mapping>> taken;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     taken.swap(all_);
     taken_ = taken.size();
   }
   taken.clear();
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   taken_ = 0;
 }
 

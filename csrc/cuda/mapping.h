@@ -2,9 +2,9 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/threads/mutex.h"
 #include "cuda/exports.h"
 
 namespace dlslime::cuda {
@@ -62,12 +62,11 @@ class UnusedMappings {
   bool empty(); // false also while mappings are being unmapped
 
  private:
-  std::mutex unmapping_; // held while unmapping
-  std::mutex mutex_;
-  // The members below are guarded by mutex_.
-  std::vector<std::unique_ptr<const Mapping>> all_;
-  size_t taken_ = 0; // mappings being unmapped
-  std::function<void()> tell_;
+  Mutex unmapping_; // held while unmapping
+  Mutex mutex_;
+  std::vector<std::unique_ptr<const Mapping>> all_ GUARDED_BY(mutex_);
+  size_t taken_ GUARDED_BY(mutex_) = 0; // mappings being unmapped
+  std::function<void()> tell_ GUARDED_BY(mutex_);
 };
 
 } // namespace dlslime::cuda

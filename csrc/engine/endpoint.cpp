@@ -76,7 +76,7 @@ Endpoint::Endpoint(std::shared_ptr<Engine> engine, const Options& options)
 void Endpoint::leave() {
   std::shared_ptr<Group> left[2];
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     if (std::exchange(left_, true)) {
       return;
     }
@@ -100,7 +100,7 @@ void Endpoint::connect(ByteSpan peer) {
   if (other.id == id_) {
     refuse("an endpoint can't be connected to itself: make a second one");
   }
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (left_) {
     refuse("the endpoint has been closed");
   }

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 
+#include "base/threads/mutex.h"
 #include "engine/bootstrap/map_rendezvous.h"
 #include "engine/engine.h"
 
@@ -61,10 +61,10 @@ class Endpoint {
   Bytes id_;
   Bytes address_;
 
-  std::mutex mutex_;
-  Bytes peerAddress_; // guarded by mutex_; empty: not connected
+  Mutex mutex_;
+  Bytes peerAddress_ GUARDED_BY(mutex_); // empty: not connected
   int rank_ = 0; // set once, before peerAddress_
-  bool left_ = false; // guarded by mutex_
+  bool left_ GUARDED_BY(mutex_) = false;
 };
 
 // Bytes of an endpoint's id; the end with the lower id is rank 0.

@@ -316,8 +316,11 @@ bool Engine::lookAtRest(bool any) {
 }
 
 bool Engine::endsSoon() {
-  const EngineLock lock(state_, EngineLock::IfUnwanted{});
-  return lock && state_.channels.endsSoon();
+  if (!state_.mutex.lockIfUnwanted()) {
+    return false;
+  }
+  const EngineLock lock(state_, std::adopt_lock);
+  return state_.channels.endsSoon();
 }
 
 bool Engine::beginSleep() {

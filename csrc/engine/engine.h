@@ -89,7 +89,7 @@ class Engine final : public ProgressSource {
   // a GPU's driver does not return.
   bool responds(milliseconds patience);
   // Notes that the caller is about to read received bytes.
-  void noteFetched() {
+  void noteFetched() NO_THREAD_SAFETY_ANALYSIS { // writes an atomic alone
     state_.completions.noteFetched();
   }
   // Looks once for news, for callers that poll done() of an operation and never
@@ -166,40 +166,49 @@ class Engine final : public ProgressSource {
   void onReady(const std::vector<uint64_t>& tokens) override;
 
  private:
+  // giveCopy(), enterPrepared() and afterPost() leave or enter a lock of their
+  // callers, of which the analysis knows nothing inside of them.
   bool isClosed(Group& group);
   bool allSent();
   void linger(Group& group, TimePoint deadline);
-  void
-  cancelLocked(Group& group, const OperationPtr& operation, const Status& why);
-  bool lookAtAll();
-  bool lookWhileAwaiting(const Operation& operation);
-  bool lookFor(const Operation& operation, int most = kMessagesPerPoll);
-  bool lookAtRest(bool any);
-  PeerChannel* channelOf(const Operation& operation);
+  void cancelLocked(
+      Group& group,
+      const OperationPtr& operation,
+      const Status& why) REQUIRES(theEngineLock);
+  bool lookAtAll() REQUIRES(theEngineLock);
+  bool lookWhileAwaiting(const Operation& operation) REQUIRES(theEngineLock);
+  bool lookFor(const Operation& operation, int most = kMessagesPerPoll)
+      REQUIRES(theEngineLock);
+  bool lookAtRest(bool any) REQUIRES(theEngineLock);
+  PeerChannel* channelOf(const Operation& operation) REQUIRES(theEngineLock);
   void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
-  bool giveCopy(EngineLock& lock);
+  bool giveCopy(EngineLock& lock)
+      REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS;
   std::optional<ClaimedCopy> finishCopy(const ClaimedCopy& made, bool more);
   void prepare(Group& group, Operation& operation);
   void prepareMemory(Group& group, Operation& operation);
-  void enterPrepared(EngineLock& lock, Group& group, Operation& operation);
+  void enterPrepared(EngineLock& lock, Group& group, Operation& operation)
+      REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS;
   void meetStream(Operation& operation);
-  bool lookAtGpus(Accelerator& gpus);
-  void watchGpus(bool held);
+  bool lookAtGpus(Accelerator& gpus) REQUIRES(theEngineLock);
+  void watchGpus(bool held) REQUIRES(theEngineLock);
   void drainGpus();
   void registerHere(Group& group, const Transfer& transfer);
-  void recall(Region& region);
-  void beginDeregister(Region& region);
-  std::vector<std::string> borrowersOf(const Region& region);
-  void requireGivenBack(Region& region);
+  void recall(Region& region) REQUIRES(theEngineLock);
+  void beginDeregister(Region& region) REQUIRES(theEngineLock);
+  std::vector<std::string> borrowersOf(const Region& region)
+      REQUIRES(theEngineLock);
+  void requireGivenBack(Region& region) REQUIRES(theEngineLock);
   void recallAll();
-  void afterPost(EngineLock& lock, Group& group, const Operation& operation);
-  void unshareIdleLocked(Accelerator& gpus);
+  void afterPost(EngineLock& lock, Group& group, const Operation& operation)
+      REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS;
+  void unshareIdleLocked(Accelerator& gpus) REQUIRES(theEngineLock);
   std::set<MemoryRegistrar*> visitLocked(
       Group& group,
-      const std::function<void(PeerChannel&)>& visit);
+      const std::function<void(PeerChannel&)>& visit) REQUIRES(theEngineLock);
 
   EngineState state_;
-  uint64_t sends_ = 0; // guarded by the engine's lock
+  uint64_t sends_ GUARDED_BY(theEngineLock) = 0;
   Progress progress_;
   Copier copier_;
   WireUp wireUp_;

@@ -14,10 +14,10 @@ constexpr int kCopiesPerStep = 4;
 // A peer can keep a copy from returning, so a thread of the program makes only
 // copies of the pair that it waits for; the Copier makes all further copies.
 bool Engine::step(const Operation* awaited) {
-  EngineLock lock(state_, EngineLock::IfUnwanted{});
-  if (!lock) {
+  if (!state_.mutex.lockIfUnwanted()) {
     return false;
   }
+  EngineLock lock(state_, std::adopt_lock);
   const bool any =
       awaited != nullptr ? lookWhileAwaiting(*awaited) : lookAtAll();
   auto* const own = awaited != nullptr ? channelOf(*awaited) : nullptr;
@@ -80,7 +80,10 @@ std::optional<ClaimedCopy> Engine::finishCopy(
       next->channel->noteGiven();
     } else {
       next.reset();
-      surviveWantOfMemory("progress", [this] { lookAtAll(); });
+      surviveWantOfMemory("progress", [this] {
+        state_.mutex.assertHeld();
+        lookAtAll();
+      });
     }
   }
   progress_.wake(); // as in runCopies()

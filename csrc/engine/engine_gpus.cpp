@@ -41,12 +41,13 @@ std::shared_ptr<Accelerator::StreamBlock> Engine::blockStream(
 bool Engine::responds(milliseconds patience) {
   constexpr milliseconds kLook{1};
   const auto deadline = deadlineAfter(patience);
-  while (!EngineLock(state_, std::try_to_lock)) {
+  while (!state_.mutex.try_lock()) {
     if (Clock::now() >= deadline) {
       return false;
     }
     std::this_thread::sleep_for(kLook);
   }
+  const EngineLock lock(state_, std::adopt_lock);
   return true;
 }
 

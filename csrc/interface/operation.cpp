@@ -24,7 +24,7 @@ void Operation::settle(Status status) {
 
 void Operation::letGoWhenDone(std::shared_ptr<Accelerator::StreamBlock> hold) {
   {
-    const std::lock_guard<std::mutex> guard(callbackMutex_);
+    const MutexLock lock(callbackMutex_);
     holds_.push_back(std::move(hold));
   }
   held_.store(true, std::memory_order_seq_cst);
@@ -36,7 +36,7 @@ void Operation::letGoWhenDone(std::shared_ptr<Accelerator::StreamBlock> hold) {
 void Operation::letGo() {
   std::vector<std::shared_ptr<Accelerator::StreamBlock>> holds;
   {
-    const std::lock_guard<std::mutex> guard(callbackMutex_);
+    const MutexLock lock(callbackMutex_);
     holds.swap(holds_);
   }
   for (const auto& hold : holds) {
@@ -59,7 +59,7 @@ void Operation::failLate(Status why) {
 void Operation::runCallbacks() {
   std::vector<std::function<void()>> callbacks;
   {
-    const std::lock_guard<std::mutex> guard(callbackMutex_);
+    const MutexLock lock(callbackMutex_);
     settled_ = true;
     callbacks.swap(callbacks_);
   }
@@ -91,7 +91,7 @@ void Operation::releaseNow() {
 
 void Operation::onDone(std::function<void()> callback) {
   {
-    const std::lock_guard<std::mutex> guard(callbackMutex_);
+    const MutexLock lock(callbackMutex_);
     if (!settled_) {
       callbacks_.push_back(std::move(callback));
       return;

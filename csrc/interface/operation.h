@@ -4,12 +4,12 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "base/threads/mutex.h"
 #include "interface/accelerator.h"
 #include "interface/memory.h"
 
@@ -206,11 +206,11 @@ class Operation : public std::enable_shared_from_this<Operation> {
 
   std::atomic<Memory> memory_{Memory::kOwn};
 
-  std::mutex callbackMutex_;
-  bool settled_ = false; // guarded by callbackMutex_
-  std::vector<std::function<void()>> callbacks_; // guarded by callbackMutex_
-  // Guarded by callbackMutex_.
-  std::vector<std::shared_ptr<Accelerator::StreamBlock>> holds_;
+  Mutex callbackMutex_;
+  bool settled_ GUARDED_BY(callbackMutex_) = false;
+  std::vector<std::function<void()>> callbacks_ GUARDED_BY(callbackMutex_);
+  std::vector<std::shared_ptr<Accelerator::StreamBlock>> holds_
+      GUARDED_BY(callbackMutex_);
   std::atomic<bool> held_{false}; // holds_ has had an entry
 };
 

@@ -6,17 +6,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "base/threads/mutex.h"
 
 namespace dlslime {
 
@@ -51,22 +51,21 @@ class WordRead {
     const auto got =
         process_vm_readv(static_cast<pid_t>(pid), &here, 1, &there, 1, 0);
     const int error = got < 0 ? errno : 0;
-    const std::lock_guard<std::mutex> guard(mutex_);
-    word_ = got == sizeof(word) ? word : 0;
-    error_ = error;
-    over_ = true;
-    changed_.notify_all();
+    const MutexLock lock(mutex_);
+    result_ = Result{got == sizeof(word) ? word : 0, error};
+    changed_.notifyAll();
   }
-  bool await() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [this] { return over_; });
-  }
-  // Valid once await() has returned true, as is error().
-  uint64_t word() const {
-    return word_;
-  }
-  int error() const {
-    return error_;
+  struct Result {
+    uint64_t word = 0;
+    int error = 0;
+  };
+  // Returns nothing if the read has not returned in time.
+  std::optional<Result> await() {
+    const auto deadline = deadlineAfter(kPatience);
+    MutexLock lock(mutex_);
+    while (!result_ && changed_.waitUntil(lock, deadline)) {
+    }
+    return result_;
   }
 
   static constexpr milliseconds kPatience{300};
@@ -75,11 +74,9 @@ class WordRead {
   static constexpr milliseconds kLate{50};
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool over_ = false;
-  uint64_t word_ = 0;
-  int error_ = 0;
+  Mutex mutex_;
+  Condition changed_;
+  std::optional<Result> result_ GUARDED_BY(mutex_);
 };
 
 // Processes with memory that kept a read from returning. No further read of a
@@ -88,11 +85,11 @@ class WordRead {
 class SilentProcesses {
  public:
   void add(uint32_t pid) {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     processes_[pid].silent = true;
   }
   void remove(uint32_t pid) {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = processes_.find(pid);
     if (found != processes_.end()) {
       found->second.silent = false;
@@ -100,11 +97,11 @@ class SilentProcesses {
   }
   // Counts a late read, for which the whole engine may have waited.
   void noteLate(uint32_t pid) {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     ++processes_[pid].late;
   }
   bool contains(uint32_t pid) {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = processes_.find(pid);
     return found != processes_.end() &&
         (found->second.silent || found->second.late >= kMostLate);
@@ -120,8 +117,8 @@ class SilentProcesses {
     bool silent = false; // a read has not returned yet
     int late = 0;
   };
-  std::mutex mutex_;
-  std::map<uint32_t, Process> processes_; // by pid; guarded by mutex_
+  Mutex mutex_;
+  std::map<uint32_t, Process> processes_ GUARDED_BY(mutex_); // by pid
 };
 
 // Returns the word, or zero if there is no word any more. Throws Error if the
@@ -144,18 +141,18 @@ uint64_t wordOf(uint32_t pid, uint64_t address) {
     cannotFetch(pid, statusOf(error).message());
   }
   const auto begun = Clock::now();
-  const bool came = read->await();
+  const auto result = read->await();
   if (Clock::now() - begun >= WordRead::kLate) {
     SilentProcesses::all().noteLate(pid);
   }
-  if (!came) {
+  if (!result) {
     SilentProcesses::all().add(pid);
     silent();
   }
-  if (isRefusal(read->error())) {
-    cannotFetch(pid, "process_vm_readv: " + errnoText(read->error()));
+  if (isRefusal(result->error)) {
+    cannotFetch(pid, "process_vm_readv: " + errnoText(result->error));
   }
-  return read->word();
+  return result->word;
 }
 
 } // namespace

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <mutex>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/threads/mutex.h"
 
 namespace dlslime {
 
@@ -111,10 +111,9 @@ find(const std::vector<Mapping>& all, uint64_t begin, uint64_t end) {
 
 // The table of mappings read last.
 struct Table {
-  std::mutex mutex;
-  // The members below are guarded by mutex.
-  std::vector<Mapping> mappings;
-  TimePoint readAt, askedAt;
+  Mutex mutex;
+  std::vector<Mapping> mappings GUARDED_BY(mutex);
+  TimePoint readAt GUARDED_BY(mutex), askedAt GUARDED_BY(mutex);
 
   static Table& last() {
     static auto* const table = new Table; // threads may outlive statics
@@ -126,14 +125,14 @@ struct Table {
 
 void forgetMappings() {
   auto& table = Table::last();
-  const std::lock_guard<std::mutex> guard(table.mutex);
+  const MutexLock lock(table.mutex);
   table.mappings.clear();
 }
 
 SharedPages sharedPagesOf(const void* address, uint64_t size) {
   const auto begin = reinterpret_cast<uint64_t>(address);
   auto& table = Table::last();
-  const std::lock_guard<std::mutex> guard(table.mutex);
+  const MutexLock lock(table.mutex);
   const auto now = Clock::now();
   if (now - table.readAt > kMostAge || now - table.askedAt > kMostPause) {
     table.mappings.clear();

@@ -66,7 +66,7 @@ std::shared_ptr<std::byte> PinnedPool::take(size_t size) {
   const auto sizeClass = static_cast<size_t>(std::bit_width(pieces));
   std::byte* piece = nullptr;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     auto& free = free_.at(sizeClass);
     if (free.empty()) {
       addSlab(sizeClass);
@@ -82,13 +82,13 @@ std::shared_ptr<std::byte> PinnedPool::take(size_t size) {
           }};
 }
 
-// Returns the slab of a piece. Under mutex_.
+// Returns the slab of a piece.
 PinnedPool::Slab& PinnedPool::slabOf(const std::byte* piece) {
   return std::prev(slabs_.upper_bound(piece))->second;
 }
 
 void PinnedPool::giveBack(std::byte* piece) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   auto& slab = slabOf(piece);
   --slab.taken;
   free_.at(slab.sizeClass).push_back(piece);
@@ -96,7 +96,7 @@ void PinnedPool::giveBack(std::byte* piece) {
 
 MemoryUse PinnedPool::memoryUse() {
   MemoryUse use;
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& [address, slab] : slabs_) {
     (slab.taken == 0 ? use.idle : use.lasting) += slab.size;
   }
@@ -106,10 +106,11 @@ MemoryUse PinnedPool::memoryUse() {
 void PinnedPool::trim() {
   Slabs idle; // freed after unlocking, since freeing may take long
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     for (auto& pieces : free_) {
-      std::erase_if(
-          pieces, [&](const auto* piece) { return slabOf(piece).taken == 0; });
+      std::erase_if(pieces, [&](const auto* piece) REQUIRES(mutex_) {
+        return slabOf(piece).taken == 0;
+      });
     }
     for (auto next = slabs_.begin(); next != slabs_.end();) {
       const auto slab = next++;

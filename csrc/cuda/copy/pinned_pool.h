@@ -3,9 +3,9 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/threads/mutex.h"
 #include "cuda/driver/gpu.h"
 
 namespace dlslime::cuda {
@@ -34,17 +34,16 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
     size_t sizeClass = 0;
     size_t taken = 0; // pieces in use
   };
-  void addSlab(size_t sizeClass);
-  Slab& slabOf(const std::byte* piece);
-  void giveBack(std::byte* piece);
+  void addSlab(size_t sizeClass) REQUIRES(mutex_);
+  Slab& slabOf(const std::byte* piece) REQUIRES(mutex_);
+  void giveBack(std::byte* piece) EXCLUDES(mutex_);
   using Slabs = std::map<const std::byte*, Slab>; // by address
   void freeAll(const Slabs& slabs) noexcept;
 
   const std::shared_ptr<Gpu> gpu_;
-  std::mutex mutex_;
-  // The members below are guarded by mutex_.
-  Slabs slabs_;
-  std::array<std::vector<std::byte*>, kClasses> free_;
+  Mutex mutex_;
+  Slabs slabs_ GUARDED_BY(mutex_);
+  std::array<std::vector<std::byte*>, kClasses> free_ GUARDED_BY(mutex_);
 };
 
 } // namespace dlslime::cuda

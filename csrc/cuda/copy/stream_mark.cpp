@@ -41,7 +41,7 @@ StreamMarks::Mark StreamMarks::place(Stream stream) {
 
 Event StreamMarks::takeEvent() {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     if (!free_.empty()) {
       const auto event = free_.back();
       free_.pop_back();
@@ -58,7 +58,7 @@ Event StreamMarks::takeEvent() {
 }
 
 void StreamMarks::giveBack(Event event) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   free_.push_back(event);
 }
 

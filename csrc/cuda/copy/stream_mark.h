@@ -1,9 +1,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/threads/mutex.h"
 #include "cuda/copy/stream_words.h"
 
 namespace dlslime::cuda {
@@ -62,9 +62,9 @@ class StreamMarks {
 
   const std::shared_ptr<Gpu> gpu_;
   StreamWords words_;
-  std::mutex mutex_;
-  std::vector<Event> free_; // guarded by mutex_
-  size_t made_ = 0; // events; guarded by mutex_
+  Mutex mutex_;
+  std::vector<Event> free_ GUARDED_BY(mutex_);
+  size_t made_ GUARDED_BY(mutex_) = 0; // events
 };
 
 } // namespace dlslime::cuda

@@ -50,7 +50,7 @@ void StreamWords::addPage() {
 }
 
 StreamWords::Word StreamWords::take() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (free_.empty()) {
     addPage();
   }
@@ -60,7 +60,7 @@ StreamWords::Word StreamWords::take() {
 }
 
 void StreamWords::giveBack(std::atomic<uint32_t>* place) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   free_.push_back(place);
 }
 

@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/threads/mutex.h"
 #include "cuda/driver/gpu.h"
 
 namespace dlslime::cuda {
@@ -76,13 +76,12 @@ class StreamWords {
 
  private:
   void giveBack(std::atomic<uint32_t>* place);
-  void addPage();
+  void addPage() REQUIRES(mutex_);
 
   const std::shared_ptr<Gpu> gpu_;
-  std::mutex mutex_;
-  // The members below are guarded by mutex_.
-  std::vector<void*> pages_;
-  std::vector<std::atomic<uint32_t>*> free_;
+  Mutex mutex_;
+  std::vector<void*> pages_ GUARDED_BY(mutex_);
+  std::vector<std::atomic<uint32_t>*> free_ GUARDED_BY(mutex_);
 };
 
 } // namespace dlslime::cuda

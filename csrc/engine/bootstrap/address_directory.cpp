@@ -1,9 +1,7 @@
 #include "engine/bootstrap/address_directory.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "base/clock.h"
 #include "base/fork_guard.h"
 #include "base/status.h"
+#include "base/threads/mutex.h"
 #include "engine/progress/engine_thread.h"
 
 namespace dlslime {
@@ -54,16 +53,16 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
         wake_(std::move(wake)) {}
 
   void close() {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
-    changed_.notify_all();
+    changed_.notifyAll();
   }
 
   void readAhead() {
     if (!rendezvous_->blocks()) {
       return;
     }
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     // At distances 1, -1, 2, -2, ... from the own rank.
     for (int step = 0; int(ahead_.size()) < std::min(size_ - 1, kMostAhead);) {
       step = step > 0 ? -step : 1 - step;
@@ -77,16 +76,16 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   }
 
   void awaitReaders(TimePoint deadline) {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     deadline = std::min(deadline, newUntil_);
     auto& entry = entries_[kEveryone];
     if (entry.record || Clock::now() >= deadline) {
       return;
     }
     want(entry);
-    changed_.wait_until(lock, deadline, [&] {
-      return closed_ || entry.record || !entry.error.empty();
-    });
+    while (!closed_ && !entry.record && entry.error.empty() &&
+           changed_.waitUntil(lock, deadline)) {
+    }
     entry.wanted = false;
   }
 
@@ -95,7 +94,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       auto record = rendezvous_->tryGet(addressKey(rank));
       return {std::move(record), "its address is not in the store yet"};
     }
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     auto& entry = entries_[rank];
     if (!entry.record && !entry.wanted) {
       want(entry);
@@ -108,7 +107,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   }
 
   void refresh(int rank) {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     auto& entry = entries_[rank];
     if (rendezvous_->blocks() && !entry.wanted) {
       want(entry);
@@ -116,7 +115,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   }
 
   void drop(int rank) {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = entries_.find(rank);
     if (found != entries_.end()) {
       found->second.wanted = false;
@@ -141,18 +140,16 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     return rank == kEveryone ? "read-by-all" : addressKey(rank);
   }
 
-  // Callers of the functions below hold mutex_, except callers of run(),
-  // takeOver() and ask().
-  void want(Entry& entry) {
+  void want(Entry& entry) REQUIRES(mutex_) {
     entry.wanted = true;
     entry.asked = false;
     entry.next = {};
     entry.pause = kFirstPause;
     start();
-    changed_.notify_all();
+    changed_.notifyAll();
   }
 
-  void start() {
+  void start() REQUIRES(mutex_) {
     if (running_ == 0 && !closed_) {
       running_ = ++threads_;
       startThread([self = shared_from_this(), number = running_] {
@@ -162,7 +159,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     }
   }
 
-  void takeOverIfHeldUp() {
+  void takeOverIfHeldUp() REQUIRES(mutex_) {
     if (asking_ && !helped_ && Clock::now() - askingSince_ > kHeldUp) {
       helped_ = true;
       startThread([self = shared_from_this(), number = ++threads_] {
@@ -171,7 +168,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     }
   }
 
-  void startThread(std::function<void()> body) {
+  void startThread(std::function<void()> body) REQUIRES(mutex_) {
     threadError_.clear();
     try {
       std::thread([run = std::move(body)] {
@@ -182,7 +179,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     }
   }
 
-  std::string problemOf(const Entry& entry) const {
+  std::string problemOf(const Entry& entry) const REQUIRES(mutex_) {
     if (!threadError_.empty()) {
       return "no thread can be started to read its address: " + threadError_;
     }
@@ -200,7 +197,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
 
   // Returns a due job; else sets `when` to the time of the next job, or to
   // never() when no work is left.
-  std::optional<Job> nextJob(TimePoint& when) {
+  std::optional<Job> nextJob(TimePoint& when) REQUIRES(mutex_) {
     const auto now = Clock::now();
     when = never();
     for (const auto& [rank, entry] : entries_) {
@@ -224,7 +221,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   }
 
   void run(int number, const std::shared_ptr<Rendezvous>& rendezvous) {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     while (!closed_ && running_ == number) {
       TimePoint when;
       const auto job = nextJob(when);
@@ -232,7 +229,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
         break;
       }
       if (!job) {
-        changed_.wait_until(lock, when);
+        changed_.waitUntil(lock, when);
         continue;
       }
       asking_ = true;
@@ -257,7 +254,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       return; // the first thread's call may still end
     }
     {
-      const std::lock_guard<std::mutex> guard(mutex_);
+      const MutexLock lock(mutex_);
       if (!other || !asking_) {
         return;
       }
@@ -286,11 +283,11 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   void note(
       const Job& job,
       std::optional<std::vector<Bytes>> values,
-      const std::string& error) {
+      const std::string& error) REQUIRES(mutex_) {
     const auto now = Clock::now();
     if (job.rank) {
       noteOne(entries_[*job.rank], std::move(values), error, now);
-      changed_.notify_all();
+      changed_.notifyAll();
       return;
     }
     if (!values) {
@@ -310,7 +307,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       Entry& entry,
       std::optional<std::vector<Bytes>> values,
       const std::string& error,
-      TimePoint now) {
+      TimePoint now) REQUIRES(mutex_) {
     entry.asked = true;
     entry.error = error;
     if (!values) {
@@ -330,7 +327,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     tell();
   }
 
-  void tell() {
+  void tell() REQUIRES(mutex_) {
     if (!closed_) {
       wake_();
     }
@@ -339,20 +336,22 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   const std::shared_ptr<Rendezvous> rendezvous_;
   const int rank_, size_;
   const std::function<void()> wake_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // mutex_ guards all members below.
-  std::map<int, Entry> entries_;
-  std::vector<int> ahead_;
-  TimePoint aheadNext_{}, aheadUntil_{}, newUntil_{};
-  milliseconds aheadPause_ = kFirstPause, aheadErrorPause_ = kFirstErrorPause;
-  int threads_ = 0; // threads started so far, by which threads are numbered
-  int running_ = 0; // number of the asking thread; 0: none
-  std::string threadError_; // why the last thread could not be started
-  bool helped_ = false; // a thread has been started to take over
-  bool asking_ = false; // a call of thread running_ is under way
-  TimePoint askingSince_{}; // begin of the call under way
-  bool closed_ = false;
+  Mutex mutex_;
+  Condition changed_;
+  std::map<int, Entry> entries_ GUARDED_BY(mutex_);
+  std::vector<int> ahead_ GUARDED_BY(mutex_);
+  TimePoint aheadNext_ GUARDED_BY(mutex_){};
+  TimePoint aheadUntil_ GUARDED_BY(mutex_){};
+  TimePoint newUntil_ GUARDED_BY(mutex_){};
+  milliseconds aheadPause_ GUARDED_BY(mutex_) = kFirstPause;
+  milliseconds aheadErrorPause_ GUARDED_BY(mutex_) = kFirstErrorPause;
+  int threads_ GUARDED_BY(mutex_) = 0; // started so far; numbers the threads
+  int running_ GUARDED_BY(mutex_) = 0; // number of the asking thread; 0: none
+  std::string threadError_ GUARDED_BY(mutex_); // why the last did not start
+  bool helped_ GUARDED_BY(mutex_) = false; // a thread was started to take over
+  bool asking_ GUARDED_BY(mutex_) = false; // thread running_ is in a call
+  TimePoint askingSince_ GUARDED_BY(mutex_){}; // begin of the call under way
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
 AddressDirectory::AddressDirectory(

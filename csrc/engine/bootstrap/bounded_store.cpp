@@ -1,25 +1,23 @@
 #include "engine/bootstrap/bounded_store.h"
 
-#include <condition_variable>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <system_error>
 #include <thread>
 
 #include "base/status.h"
+#include "base/threads/mutex.h"
 
 namespace dlslime {
 
 namespace {
 
 struct Answer {
-  std::mutex mutex;
-  std::condition_variable changed;
-  // `mutex` guards the members below.
-  bool over = false;
-  uint64_t value = 0;
-  std::exception_ptr error;
+  Mutex mutex;
+  Condition changed;
+  bool over GUARDED_BY(mutex) = false;
+  uint64_t value GUARDED_BY(mutex) = 0;
+  std::exception_ptr error GUARDED_BY(mutex);
 };
 
 using Call = std::function<uint64_t(Rendezvous& store)>;
@@ -32,11 +30,11 @@ void run(Rendezvous& store, const Call& call, Answer& answer) {
   } catch (...) {
     error = std::current_exception();
   }
-  const std::lock_guard<std::mutex> guard(answer.mutex);
+  const MutexLock lock(answer.mutex);
   answer.value = value;
   answer.error = error;
   answer.over = true;
-  answer.changed.notify_all();
+  answer.changed.notifyAll();
 }
 
 uint64_t callWithin(
@@ -56,9 +54,10 @@ uint64_t callWithin(
   } catch (const std::system_error& error) {
     throw Error(statusOf(error));
   }
-  std::unique_lock<std::mutex> lock(answer->mutex);
-  if (!answer->changed.wait_until(
-          lock, deadline, [&] { return answer->over; })) {
+  MutexLock lock(answer->mutex);
+  while (!answer->over && answer->changed.waitUntil(lock, deadline)) {
+  }
+  if (!answer->over) {
     const auto waited = Clock::now() - since;
     throw Error(
         ErrorCode::kTimeout,

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 
+#include "base/threads/mutex.h"
 #include "interface/rendezvous.h"
 
 namespace dlslime {
@@ -12,11 +12,11 @@ namespace dlslime {
 class MapRendezvous final : public Rendezvous {
  public:
   void set(const std::string& key, const Bytes& value) override {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     values_[key] = value;
   }
   std::optional<Bytes> tryGet(const std::string& key) override {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = values_.find(key);
     return found == values_.end() ? std::nullopt
                                   : std::optional<Bytes>(found->second);
@@ -25,14 +25,14 @@ class MapRendezvous final : public Rendezvous {
     return false;
   }
   uint64_t increment(const std::string& key) override {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     return ++counters_[key];
   }
 
  private:
-  std::mutex mutex_;
-  std::map<std::string, Bytes> values_;
-  std::map<std::string, uint64_t> counters_;
+  Mutex mutex_;
+  std::map<std::string, Bytes> values_ GUARDED_BY(mutex_);
+  std::map<std::string, uint64_t> counters_ GUARDED_BY(mutex_);
 };
 
 } // namespace dlslime

@@ -48,8 +48,13 @@ SideSockets::Place SideSockets::find(const std::string& nonce) {
       });
 }
 
+bool SideSockets::mayCome(const std::string& nonce) {
+  const auto found = find(nonce);
+  return !closed_ && found != expected_.end() && !found->socket.fd;
+}
+
 void SideSockets::expect(const std::string& nonce) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (expected_.size() >= kMostExpected) {
     const auto oldest = std::find_if(
         expected_.begin(), expected_.end(), [](const Expected& entry) {
@@ -63,25 +68,23 @@ void SideSockets::expect(const std::string& nonce) {
 }
 
 bool SideSockets::bring(const std::string& nonce, SideSocket socket) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = find(nonce);
   if (found == expected_.end() || found->socket.fd) {
     return false;
   }
   found->socket = std::move(socket);
-  changed_.notify_all();
+  changed_.notifyAll();
   return true;
 }
 
 SideSocket SideSockets::take(const std::string& nonce, TimePoint deadline) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto found = find(nonce); found != expected_.end()) {
     found->awaited = true;
   }
-  changed_.wait_until(lock, deadline, [&] {
-    const auto found = find(nonce);
-    return closed_ || found == expected_.end() || found->socket.fd;
-  });
+  while (mayCome(nonce) && changed_.waitUntil(lock, deadline)) {
+  }
   const auto found = find(nonce);
   SideSocket socket;
   if (found != expected_.end()) {
@@ -98,17 +101,17 @@ SideSocket SideSockets::take(const std::string& nonce, TimePoint deadline) {
 }
 
 void SideSockets::forget(const std::string& nonce) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto found = find(nonce); found != expected_.end()) {
     expected_.erase(found);
-    changed_.notify_all();
+    changed_.notifyAll();
   }
 }
 
 void SideSockets::close() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   closed_ = true;
-  changed_.notify_all();
+  changed_.notifyAll();
 }
 
 namespace {

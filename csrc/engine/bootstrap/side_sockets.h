@@ -1,11 +1,10 @@
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/threads/mutex.h"
 #include "engine/bootstrap/wire_records.h"
 #include "interface/side_socket.h"
 
@@ -40,12 +39,14 @@ class SideSockets {
     bool awaited = false; // by a thread in take()
   };
   using Place = std::deque<Expected>::iterator;
-  Place find(const std::string& nonce); // with mutex_ held
+  Place find(const std::string& nonce) REQUIRES(mutex_);
+  // True while the socket may still be brought.
+  bool mayCome(const std::string& nonce) REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Expected> expected_; // guarded by mutex_
-  bool closed_ = false; // guarded by mutex_
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Expected> expected_ GUARDED_BY(mutex_);
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
 // Address of the process to open a side socket to, and the records to send.

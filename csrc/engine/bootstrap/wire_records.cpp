@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <type_traits>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/printable.h"
@@ -16,7 +18,10 @@ namespace {
 
 constexpr uint64_t kMagic = 0x31454d494c534c44; // "DLSLIME1"
 constexpr size_t kTokenBytes = 32;
-constexpr uint32_t kMostRejected = 16;
+// Most entries of a list: of addresses, and of rejected routes.
+constexpr uint32_t kMostListed = 16;
+static_assert(AddressRecord::kMostAddresses == kMostListed);
+constexpr size_t kMostSocketName = 100; // bytes
 
 } // namespace
 
@@ -49,29 +54,141 @@ void requireWhole(const ByteReader& reader, bool valid, const char* what) {
 
 namespace {
 
-void writeIdentity(ByteWriter& writer, const PeerIdentity& identity) {
-  writer.blob(identity.instance);
-  writer.text(identity.bootId);
-  writer.text(identity.host);
-  writer.number(identity.networkNamespace);
-  writer.number(identity.pid);
-  writer.number(identity.uid);
+// Writes a value as the tables of docs/protocol.md say.
+class FieldWriter {
+ public:
+  explicit FieldWriter(ByteWriter& writer) : writer_(writer) {}
+
+  template <typename Value>
+  void operator()(const char* /*name*/, const Value& value) const {
+    put(value);
+  }
+
+ private:
+  template <typename Number>
+  void put(const Number& number) const {
+    if constexpr (std::is_enum_v<Number> || std::is_same_v<Number, bool>) {
+      writer_.number(static_cast<uint8_t>(number));
+    } else {
+      writer_.number(number);
+    }
+  }
+  void put(const std::string& text) const {
+    writer_.text(text);
+  }
+  void put(const Bytes& bytes) const {
+    writer_.blob(bytes);
+  }
+  void put(const PeerIdentity& identity) const {
+    put(identity.instance);
+    put(identity.bootId);
+    put(identity.host);
+    put(identity.networkNamespace);
+    put(identity.pid);
+    put(identity.uid);
+  }
+  void put(const std::pair<std::string, std::string>& pair) const {
+    put(pair.first);
+    put(pair.second);
+  }
+  template <typename Value>
+  void put(const std::vector<Value>& list) const {
+    put(static_cast<uint32_t>(list.size()));
+    for (const auto& value : list) {
+      put(value);
+    }
+  }
+
+  ByteWriter& writer_;
+};
+
+// Reads what FieldWriter writes. Sound only if the bytes hold what a field may
+// hold, besides the bounds that the reader checks.
+class FieldReader {
+ public:
+  FieldReader(ByteReader& reader, bool& sound)
+      : reader_(reader), sound_(sound) {}
+
+  template <typename Value>
+  void operator()(const char* /*name*/, Value& value) const {
+    get(value);
+  }
+
+ private:
+  template <typename Number>
+  void get(Number& number) const {
+    if constexpr (std::is_same_v<Number, bool>) {
+      const auto byte = reader_.number<uint8_t>();
+      sound_ &= byte <= 1;
+      number = byte != 0;
+    } else if constexpr (std::is_enum_v<Number>) {
+      number = static_cast<Number>(reader_.number<uint8_t>());
+    } else {
+      number = reader_.number<Number>();
+    }
+  }
+  void get(std::string& text) const {
+    text = reader_.text();
+  }
+  void get(Bytes& bytes) const {
+    const auto blob = reader_.blob();
+    bytes.assign(blob.begin(), blob.end());
+  }
+  void get(PeerIdentity& identity) const {
+    get(identity.instance);
+    get(identity.bootId);
+    get(identity.host);
+    get(identity.networkNamespace);
+    get(identity.pid);
+    get(identity.uid);
+    identity.host = printable(identity.host);
+    sound_ &= identity.instance.size() == kInstanceBytes;
+  }
+  void get(std::pair<std::string, std::string>& pair) const {
+    get(pair.first);
+    get(pair.second);
+  }
+  template <typename Value>
+  void get(std::vector<Value>& list) const {
+    const auto count = reader_.number<uint32_t>();
+    for (uint32_t i = 0; i < count && i < kMostListed && reader_.ok(); ++i) {
+      get(list.emplace_back());
+    }
+  }
+
+  ByteReader& reader_;
+  bool& sound_;
+};
+
+template <typename Record>
+Bytes encodeRecord(const Record& record) {
+  ByteWriter writer;
+  writePreamble(writer);
+  Record::fields(record, FieldWriter(writer));
+  return writer.take();
 }
 
-Bytes readBlob(ByteReader& reader) {
-  const auto blob = reader.blob();
-  return {blob.begin(), blob.end()};
+// Throws Error about `what` unless all bytes are a record for which `valid` is
+// true. Texts are as the peer sent them.
+template <typename Record, typename Valid>
+Record decodeRecord(ByteSpan bytes, const char* what, const Valid& valid) {
+  ByteReader reader(bytes);
+  readPreamble(reader, what);
+  Record record;
+  bool sound = true;
+  Record::fields(record, FieldReader(reader, sound));
+  requireWhole(reader, sound && valid(record), what);
+  return record;
 }
 
-PeerIdentity readIdentity(ByteReader& reader) {
-  PeerIdentity identity;
-  identity.instance = readBlob(reader);
-  identity.bootId = reader.text();
-  identity.host = printable(reader.text());
-  identity.networkNamespace = reader.number<uint64_t>();
-  identity.pid = reader.number<uint32_t>();
-  identity.uid = reader.number<uint32_t>();
-  return identity;
+void makePrintable(std::vector<std::string>& texts) {
+  for (auto& text : texts) {
+    text = printable(text);
+  }
+}
+
+bool isSocketName(const std::string& name) {
+  return name.size() < kMostSocketName;
 }
 
 std::string readLine(const char* path) {
@@ -81,233 +198,95 @@ std::string readLine(const char* path) {
   return line;
 }
 
-// Reads text of a foreign process, made printable for logs.
-std::string readText(ByteReader& reader) {
-  return printable(reader.text());
-}
-
-// Writes how to connect to a process.
-void writeContact(
-    ByteWriter& writer,
-    const PeerIdentity& identity,
-    const std::string& socketName,
-    const std::vector<std::string>& addresses) {
-  writeIdentity(writer, identity);
-  writer.text(socketName);
-  writer.number(static_cast<uint32_t>(addresses.size()));
-  for (const auto& address : addresses) {
-    writer.text(address);
-  }
-}
-
-struct Contact {
-  PeerIdentity identity;
-  std::string socketName;
-  std::vector<std::string> addresses;
-  bool valid = false;
-};
-
-Contact readContact(ByteReader& reader) {
-  Contact contact;
-  contact.identity = readIdentity(reader);
-  contact.socketName = reader.text();
-  const auto count = reader.number<uint32_t>();
-  for (uint32_t i = 0;
-       i < count && i < AddressRecord::kMostAddresses && reader.ok();
-       ++i) {
-    contact.addresses.push_back(readText(reader));
-  }
-  contact.valid = contact.identity.instance.size() == kInstanceBytes &&
-      contact.socketName.size() < 100;
-  return contact;
-}
-
 } // namespace
 
 Bytes encode(const AddressRecord& record) {
-  ByteWriter writer;
-  writePreamble(writer);
-  writeContact(writer, record.identity, record.socketName, record.addresses);
-  writer.blob(record.token);
-  writer.number(record.group);
-  writer.number(record.epoch);
-  writer.number(record.joined);
-  return writer.take();
+  return encodeRecord(record);
 }
 
 AddressRecord decodeAddress(ByteSpan bytes) {
-  ByteReader reader(bytes);
-  readPreamble(reader, "the address record");
-  AddressRecord record;
-  auto contact = readContact(reader);
-  record.identity = std::move(contact.identity);
-  record.socketName = std::move(contact.socketName);
-  record.addresses = std::move(contact.addresses);
-  record.token = readBlob(reader);
-  record.group = reader.number<uint32_t>();
-  record.epoch = reader.number<uint64_t>();
-  record.joined = reader.number<int64_t>();
-  const bool valid = contact.valid && record.token.size() == kTokenBytes;
-  requireWhole(reader, valid, "the address record");
+  auto record = decodeRecord<AddressRecord>(
+      bytes, "the address record", [](const AddressRecord& read) {
+        return isSocketName(read.socketName) &&
+            read.token.size() == kTokenBytes;
+      });
+  makePrintable(record.addresses);
   return record;
 }
 
 Bytes encode(const Greeting& greeting) {
-  ByteWriter writer;
-  writePreamble(writer);
-  writer.blob(greeting.target);
-  writer.blob(greeting.self);
-  writer.number(static_cast<uint8_t>(greeting.policy));
-  writer.number(static_cast<uint8_t>(greeting.secret));
-  writer.blob(greeting.nonce);
-  return writer.take();
+  return encodeRecord(greeting);
 }
 
 Greeting decodeGreeting(ByteSpan bytes) {
-  ByteReader reader(bytes);
-  readPreamble(reader, "the greeting");
-  Greeting greeting;
-  greeting.target = readBlob(reader);
-  greeting.self = readBlob(reader);
-  const auto policy = reader.number<uint8_t>();
-  greeting.policy = static_cast<RoutePolicy>(policy);
-  const auto secret = reader.number<uint8_t>();
-  greeting.secret = static_cast<SecretKind>(secret);
-  greeting.nonce = readBlob(reader);
-  const bool valid = greeting.target.size() == kInstanceBytes &&
-      greeting.self.size() == kInstanceBytes &&
-      policy <= static_cast<uint8_t>(kLastRoutePolicy) &&
-      (greeting.secret == SecretKind::kToken ||
-       greeting.secret == SecretKind::kPair) &&
-      greeting.nonce.size() == kNonceBytes;
-  requireWhole(reader, valid, "the greeting");
-  return greeting;
+  return decodeRecord<Greeting>(
+      bytes, "the greeting", [](const Greeting& read) {
+        return read.target.size() == kInstanceBytes &&
+            read.self.size() == kInstanceBytes &&
+            read.policy <= kLastRoutePolicy &&
+            (read.secret == SecretKind::kToken ||
+             read.secret == SecretKind::kPair) &&
+            read.nonce.size() == kNonceBytes;
+      });
 }
 
 Bytes encode(const Challenge& challenge) {
-  ByteWriter writer;
-  writePreamble(writer);
-  writer.number(static_cast<uint8_t>(challenge.verdict));
-  writer.text(challenge.text);
-  writer.blob(challenge.nonce);
-  writer.blob(challenge.proof);
-  return writer.take();
+  return encodeRecord(challenge);
 }
 
 Challenge decodeChallenge(ByteSpan bytes) {
-  ByteReader reader(bytes);
-  readPreamble(reader, "the challenge");
-  Challenge challenge;
-  challenge.verdict = static_cast<Verdict>(reader.number<uint8_t>());
-  challenge.text = readText(reader);
-  challenge.nonce = readBlob(reader);
-  challenge.proof = readBlob(reader);
-  const bool proves = challenge.verdict == Verdict::kAccepted;
-  const bool valid = proves ? challenge.nonce.size() == kNonceBytes
-                            : challenge.verdict == Verdict::kStranger ||
-          challenge.verdict == Verdict::kLater;
-  requireWhole(reader, valid, "the challenge");
+  auto challenge = decodeRecord<Challenge>(
+      bytes, "the challenge", [](const Challenge& read) {
+        return read.verdict == Verdict::kAccepted
+            ? read.nonce.size() == kNonceBytes
+            : read.verdict == Verdict::kStranger ||
+                read.verdict == Verdict::kLater;
+      });
+  challenge.text = printable(challenge.text);
   return challenge;
 }
 
 Bytes encode(const Hello& hello) {
-  ByteWriter writer;
-  writePreamble(writer);
-  writeContact(writer, hello.self, hello.socketName, hello.addresses);
-  writer.text(hello.nonce);
-  writer.number(hello.group);
-  writer.number(hello.unexpectedLimit);
-  writer.text(hello.route);
-  writer.blob(hello.blob);
-  writer.number(hello.descriptors);
-  writer.number(static_cast<uint32_t>(hello.rejected.size()));
-  for (const auto& [route, reason] : hello.rejected) {
-    writer.text(route);
-    writer.text(reason);
-  }
-  writer.number(static_cast<uint8_t>(hello.probe));
-  writer.number(hello.replaces);
-  writer.number(hello.lastSeen);
-  return writer.take();
+  return encodeRecord(hello);
 }
 
 Hello decodeHello(ByteSpan bytes) {
-  ByteReader reader(bytes);
-  readPreamble(reader, "the hello");
-  Hello hello;
-  auto contact = readContact(reader);
-  hello.self = std::move(contact.identity);
-  hello.socketName = std::move(contact.socketName);
-  hello.addresses = std::move(contact.addresses);
-  hello.nonce = reader.text();
-  hello.group = reader.number<uint32_t>();
-  hello.unexpectedLimit = reader.number<uint64_t>();
-  hello.route = readText(reader);
-  hello.blob = readBlob(reader);
-  hello.descriptors = reader.number<uint8_t>();
-  const auto count = reader.number<uint32_t>();
-  for (uint32_t i = 0; i < count && i < kMostRejected && reader.ok(); ++i) {
-    auto route = readText(reader);
-    hello.rejected.emplace_back(std::move(route), readText(reader));
+  auto hello = decodeRecord<Hello>(bytes, "the hello", [](const Hello& read) {
+    return isSocketName(read.socketName) && read.nonce.size() <= kNonceBytes &&
+        read.descriptors <= kMostDescriptors;
+  });
+  makePrintable(hello.addresses);
+  hello.route = printable(hello.route);
+  for (auto& [route, reason] : hello.rejected) {
+    route = printable(route);
+    reason = printable(reason);
   }
-  const auto probe = reader.number<uint8_t>();
-  hello.probe = probe != 0;
-  hello.replaces = reader.number<uint32_t>();
-  hello.lastSeen = reader.number<uint64_t>();
-  const bool valid = contact.valid && probe <= 1 &&
-      hello.nonce.size() <= kNonceBytes &&
-      hello.descriptors <= kMostDescriptors;
-  requireWhole(reader, valid, "the hello");
   return hello;
 }
 
 Bytes encode(const Welcome& welcome) {
-  ByteWriter writer;
-  writePreamble(writer);
-  writer.number(static_cast<uint8_t>(welcome.verdict));
-  writer.text(welcome.text);
-  writer.blob(welcome.blob);
-  writer.number(welcome.lastSeen);
-  writer.number(welcome.descriptors);
-  writer.number(welcome.unexpectedLimit);
-  return writer.take();
+  return encodeRecord(welcome);
 }
 
 Welcome decodeWelcome(ByteSpan bytes) {
-  ByteReader reader(bytes);
-  readPreamble(reader, "the welcome");
-  Welcome welcome;
-  const auto verdict = reader.number<uint8_t>();
-  welcome.verdict = static_cast<Verdict>(verdict);
-  welcome.text = readText(reader);
-  welcome.blob = readBlob(reader);
-  welcome.lastSeen = reader.number<uint64_t>();
-  welcome.descriptors = reader.number<uint8_t>();
-  welcome.unexpectedLimit = reader.number<uint64_t>();
-  const bool valid = verdict >= static_cast<uint8_t>(Verdict::kAccepted) &&
-      verdict <= static_cast<uint8_t>(Verdict::kNotJoined) &&
-      welcome.descriptors <= kMostDescriptors;
-  requireWhole(reader, valid, "the welcome");
+  auto welcome =
+      decodeRecord<Welcome>(bytes, "the welcome", [](const Welcome& read) {
+        return read.verdict >= Verdict::kAccepted &&
+            read.verdict <= Verdict::kNotJoined &&
+            read.descriptors <= kMostDescriptors;
+      });
+  welcome.text = printable(welcome.text);
   return welcome;
 }
 
 Bytes encode(const Confirm& confirm) {
-  ByteWriter writer;
-  writePreamble(writer);
-  writer.text(confirm.nonce);
-  writer.blob(confirm.blob);
-  writer.text(confirm.problem);
-  return writer.take();
+  return encodeRecord(confirm);
 }
 
 Confirm decodeConfirm(ByteSpan bytes) {
-  ByteReader reader(bytes);
-  readPreamble(reader, "the confirmation");
-  Confirm confirm;
-  confirm.nonce = reader.text();
-  confirm.blob = readBlob(reader);
-  confirm.problem = readText(reader);
-  requireWhole(reader, true, "the confirmation");
+  auto confirm = decodeRecord<Confirm>(
+      bytes, "the confirmation", [](const Confirm& /*read*/) { return true; });
+  confirm.problem = printable(confirm.problem);
   return confirm;
 }
 

@@ -14,6 +14,10 @@ namespace dlslime {
 // versions.
 constexpr uint16_t kProtocolVersion = 15;
 
+// Each record has fields(), which calls `field` with the name and the value of
+// each field in the order of the bytes: the one list for encoding, decoding and
+// the tables of docs/protocol.md.
+
 constexpr size_t kInstanceBytes = 16;
 // Writes the beginning of every record: magic and protocol version.
 void writePreamble(ByteWriter& writer);
@@ -35,6 +39,17 @@ struct AddressRecord {
   uint64_t epoch = 0; // see Group::epoch()
   // Time of joining, in ns of the host's monotonic clock.
   int64_t joined = 0;
+
+  template <typename Record, typename Field>
+  static void fields(Record& record, const Field& field) {
+    field("identity", record.identity);
+    field("socket name", record.socketName);
+    field("addresses", record.addresses);
+    field("token", record.token);
+    field("group", record.group);
+    field("epoch", record.epoch);
+    field("joined", record.joined);
+  }
 };
 Bytes encode(const AddressRecord& record);
 // Throws Error when the record is truncated, oversized, or of a foreign
@@ -58,6 +73,15 @@ struct Greeting {
   RoutePolicy policy = RoutePolicy::kAuto;
   SecretKind secret = SecretKind::kToken;
   Bytes nonce; // kNonceBytes random bytes
+
+  template <typename Record, typename Field>
+  static void fields(Record& record, const Field& field) {
+    field("target", record.target);
+    field("self", record.self);
+    field("policy", record.policy);
+    field("secret", record.secret);
+    field("nonce", record.nonce);
+  }
 };
 Bytes encode(const Greeting& greeting);
 Greeting decodeGreeting(ByteSpan bytes);
@@ -80,6 +104,23 @@ struct Hello {
   // Number of the last message seen by the initiator over the replaced
   // connection.
   uint64_t lastSeen = 0;
+
+  template <typename Record, typename Field>
+  static void fields(Record& record, const Field& field) {
+    field("self", record.self);
+    field("socket name", record.socketName);
+    field("addresses", record.addresses);
+    field("nonce", record.nonce);
+    field("group", record.group);
+    field("unexpected limit", record.unexpectedLimit);
+    field("route", record.route);
+    field("blob", record.blob);
+    field("descriptors", record.descriptors);
+    field("rejected", record.rejected);
+    field("probe", record.probe);
+    field("replaces", record.replaces);
+    field("last seen", record.lastSeen);
+  }
 };
 Bytes encode(const Hello& hello);
 Hello decodeHello(ByteSpan bytes);
@@ -102,6 +143,14 @@ struct Challenge {
   std::string text;
   Bytes nonce; // kNonceBytes random bytes
   Bytes proof; // SessionKey::acceptorProof()
+
+  template <typename Record, typename Field>
+  static void fields(Record& record, const Field& field) {
+    field("verdict", record.verdict);
+    field("text", record.text);
+    field("nonce", record.nonce);
+    field("proof", record.proof);
+  }
 };
 Bytes encode(const Challenge& challenge);
 Challenge decodeChallenge(ByteSpan bytes);
@@ -113,6 +162,16 @@ struct Welcome {
   uint64_t lastSeen = 0; // number of the last message seen by the acceptor
   uint8_t descriptors = 0; // number of descriptors following the record
   uint64_t unexpectedLimit = 0; // bytes of eager messages the acceptor keeps
+
+  template <typename Record, typename Field>
+  static void fields(Record& record, const Field& field) {
+    field("verdict", record.verdict);
+    field("text", record.text);
+    field("blob", record.blob);
+    field("last seen", record.lastSeen);
+    field("descriptors", record.descriptors);
+    field("unexpected limit", record.unexpectedLimit);
+  }
 };
 Bytes encode(const Welcome& welcome);
 Welcome decodeWelcome(ByteSpan bytes);
@@ -123,6 +182,13 @@ struct Confirm {
   std::string nonce; // of the Hello
   Bytes blob; // result of Connection::verify()
   std::string problem; // empty: the connection works
+
+  template <typename Record, typename Field>
+  static void fields(Record& record, const Field& field) {
+    field("nonce", record.nonce);
+    field("blob", record.blob);
+    field("problem", record.problem);
+  }
 };
 Bytes encode(const Confirm& confirm);
 Confirm decodeConfirm(ByteSpan bytes);

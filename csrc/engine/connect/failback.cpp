@@ -14,6 +14,7 @@ constexpr int kLongestPauseParts = 16;
 } // namespace
 
 void Failback::advance() {
+  state_.wireUpThread.claimThis("a function of the wire-up thread is called");
   take();
   const bool all = std::exchange(lookAtAll_, false);
   if (state_.config.recovery.count() == 0 ||

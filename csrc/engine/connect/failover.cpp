@@ -33,6 +33,7 @@ void Failover::drain() {
 }
 
 void Failover::advance() {
+  state_.wireUpThread.claimThis("a function of the wire-up thread is called");
   drain();
   std::vector<ChannelTable::Member> lost;
   {

@@ -278,6 +278,7 @@ void Handshakes::addTo(std::vector<pollfd>& fds) const {
 }
 
 void Handshakes::onPoll(const std::vector<pollfd>& fds) {
+  state_.wireUpThread.claimThis("a function of the wire-up thread is called");
   drainUntil_ = deadlineAfter(kMostDraining);
   std::set<int> heard;
   for (const auto& entry : fds) {
@@ -319,6 +320,7 @@ TimePoint Handshakes::nextDeadline() const {
 }
 
 void Handshakes::expire(TimePoint looked) {
+  state_.wireUpThread.claimThis("a function of the wire-up thread is called");
   std::vector<ChannelKey> late, verifying;
   for (const auto& [key, attempt] : attempts_) {
     if (attempt.connection) {

@@ -76,17 +76,14 @@ class Handshakes {
     return std::exchange(news_, false);
   }
 
-  // Returns the name of this process's unix socket, for the address record.
+  // Names of this process's unix socket and TCP addresses, for address records.
   const std::string& socketName() const {
     return acceptor_.socketName();
   }
-  // Returns the TCP addresses of this process, for the address record.
   std::vector<std::string> addresses() const {
     return acceptor_.addresses();
   }
-  // Adds the descriptors to poll.
   void addTo(std::vector<pollfd>& fds) const;
-  // Handles the events found by poll().
   void onPoll(const std::vector<pollfd>& fds);
   TimePoint nextDeadline() const;
   // Ends late handshakes. `looked` is the time up to which onPoll() has handled
@@ -186,8 +183,9 @@ class Handshakes {
   void install(Made made, ControlSocket socket);
   std::shared_ptr<PeerChannel> whoAwaits(
       const Made& made,
-      Unprepared& unprepared);
-  void installAgain(EngineLock& lock, Made& made, ControlSocket socket);
+      Unprepared& unprepared) REQUIRES(theEngineLock);
+  void installAgain(EngineLock& lock, Made& made, ControlSocket socket)
+      REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS;
 
   // The following functions are in handshake_dial.cpp.
   void connect(Attempt& attempt);

@@ -22,6 +22,7 @@ constexpr milliseconds kDeadRecordTime{60000};
 } // namespace
 
 void RankSearch::advance() {
+  state_.wireUpThread.claimThis("a function of the wire-up thread is called");
   collect();
   const auto now = Clock::now();
   std::erase_if(
@@ -40,7 +41,7 @@ void RankSearch::add(
     const std::shared_ptr<Group>& group,
     const std::vector<int>& ranks) {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     for (const int rank : ranks) {
       added_.push_back(
           {group,
@@ -62,7 +63,7 @@ void RankSearch::add(
 }
 
 void RankSearch::collect() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   std::move(added_.begin(), added_.end(), std::back_inserter(tasks_));
   added_.clear();
 }

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/threads/mutex.h"
 #include "engine/connect/handshakes.h"
 #include "engine/state/engine_state.h"
 
@@ -77,8 +77,8 @@ class RankSearch {
 
   EngineState& state_;
   Handshakes& handshakes_;
-  std::mutex mutex_;
-  std::vector<Task> added_; // guarded by mutex_
+  Mutex mutex_;
+  std::vector<Task> added_ GUARDED_BY(mutex_);
   std::vector<Task> tasks_; // wire-up thread only
 };
 

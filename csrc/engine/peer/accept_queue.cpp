@@ -9,7 +9,7 @@ namespace dlslime {
 
 std::optional<AcceptQueue::Refusal> AcceptQueue::refusal(
     const PeerChannel& from) const {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   // Counts entries only where the limit may be reached, because every join
   // comes to refusal().
   const auto ofOne = waiting_ < kMostWaitingOfOne
@@ -33,14 +33,14 @@ std::optional<AcceptQueue::Refusal> AcceptQueue::refusal(
 void AcceptQueue::add(
     std::shared_ptr<Group> group,
     const std::shared_ptr<PeerChannel>& from) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   const auto id = group->id();
   entries_.emplace(id, Entry{std::move(group), false, from});
   ++waiting_;
 }
 
 std::vector<std::shared_ptr<Group>> AcceptQueue::accept() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<Group>> taken;
   std::erase_if(entries_, [&](auto& entry) {
     if (entry.second.accepted) {
@@ -55,7 +55,7 @@ std::vector<std::shared_ptr<Group>> AcceptQueue::accept() {
 }
 
 bool AcceptQueue::keep(std::shared_ptr<Group> group) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (closed_) {
     return false;
   }
@@ -65,7 +65,7 @@ bool AcceptQueue::keep(std::shared_ptr<Group> group) {
 }
 
 std::vector<std::shared_ptr<Group>> AcceptQueue::close() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   closed_ = true;
   std::vector<std::shared_ptr<Group>> taken;
   for (auto& [id, guest] : std::exchange(entries_, {})) {
@@ -77,7 +77,7 @@ std::vector<std::shared_ptr<Group>> AcceptQueue::close() {
 }
 
 bool AcceptQueue::onGone(uint32_t id, uint64_t unreadBytes) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end()) {
     return false; // held by the owner, or already forgotten

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/threads/mutex.h"
 #include "engine/wire/group_messages.h"
 
 namespace dlslime {
@@ -57,12 +57,12 @@ class AcceptQueue {
   static constexpr size_t kMostWaitingOfOne = 1024; // of a single process
 
   const uint64_t mostUnread_;
-  mutable std::mutex mutex_;
-  // mutex_ guards the members below.
-  std::map<uint32_t, Entry> entries_; // by group id, mostly in joining order
-  size_t waiting_ = 0; // entries not accepted yet
-  uint64_t unread_ = 0; // sum of unreadBytes
-  bool closed_ = false;
+  mutable Mutex mutex_;
+  // By group id, mostly in joining order.
+  std::map<uint32_t, Entry> entries_ GUARDED_BY(mutex_);
+  size_t waiting_ GUARDED_BY(mutex_) = 0; // entries not accepted yet
+  uint64_t unread_ GUARDED_BY(mutex_) = 0; // sum of unreadBytes
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
 } // namespace dlslime

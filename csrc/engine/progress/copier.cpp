@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <list>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/leak_on_purpose.h"
 #include "base/log.h"
+#include "base/threads/mutex.h"
 #include "engine/progress/engine_thread.h"
 
 namespace dlslime {
@@ -34,64 +33,89 @@ bool isStuck(const Worker& worker, TimePoint now) {
 }
 } // namespace
 
-struct Copier::Shared {
+struct Copier::Shared : std::enable_shared_from_this<Shared> {
   explicit Shared(Finish tellEngine) : finish(std::move(tellEngine)) {}
 
   void run(Worker& worker);
-  // Makes the given copy; `lock` is released meanwhile. True: Finish has
-  // returned a further copy to make.
-  bool makeOne(Worker& worker, std::unique_lock<std::mutex>& lock);
+  // Returns false when no thread can be started.
+  bool addWorker() REQUIRES(mutex);
+  // True while a copy is waiting for a thread or being made.
+  bool copying() const REQUIRES(mutex);
+  // True while a copy is waiting for a thread or being reported.
+  bool needsEngine() const REQUIRES(mutex);
 
   const Finish finish;
   std::atomic<int> busy{0}; // number of busy workers
-  mutable std::mutex mutex;
-  std::condition_variable changed;
-  // `mutex` guards the members below.
-  std::list<Worker> workers;
-  bool stopping = false;
-  bool closed = false; // set at the end of stop(): the engine may be gone
+  mutable Mutex mutex;
+  Condition changed;
+  std::list<Worker> workers GUARDED_BY(mutex);
+  bool stopping GUARDED_BY(mutex) = false;
+  // Set at the end of stop(): the engine may be gone.
+  bool closed GUARDED_BY(mutex) = false;
 };
 
 void Copier::Shared::run(Worker& worker) {
-  std::unique_lock<std::mutex> lock(mutex);
+  MutexLock lock(mutex);
   for (;;) {
-    changed.wait(lock, [&] { return worker.given || stopping; });
+    while (!worker.given && !stopping) {
+      changed.wait(lock);
+    }
     if (!worker.given) {
       return;
     }
-    while (makeOne(worker, lock)) {
+    while (worker.given) {
+      ClaimedCopy copy = *std::exchange(worker.given, std::nullopt);
+      worker.copying = true;
+      worker.since = Clock::now();
+      lock.unlock();
+      copy.job.error = copy.job.run(copy.job);
+      lock.lock();
+      worker.copying = false;
+      if (closed) {
+        // Destroying the copy would touch the engine, already gone.
+        leakOnPurpose(std::make_shared<ClaimedCopy>(std::move(copy)));
+        break;
+      }
+      worker.finishing = true;
+      const bool more = !stopping;
+      lock.unlock();
+      auto next = finish(copy, more);
+      lock.lock();
+      worker.finishing = false;
+      worker.given = std::move(next);
     }
     busy.fetch_sub(1, std::memory_order_relaxed);
     if (closed) {
       return;
     }
-    changed.notify_all();
+    changed.notifyAll();
   }
 }
 
-bool Copier::Shared::makeOne(
-    Worker& worker,
-    std::unique_lock<std::mutex>& lock) {
-  ClaimedCopy copy = *std::exchange(worker.given, std::nullopt);
-  worker.copying = true;
-  worker.since = Clock::now();
-  lock.unlock();
-  copy.job.error = copy.job.run(copy.job);
-  lock.lock();
-  worker.copying = false;
-  if (closed) {
-    // Destroying the copy would touch the engine, already gone.
-    leakOnPurpose(std::make_shared<ClaimedCopy>(std::move(copy)));
+// The new thread waits for the mutex, hence until its Worker is in the list.
+bool Copier::Shared::addWorker() {
+  try {
+    std::list<Worker> one(1);
+    auto& worker = one.front();
+    worker.thread = startEngineThread(
+        [shared = shared_from_this(), &worker] { shared->run(worker); });
+    workers.splice(workers.end(), one);
+    return true;
+  } catch (const std::exception&) {
     return false;
   }
-  worker.finishing = true;
-  const bool more = !stopping;
-  lock.unlock();
-  auto next = finish(copy, more);
-  lock.lock();
-  worker.finishing = false;
-  worker.given = std::move(next);
-  return worker.given.has_value();
+}
+
+bool Copier::Shared::copying() const {
+  return std::any_of(workers.begin(), workers.end(), [](const Worker& worker) {
+    return worker.given || worker.copying;
+  });
+}
+
+bool Copier::Shared::needsEngine() const {
+  return std::any_of(workers.begin(), workers.end(), [](const Worker& worker) {
+    return worker.given || worker.finishing;
+  });
 }
 
 Copier::Copier(Finish finish)
@@ -106,51 +130,37 @@ bool Copier::busy() const {
 }
 
 bool Copier::free() const {
-  const std::lock_guard<std::mutex> guard(shared_->mutex);
-  const auto& workers = shared_->workers;
+  const auto& shared = *shared_;
+  const MutexLock lock(shared.mutex);
   const auto now = Clock::now();
-  return !shared_->stopping &&
+  return !shared.stopping &&
       (std::any_of(
-           workers.begin(),
-           workers.end(),
+           shared.workers.begin(),
+           shared.workers.end(),
            [](const Worker& worker) { return !worker.busy(); }) ||
-       (workers.size() < kMostThreads &&
-        std::all_of(workers.begin(), workers.end(), [&](const Worker& worker) {
-          return isStuck(worker, now);
-        })));
-}
-
-// Starts a thread. Called under the mutex, so that the new thread waits until
-// its Worker is in the list.
-bool Copier::addWorker() {
-  try {
-    std::list<Worker> one(1);
-    auto& worker = one.front();
-    worker.thread =
-        startEngineThread([shared = shared_, &worker] { shared->run(worker); });
-    shared_->workers.splice(shared_->workers.end(), one);
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
+       (shared.workers.size() < kMostThreads &&
+        std::all_of(
+            shared.workers.begin(),
+            shared.workers.end(),
+            [&](const Worker& worker) { return isStuck(worker, now); })));
 }
 
 bool Copier::give(ClaimedCopy& copy) {
   auto& shared = *shared_;
-  const std::lock_guard<std::mutex> guard(shared.mutex);
+  const MutexLock lock(shared.mutex);
   auto worker = std::find_if(
       shared.workers.begin(), shared.workers.end(), [](const Worker& one) {
         return !one.busy();
       });
   if (worker == shared.workers.end()) {
-    if (!addWorker()) {
+    if (!shared.addWorker()) {
       return false;
     }
     worker = std::prev(shared.workers.end());
   }
   worker->given = std::move(copy);
   shared.busy.fetch_add(1, std::memory_order_relaxed);
-  shared.changed.notify_all();
+  shared.changed.notifyAll();
   return true;
 }
 
@@ -159,7 +169,7 @@ TimePoint Copier::lookAgain() const {
 }
 
 size_t Copier::stuck() const {
-  const std::lock_guard<std::mutex> guard(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   const auto now = Clock::now();
   return static_cast<size_t>(std::count_if(
       shared_->workers.begin(),
@@ -169,22 +179,15 @@ size_t Copier::stuck() const {
 
 void Copier::stop(milliseconds patience) {
   auto& shared = *shared_;
-  std::unique_lock<std::mutex> lock(shared.mutex);
+  MutexLock lock(shared.mutex);
   shared.stopping = true;
-  shared.changed.notify_all();
-  const auto copying = [&] {
-    return std::any_of(
-        shared.workers.begin(), shared.workers.end(), [](const Worker& worker) {
-          return worker.given || worker.copying;
-        });
-  };
-  shared.changed.wait_for(lock, patience, [&] { return !copying(); });
-  shared.changed.wait(lock, [&] {
-    return std::none_of(
-        shared.workers.begin(), shared.workers.end(), [](const Worker& worker) {
-          return worker.given || worker.finishing;
-        });
-  });
+  shared.changed.notifyAll();
+  const auto deadline = deadlineAfter(patience);
+  while (shared.copying() && shared.changed.waitUntil(lock, deadline)) {
+  }
+  while (shared.needsEngine()) {
+    shared.changed.wait(lock);
+  }
   shared.closed = true;
   std::list<Worker> ended;
   for (auto next = shared.workers.begin(); next != shared.workers.end();) {

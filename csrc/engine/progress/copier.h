@@ -51,7 +51,6 @@ class Copier {
   void stop(milliseconds patience);
 
  private:
-  bool addWorker();
   struct Shared;
   const std::shared_ptr<Shared> shared_;
 };

@@ -55,10 +55,10 @@ void Progress::start() {
 
 void Progress::stop() {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     stopping_.store(true);
   }
-  changed_.notify_all();
+  changed_.notifyAll();
   epoll_.kick();
   if (thread_.joinable()) {
     thread_.join();
@@ -164,7 +164,7 @@ bool Progress::look(const Operation* awaited) {
 }
 
 bool Progress::takeSleeper() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (sleeperTaken_) {
     return false;
   }
@@ -174,10 +174,10 @@ bool Progress::takeSleeper() {
 
 void Progress::releaseSleeper() {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     sleeperTaken_ = false;
   }
-  changed_.notify_all();
+  changed_.notifyAll();
 }
 
 void Progress::attend() {
@@ -186,10 +186,10 @@ void Progress::attend() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   wake();
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     attend_ = true;
   }
-  changed_.notify_all();
+  changed_.notifyAll();
 }
 
 void Progress::sleepOnce(TimePoint deadline) {
@@ -229,14 +229,15 @@ void Progress::sleepWait(const Operation& operation, TimePoint deadline) {
     }
     return;
   }
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   followers_.fetch_add(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const auto ready = [&] { return operation.done() || !sleeperTaken_; };
-  if (deadline >= never()) {
-    changed_.wait(lock, ready);
-  } else {
-    changed_.wait_until(lock, deadline, ready);
+  while (!operation.done() && sleeperTaken_) {
+    if (deadline >= never()) {
+      changed_.wait(lock);
+    } else if (!changed_.waitUntil(lock, deadline)) {
+      break;
+    }
   }
   followers_.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -250,23 +251,29 @@ void Progress::notifyDone() {
   }
   if (followers_.load(std::memory_order_relaxed) > 0) {
     {
-      const std::lock_guard<std::mutex> guard(mutex_);
+      const MutexLock lock(mutex_);
     }
-    changed_.notify_all();
+    changed_.notifyAll();
+  }
+}
+
+void Progress::awaitTurn(MutexLock& lock) {
+  if (sleeperTaken_) { // by a waiting thread, which handles all news
+    while (sleeperTaken_ && !stopping_.load()) {
+      changed_.wait(lock);
+    }
+  } else {
+    const auto end = Clock::now() + tick_;
+    while (!stopping_.load() && !attend_ && changed_.waitUntil(lock, end)) {
+    }
   }
 }
 
 void Progress::background() {
   uint64_t seen = 0;
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_.load()) {
-    if (sleeperTaken_) { // by a waiting thread, which handles all news
-      changed_.wait(
-          lock, [this] { return !sleeperTaken_ || stopping_.load(); });
-    } else {
-      changed_.wait_for(
-          lock, tick_, [this] { return stopping_.load() || attend_; });
-    }
+    awaitTurn(lock);
     if (stopping_.load() || sleeperTaken_) {
       continue;
     }
@@ -291,7 +298,7 @@ void Progress::background() {
     serving_.store(false, std::memory_order_release);
     lock.lock();
     sleeperTaken_ = false;
-    changed_.notify_all();
+    changed_.notifyAll();
   }
 }
 

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/threads/mutex.h"
 #include "engine/progress/epoll_waiter.h"
 #include "engine/progress/yield_backoff.h"
 #include "interface/operation.h"
@@ -110,6 +109,9 @@ class Progress {
   void releaseSleeper();
   void sleepOnce(TimePoint deadline);
   void background();
+  // Keeps the background thread waiting until the sleeper has left, or, without
+  // a sleeper, for a tick at most.
+  void awaitTurn(MutexLock& lock) REQUIRES(mutex_);
   void serve();
   void hearOfDeaths(int looks);
 
@@ -131,11 +133,12 @@ class Progress {
   std::atomic<bool> waiterAsleep_{
       false}; // a thread waiting for an operation sleeps or is about to
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  Condition changed_;
   std::atomic<int> followers_{0};
-  bool sleeperTaken_ = false; // guarded by mutex_
-  bool attend_ = false; // guarded by mutex_: the background thread must look
+  bool sleeperTaken_ GUARDED_BY(mutex_) = false;
+  // The background thread must look.
+  bool attend_ GUARDED_BY(mutex_) = false;
 };
 
 } // namespace dlslime

@@ -1,6 +1,5 @@
 #include "engine/state/closer.h"
 
-#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -10,14 +9,9 @@
 namespace dlslime {
 
 namespace {
-// Pause between looks of advance() and finish() while waiting for connections
-// to close.
+// Pause between looks of finish() while waiting for connections to close.
 constexpr microseconds kShortPause{50};
-// Time that advance() waits for a new connection to close: most connections
-// wait only for work under way at a NIC, and a replacement may be about to take
-// over.
-constexpr microseconds kAtOnce{200};
-// Pause before the next look at connections not closed at once.
+// Time to the next advance(), while connections are being closed.
 constexpr milliseconds kPause{1};
 } // namespace
 
@@ -32,13 +26,6 @@ void Closer::advance() {
     retired.clear();
   }
   look();
-  const auto isNew = [](const Closing& closing) {
-    return Clock::now() - closing.begun < kAtOnce;
-  };
-  while (std::any_of(closing_.begin(), closing_.end(), isNew)) {
-    std::this_thread::sleep_for(kShortPause);
-    look();
-  }
 }
 
 TimePoint Closer::next() const {

@@ -10,21 +10,15 @@ namespace dlslime {
 // released, and waiting threads told, after unlocking: freeing a tensor may
 // need the GIL, and the GIL's holder may be waiting for the lock. All changes
 // of the state are made under an EngineLock.
-class EngineLock {
+class SCOPED_CAPABILITY EngineLock {
  public:
-  explicit EngineLock(EngineState& state) : state_(state), lock_(state.mutex) {}
-  EngineLock(EngineState& state, std::try_to_lock_t attempt)
-      : state_(state), lock_(state.mutex, attempt) {}
-  // Takes the lock only if no thread holds or wants the lock: for a look that
-  // can be made later.
-  struct IfUnwanted {};
-  EngineLock(EngineState& state, IfUnwanted)
-      : state_(state), lock_(state.mutex, std::defer_lock) {
-    if (state.mutex.lockIfUnwanted()) {
-      lock_ = std::unique_lock(state.mutex, std::adopt_lock);
-    }
-  }
-  ~EngineLock() {
+  explicit EngineLock(EngineState& state) ACQUIRE(theEngineLock)
+      : state_(state), lock_(state.mutex) {}
+  // Takes over the lock that the caller has taken.
+  EngineLock(EngineState& state, std::adopt_lock_t taken)
+      REQUIRES(theEngineLock)
+      : state_(state), lock_(state.mutex, taken) {}
+  ~EngineLock() RELEASE() NO_THREAD_SAFETY_ANALYSIS {
     if (lock_.owns_lock()) {
       leave();
     }
@@ -32,13 +26,10 @@ class EngineLock {
   EngineLock(const EngineLock&) = delete;
   EngineLock& operator=(const EngineLock&) = delete;
 
-  explicit operator bool() const {
-    return lock_.owns_lock();
-  }
-  void enterAgain() {
+  void enterAgain() ACQUIRE() NO_THREAD_SAFETY_ANALYSIS {
     lock_.lock();
   }
-  void leave() {
+  void leave() RELEASE() NO_THREAD_SAFETY_ANALYSIS {
     if (state_.completions.empty()) {
       lock_.unlock();
       return;

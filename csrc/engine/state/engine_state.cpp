@@ -48,7 +48,7 @@ void EngineState::wakeWireUp() {
 }
 
 void EngineState::retireFailed() {
-  const AtEnd wake([this, before = retired.size()] {
+  const AtEnd wake([this, before = retired.size()]() REQUIRES(theEngineLock) {
     if (retired.size() > before) {
       wakeWireUp();
     }

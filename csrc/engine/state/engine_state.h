@@ -32,18 +32,20 @@ struct EngineState {
       token; // a peer proves by the token to have read our address record
 
   EngineMutex mutex;
-  // `mutex` guards the members from `completions` to `nudge`.
-  Completions completions;
-  GroupRegistry groupRegistry{completions, [this] { wakeWireUp(); }};
-  StreamGate strays{completions}; // ended operations of groups already gone:
-                                  // streams may still touch the memory
+  Completions completions GUARDED_BY(theEngineLock);
+  GroupRegistry groupRegistry GUARDED_BY(theEngineLock){completions, [this] {
+                                                          wakeWireUp();
+                                                        }};
+  // Ended operations of groups already gone: streams may still touch the
+  // memory.
+  StreamGate strays GUARDED_BY(theEngineLock){completions};
   Transports transports;
   EpollWaiter epoll; // usable from any thread without the lock
-  ChannelTable channels{epoll};
-  RegionTable regions;
+  ChannelTable channels GUARDED_BY(theEngineLock){epoll};
+  RegionTable regions GUARDED_BY(theEngineLock);
   // Connections waiting for the closer, since closing a connection may mean
   // joining threads.
-  std::vector<ChannelTable::Retired> retired;
+  std::vector<ChannelTable::Retired> retired GUARDED_BY(theEngineLock);
   UniqueFd nudge; // eventfd waking the wire-up thread
   // True while operations wait for a stream or copies run at a GPU: no
   // descriptor tells of the end. Set under the lock, read by any thread.
@@ -52,6 +54,7 @@ struct EngineState {
   // Runs a thread of its own, and is guarded by a mutex of its own.
   RegistrationThread registrationThread{*this};
   GpuReclaimer gpuReclaimer{*this}; // runs a thread of its own, too
+  ThreadHolder wireUpThread; // claimed by functions for this thread alone
   Closer closer{*this}; // used by the wire-up thread, and at the engine's end
 
   // Lets waiting threads see ended operations; called without the lock. Set
@@ -68,14 +71,14 @@ struct EngineState {
   // eager messages.
   std::shared_ptr<PeerChannel> makeChannel(
       PeerIdentity peer,
-      uint64_t unexpectedLimit);
+      uint64_t unexpectedLimit) REQUIRES(theEngineLock);
   // Returns a group with a link over the channel, and the link's rank in
   // `rank`; null if no group has such a link. Under the lock.
-  std::shared_ptr<Group> groupUsing(const PeerChannel& channel, int& rank)
-      const;
+  std::shared_ptr<Group> groupUsing(const PeerChannel& channel, int& rank) const
+      REQUIRES(theEngineLock);
   // Retires severed connections and the connections of failed, idle channels.
   // Under the lock.
-  void retireFailed();
+  void retireFailed() REQUIRES(theEngineLock);
   // Any thread.
   void wakeWireUp();
 

@@ -18,7 +18,7 @@ constexpr milliseconds kRetry{10};
 } // namespace
 
 void GpuReclaimer::start() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (!stopping_) {
     try {
       thread_ = startEngineThread([this] { run(); });
@@ -33,31 +33,34 @@ void GpuReclaimer::start() {
 }
 
 void GpuReclaimer::stop() {
+  std::thread ended;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.notify_one();
+    changed_.notifyOne();
+    ended.swap(thread_);
   }
-  if (thread_.joinable()) {
-    thread_.join();
+  if (ended.joinable()) {
+    ended.join();
   }
 }
 
 void GpuReclaimer::wake() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   woken_ = true;
-  changed_.notify_one();
+  changed_.notifyOne();
 }
 
 void GpuReclaimer::run() {
   auto& gpus = state_.needAccelerator();
   auto nextLook = deadlineAfter(kPeriod);
   bool unmapped = true;
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     const auto until =
         unmapped ? nextLook : std::min(nextLook, deadlineAfter(kRetry));
-    changed_.wait_until(lock, until, [this] { return stopping_ || woken_; });
+    while (!stopping_ && !woken_ && changed_.waitUntil(lock, until)) {
+    }
     woken_ = false;
     lock.unlock();
     surviveWantOfMemory("giving memory of GPUs back", [&] {

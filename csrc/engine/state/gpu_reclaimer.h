@@ -1,9 +1,9 @@
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <set>
 #include <thread>
+
+#include "base/threads/mutex.h"
 
 namespace dlslime {
 
@@ -37,11 +37,11 @@ class GpuReclaimer {
   std::set<MemoryRegistrar*> tellPeers(Accelerator& gpus, bool unshared);
 
   EngineState& state_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false; // guarded by mutex_
-  bool woken_ = false; // guarded by mutex_
-  std::thread thread_; // started under mutex_, unless stopping_
+  Mutex mutex_;
+  Condition changed_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  bool woken_ GUARDED_BY(mutex_) = false;
+  std::thread thread_ GUARDED_BY(mutex_); // not started once stopping_
   bool owesNews_ = false; // peers are still to be told of memory no longer
                           // shared; guarded by the engine's lock
 };

@@ -20,7 +20,7 @@ void RegistrationThread::logRefused(const Region& region, const Error& error) {
 }
 
 void RegistrationThread::wake() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   wanted_ = true;
   if (!thread_.joinable() && !stopping_) {
     try {
@@ -32,24 +32,28 @@ void RegistrationThread::wake() {
       state_.wakeWireUp(); // the wire-up thread stands in
     }
   }
-  changed_.notify_one();
+  changed_.notifyOne();
 }
 
 void RegistrationThread::stop() {
+  std::thread ended;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.notify_one();
+    changed_.notifyOne();
+    ended.swap(thread_);
   }
-  if (thread_.joinable()) {
-    thread_.join();
+  if (ended.joinable()) {
+    ended.join();
   }
 }
 
 void RegistrationThread::run() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return wanted_ || stopping_; });
+    while (!wanted_ && !stopping_) {
+      changed_.wait(lock);
+    }
     if (stopping_) {
       return;
     }
@@ -62,7 +66,7 @@ void RegistrationThread::run() {
 
 void RegistrationThread::standIn() {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     if (thread_.joinable() || stopping_ || !std::exchange(wanted_, false)) {
       return;
     }

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "base/log_once.h"
+#include "base/threads/mutex.h"
 #include "engine/one_sided/region.h"
 
 namespace dlslime {
@@ -42,11 +41,11 @@ class RegistrationThread {
       const Status& status);
 
   EngineState& state_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool wanted_ = false; // guarded by mutex_
-  bool stopping_ = false; // guarded by mutex_
-  std::thread thread_;
+  Mutex mutex_;
+  Condition changed_;
+  bool wanted_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::thread thread_ GUARDED_BY(mutex_);
   LogOnce said_;
 };
 

@@ -20,6 +20,41 @@ constexpr size_t kInlineBytes = kFrameBytes - sizeof(MessageHeader);
 // Bytes queued in a direction before its producer has to wait.
 constexpr size_t kMostQueuedBytes = 4 * 1024 * 1024;
 
+void sendPacket(Carrier& carrier, const Packet& packet) {
+  std::array<std::byte, kFrameBytes> frame{};
+  std::memcpy(frame.data(), &packet.header, sizeof(MessageHeader));
+  const size_t inlined = std::min(packet.payload.size(), kInlineBytes);
+  copyBytes(
+      frame.data() + sizeof(MessageHeader), packet.payload.data(), inlined);
+  carrier.send(frame.data(), frame.size());
+  if (packet.payload.size() > inlined) {
+    carrier.send(
+        packet.payload.data() + inlined, packet.payload.size() - inlined);
+  }
+}
+
+Packet receivePacket(Carrier& carrier) {
+  std::array<std::byte, kFrameBytes> frame{};
+  carrier.receive(frame.data(), frame.size());
+  Packet packet;
+  std::memcpy(&packet.header, frame.data(), sizeof(MessageHeader));
+  const size_t size = packet.header.payloadSize;
+  if (size > kMostPayloadBytes) {
+    throw Error(
+        ErrorCode::kTransportFailed,
+        "a frame announces " + std::to_string(size) + " bytes, more than " +
+            std::to_string(kMostPayloadBytes));
+  }
+  packet.payload.resize(size);
+  const size_t inlined = std::min(size, kInlineBytes);
+  copyBytes(
+      packet.payload.data(), frame.data() + sizeof(MessageHeader), inlined);
+  if (size > inlined) {
+    carrier.receive(packet.payload.data() + inlined, size - inlined);
+  }
+  return packet;
+}
+
 } // namespace
 
 void GlooPump::start() {
@@ -29,7 +64,7 @@ void GlooPump::start() {
 bool GlooPump::close(bool atOnce) {
   bool abandoned = false;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     const bool over = closing_ || peerClosed_ || !broken_.ok() ||
         (outgoing_.empty() && !sending_);
     if (!over && !atOnce) {
@@ -41,7 +76,7 @@ bool GlooPump::close(bool atOnce) {
       carrier_->abort();
     }
   }
-  changed_.notify_all();
+  changed_.notifyAll();
   if (sender_.joinable()) {
     // Torch cannot stop a Gloo group that waits for its other end.
     abandoned ? sender_.detach() : sender_.join();
@@ -62,7 +97,7 @@ void GlooPump::tell() {
 }
 
 void GlooPump::breakWith(const char* what) noexcept {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (!closing_ && broken_.ok()) {
     broken_ = inWords([&] {
       return Status(ErrorCode::kTransportFailed, std::string("Gloo: ") + what);
@@ -72,7 +107,7 @@ void GlooPump::breakWith(const char* what) noexcept {
 }
 
 void GlooPump::peerClosed() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (!std::exchange(peerClosed_, true) && making_) {
     try {
       watcher_ = std::thread([self = shared_from_this()] { self->watch(); });
@@ -86,9 +121,11 @@ void GlooPump::peerClosed() {
 // Lets the making of the carrier go on for drainTime_: the peer's end may have
 // been ready, and used, before the local end is.
 void GlooPump::watch() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  const bool made = changed_.wait_for(
-      lock, drainTime_, [this] { return closing_ || !making_; });
+  const auto deadline = deadlineAfter(drainTime_);
+  MutexLock lock(mutex_);
+  while (!closing_ && making_ && changed_.waitUntil(lock, deadline)) {
+  }
+  const bool made = closing_ || !making_;
   lock.unlock();
   if (!made) {
     breakWith("the other end closed before it was connected");
@@ -96,24 +133,23 @@ void GlooPump::watch() {
 }
 
 bool GlooPump::drained() const {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   return incoming_.empty() && !broken_.ok();
 }
 
 bool GlooPump::put(const MessageHeader& header, ByteSpan payload) {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     if (outgoingBytes_ + payload.size() > kMostQueuedBytes) {
       refused_ = true;
       return false;
     }
     enqueue(header, payload);
   }
-  changed_.notify_all();
+  changed_.notifyAll();
   return true;
 }
 
-// Call with mutex_ held.
 void GlooPump::enqueue(const MessageHeader& header, ByteSpan payload) {
   Packet packet{header, Bytes(payload.begin(), payload.end())};
   packet.header.payloadSize = static_cast<uint32_t>(payload.size());
@@ -123,33 +159,35 @@ void GlooPump::enqueue(const MessageHeader& header, ByteSpan payload) {
 
 void GlooPump::putLast(const MessageHeader& header) {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     enqueue(header, {});
     lastPut_ = true;
   }
-  changed_.notify_all();
+  changed_.notifyAll();
 }
 
 bool GlooPump::made() const {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   return carrier_ != nullptr;
 }
 
 bool GlooPump::allSent() const {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   return (outgoing_.empty() && !sending_) || !broken_.ok();
 }
 
 bool GlooPump::nextToSend(Packet& packet) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   sending_ = false;
   if (outgoing_.empty()) {
-    changed_.notify_all();
+    changed_.notifyAll();
     if (std::exchange(lastPut_, false)) {
       tell(); // the owner waits for allSent()
     }
   }
-  changed_.wait(lock, [this] { return closing_ || !outgoing_.empty(); });
+  while (!closing_ && outgoing_.empty()) {
+    changed_.wait(lock);
+  }
   // Packets put before closing still go to the carrier, since the peer may need
   // them; an aborted carrier throws.
   if (outgoing_.empty()) {
@@ -166,19 +204,6 @@ bool GlooPump::nextToSend(Packet& packet) {
   return true;
 }
 
-void GlooPump::sendPacket(const Packet& packet) {
-  std::array<std::byte, kFrameBytes> frame{};
-  std::memcpy(frame.data(), &packet.header, sizeof(MessageHeader));
-  const size_t inlined = std::min(packet.payload.size(), kInlineBytes);
-  copyBytes(
-      frame.data() + sizeof(MessageHeader), packet.payload.data(), inlined);
-  carrier_->send(frame.data(), frame.size());
-  if (packet.payload.size() > inlined) {
-    carrier_->send(
-        packet.payload.data() + inlined, packet.payload.size() - inlined);
-  }
-}
-
 std::unique_ptr<Carrier> GlooPump::make() {
   std::unique_ptr<Carrier> carrier;
   std::exception_ptr error;
@@ -188,75 +213,58 @@ std::unique_ptr<Carrier> GlooPump::make() {
     error = std::current_exception();
   }
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     making_ = false;
   }
-  changed_.notify_all();
+  changed_.notifyAll();
   if (error) {
     std::rethrow_exception(error);
   }
   return carrier;
 }
 
-bool GlooPump::adopt(std::unique_ptr<Carrier> carrier) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+// Returns the carrier, or null if the pump needs none any more.
+Carrier* GlooPump::adopt(std::unique_ptr<Carrier> carrier) {
+  const MutexLock lock(mutex_);
   if (closing_ || !broken_.ok()) {
-    return false;
+    return nullptr;
   }
   carrier_ = std::move(carrier);
-  receiver_ = std::thread([self = shared_from_this()] { self->receiveLoop(); });
-  return true;
+  auto* const adopted = carrier_.get();
+  receiver_ = std::thread(
+      [self = shared_from_this(), adopted] { self->receiveLoop(*adopted); });
+  return adopted;
 }
 
 void GlooPump::sendLoop() {
   try {
-    if (!adopt(make())) {
+    auto* const carrier = adopt(make());
+    if (carrier == nullptr) {
       return;
     }
     Packet packet;
     while (nextToSend(packet)) {
-      sendPacket(packet);
+      sendPacket(*carrier, packet);
     }
   } catch (const std::exception& error) {
     breakWith(error.what());
   }
 }
 
-Packet GlooPump::receivePacket() {
-  std::array<std::byte, kFrameBytes> frame{};
-  carrier_->receive(frame.data(), frame.size());
-  Packet packet;
-  std::memcpy(&packet.header, frame.data(), sizeof(MessageHeader));
-  const size_t size = packet.header.payloadSize;
-  if (size > kMostPayloadBytes) {
-    throw Error(
-        ErrorCode::kTransportFailed,
-        "a frame announces " + std::to_string(size) + " bytes, more than " +
-            std::to_string(kMostPayloadBytes));
-  }
-  packet.payload.resize(size);
-  const size_t inlined = std::min(size, kInlineBytes);
-  copyBytes(
-      packet.payload.data(), frame.data() + sizeof(MessageHeader), inlined);
-  if (size > inlined) {
-    carrier_->receive(packet.payload.data() + inlined, size - inlined);
-  }
-  return packet;
-}
-
 void GlooPump::deliver(Packet packet) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(
-      lock, [this] { return closing_ || incomingBytes_ < kMostQueuedBytes; });
+  MutexLock lock(mutex_);
+  while (!closing_ && incomingBytes_ >= kMostQueuedBytes) {
+    changed_.wait(lock);
+  }
   incomingBytes_ += packet.payload.size() + sizeof(MessageHeader);
   incoming_.push_back(std::move(packet));
   tell();
 }
 
-void GlooPump::receiveLoop() {
+void GlooPump::receiveLoop(Carrier& carrier) {
   try {
     for (;;) {
-      deliver(receivePacket());
+      deliver(receivePacket(carrier));
     }
   } catch (const std::exception& error) {
     breakWith(error.what());
@@ -268,7 +276,7 @@ bool GlooPump::take(std::vector<Packet>& packets, Status& broken) {
     return false;
   }
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     news_.store(false, std::memory_order_relaxed);
     std::move(incoming_.begin(), incoming_.end(), std::back_inserter(packets));
     incoming_.clear();
@@ -278,7 +286,7 @@ bool GlooPump::take(std::vector<Packet>& packets, Status& broken) {
       news_.store(true, std::memory_order_relaxed); // then take() tells broken_
     }
   }
-  changed_.notify_all();
+  changed_.notifyAll();
   return true;
 }
 

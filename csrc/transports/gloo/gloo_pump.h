@@ -1,16 +1,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/threads/mutex.h"
 #include "interface/carrier.h"
 #include "interface/message.h"
 
@@ -66,36 +65,39 @@ class GlooPump final : public std::enable_shared_from_this<GlooPump> {
 
  private:
   void sendLoop();
-  void receiveLoop();
+  void receiveLoop(Carrier& carrier);
   void watch();
   std::unique_ptr<Carrier> make();
-  bool adopt(std::unique_ptr<Carrier> carrier);
-  void enqueue(const MessageHeader& header, ByteSpan payload);
+  Carrier* adopt(std::unique_ptr<Carrier> carrier);
+  void enqueue(const MessageHeader& header, ByteSpan payload) REQUIRES(mutex_);
   bool nextToSend(Packet& packet);
-  void sendPacket(const Packet& packet);
-  Packet receivePacket();
   void deliver(Packet packet);
   void breakWith(const char* what) noexcept;
-  // Call with mutex_ held: wake_ must not run once close() has returned.
-  void tell();
+  // Wants the lock, because wake_ must not run once close() has returned.
+  void tell() REQUIRES(mutex_);
 
   MakeCarrier make_;
   const std::function<void()> wake_;
   const milliseconds drainTime_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // mutex_ guards the members from outgoing_ to broken_.
-  std::deque<Packet> outgoing_, incoming_;
-  size_t outgoingBytes_ = 0, incomingBytes_ = 0;
-  bool refused_ = false; // put() returned false: tell() about room
-  bool lastPut_ = false; // putLast() was called: tell() when all is sent
-  bool sending_ = false; // a packet is between the queue and the carrier
-  bool making_ = true; // the sender thread may hang in make_
-  bool peerClosed_ = false;
-  bool closing_ = false;
-  Status broken_;
-  // Set once, under mutex_ and before receiveLoop() starts.
-  std::unique_ptr<Carrier> carrier_;
+  mutable Mutex mutex_;
+  Condition changed_;
+  std::deque<Packet> outgoing_ GUARDED_BY(mutex_);
+  std::deque<Packet> incoming_ GUARDED_BY(mutex_);
+  size_t outgoingBytes_ GUARDED_BY(mutex_) = 0;
+  size_t incomingBytes_ GUARDED_BY(mutex_) = 0;
+  // put() returned false: tell() about room.
+  bool refused_ GUARDED_BY(mutex_) = false;
+  // putLast() was called: tell() when all is sent.
+  bool lastPut_ GUARDED_BY(mutex_) = false;
+  // A packet is between the queue and the carrier.
+  bool sending_ GUARDED_BY(mutex_) = false;
+  // The sender thread may hang in make_.
+  bool making_ GUARDED_BY(mutex_) = true;
+  bool peerClosed_ GUARDED_BY(mutex_) = false;
+  bool closing_ GUARDED_BY(mutex_) = false;
+  Status broken_ GUARDED_BY(mutex_);
+  // Set once. The loops use the carrier without the lock.
+  std::unique_ptr<Carrier> carrier_ GUARDED_BY(mutex_);
   // Lets take() look for news without the mutex.
   std::atomic<bool> news_{false};
   // watcher_ gives up on the making of a carrier after the peer has closed.

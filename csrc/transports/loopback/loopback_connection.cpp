@@ -71,20 +71,20 @@ bool LoopbackConnection::send(const MessageHeader& header, ByteSpan payload) {
 }
 
 bool LoopbackConnection::severed(int end) const {
-  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  const MutexLock lock(wire_->mutex);
   return wire_->severed[end];
 }
 
 void LoopbackConnection::sever() {
   {
-    const std::lock_guard<std::mutex> guard(wire_->mutex);
+    const MutexLock lock(wire_->mutex);
     wire_->severed[end_] = true;
   }
   endPulls();
 }
 
 bool LoopbackConnection::drained() const {
-  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  const MutexLock lock(wire_->mutex);
   return !wire_->severed[end_] ||
       (wire_->toEnd[end_].empty() && pulls_.empty() && transfers_.empty());
 }
@@ -92,7 +92,7 @@ bool LoopbackConnection::drained() const {
 void LoopbackConnection::put(Wire::Packet packet) {
   const int copies = faults_.duplicate && chance(20) ? 2 : 1;
   {
-    const std::lock_guard<std::mutex> guard(wire_->mutex);
+    const MutexLock lock(wire_->mutex);
     if (wire_->severed[peerEnd_]) {
       return;
     }
@@ -110,7 +110,7 @@ void LoopbackConnection::put(Wire::Packet packet) {
 std::optional<RemoteBuffer> LoopbackConnection::offer(
     uint64_t id,
     MemoryView view) {
-  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  const MutexLock lock(wire_->mutex);
   const auto slot = nextSlot_++;
   if (chance(faults_.refusePercent) ||
       !wire_->offered[end_].try_emplace(slot, Wire::Offer{id, view}).second) {
@@ -120,7 +120,7 @@ std::optional<RemoteBuffer> LoopbackConnection::offer(
 }
 
 void LoopbackConnection::withdraw(uint64_t id) {
-  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  const MutexLock lock(wire_->mutex);
   std::erase_if(wire_->offered[end_], [id](const auto& entry) {
     return entry.second.id == id;
   });
@@ -138,7 +138,7 @@ PushAbility::Result LoopbackConnection::push(
   packet.header.sequence = sequence;
   packet.header.length = source.size;
   {
-    const std::lock_guard<std::mutex> guard(wire_->mutex);
+    const MutexLock lock(wire_->mutex);
     if (wire_->severed[peerEnd_] || wire_->severed[end_]) {
       return Result::kNoRoom;
     }
@@ -159,20 +159,20 @@ PushAbility::Result LoopbackConnection::push(
 }
 
 RemoteBuffer LoopbackConnection::expose(uint64_t id, MemoryView view) {
-  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  const MutexLock lock(wire_->mutex);
   wire_->exposed[end_][id] = view;
   return {reinterpret_cast<uint64_t>(view.data), {}, 0};
 }
 
 void LoopbackConnection::unexpose(uint64_t id) {
-  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  const MutexLock lock(wire_->mutex);
   wire_->exposed[end_].erase(id);
 }
 
 // Returns the memory to pull from; empty if the peer does not expose all of the
 // memory any more.
 MemoryView LoopbackConnection::sourceOf(const Pull& pull) {
-  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  const MutexLock lock(wire_->mutex);
   const auto& regions = wire_->exposed[peerEnd_];
   const auto found = regions.find(pull.peerId);
   if (found == regions.end()) {
@@ -229,7 +229,7 @@ void LoopbackConnection::endPulls() {
 }
 
 bool LoopbackConnection::nextPacket(Wire::Packet& packet) {
-  const std::lock_guard<std::mutex> guard(wire_->mutex);
+  const MutexLock lock(wire_->mutex);
   auto& queue = wire_->toEnd[end_];
   for (auto it = queue.begin(); it != queue.end(); ++it) {
     if (it->delay > 0 && !wire_->severed[end_]) {

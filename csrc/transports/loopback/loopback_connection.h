@@ -4,11 +4,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "base/threads/mutex.h"
 #include "interface/transport.h"
 #include "transports/common/piece_copies.h"
 
@@ -28,7 +28,7 @@ struct Faults {
   bool replaceable = false; // every message is kept for a replacement
 };
 
-// Wire between two ends in a process. `mutex` guards all members but `wake`.
+// Wire between two ends in a process.
 class Wire {
  public:
   struct Packet {
@@ -42,13 +42,14 @@ class Wire {
     uint64_t id = 0;
     MemoryView view;
   };
-  std::mutex mutex;
-  std::deque<Packet> toEnd[2];
+  Mutex mutex;
+  std::deque<Packet> toEnd[2] GUARDED_BY(mutex);
   // Memory that each end lets the peer read, by id, like the memory regions of
   // a NIC: reading anything else fails.
-  std::map<uint64_t, MemoryView> exposed[2];
-  std::map<uint16_t, Offer> offered[2]; // by slot
-  bool severed[2] = {}; // the end sends nothing and gets nothing new
+  std::map<uint64_t, MemoryView> exposed[2] GUARDED_BY(mutex);
+  std::map<uint16_t, Offer> offered[2] GUARDED_BY(mutex); // by slot
+  // The end sends nothing and gets nothing new.
+  bool severed[2] GUARDED_BY(mutex) = {};
   // wake[end] is called, outside of the mutex, after a packet for the end was
   // put on the wire.
   std::function<void()> wake[2];

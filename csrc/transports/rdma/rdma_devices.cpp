@@ -98,7 +98,7 @@ void RdmaTransport::watch(const NicList& found) {
     }
     channels.push_back(std::move(made));
   }
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   channels_ = std::move(channels);
 }
 
@@ -196,7 +196,7 @@ DeviceWatch::News RdmaTransport::onDevices() {
     // A removed device leaves its completion channel readable for ever.
     if (nic->context()->gone() &&
         epoll_ctl(
-            events_.get(), EPOLL_CTL_DEL, channels_[place]->fd(), nullptr) ==
+            events_.get(), EPOLL_CTL_DEL, channelOf(place)->fd(), nullptr) ==
             0) {
       logWarning(nic->name() + ": the device is gone");
       nic->lose("the device is gone");

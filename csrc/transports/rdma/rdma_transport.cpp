@@ -43,15 +43,13 @@ std::unique_ptr<Rail> RdmaTransport::makeRail(
   const auto& all = devices_->nics;
   const auto place = static_cast<size_t>(
       std::find(all.begin(), all.end(), berth.nic) - all.begin());
-  // Reads channels_ without the lock, because only the wire-up thread changes
-  // channels_.
   const auto queue = std::make_shared<CompletionQueue>(
       berth.nic->context(),
-      channels_[place],
+      channelOf(place),
       Rail::mostCompletions(*berth.nic));
   auto rail = std::make_unique<Rail>(
       berth.number, nicNumber, berth.nic, queue, memory, config_);
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(queues_, [](const auto& entry) { return entry.expired(); });
   queues_.push_back(queue);
   return rail;
@@ -185,14 +183,14 @@ void RdmaTransport::withdraw(const Context& context) {
 }
 
 void RdmaTransport::drainWakeFds() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& channel : channels_) {
     channel->drain();
   }
 }
 
 void RdmaTransport::beginSleep() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& entry : queues_) {
     if (const auto queue = entry.lock()) {
       queue->arm();

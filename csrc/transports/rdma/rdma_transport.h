@@ -2,13 +2,13 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/threads/mutex.h"
 #include "base/unique_fd.h"
 #include "interface/transport.h"
 #include "transports/common/offered.h"
@@ -95,6 +95,10 @@ class RdmaTransport final : public Transport,
   std::unique_ptr<Rail>
   makeRail(const Berth& berth, uint8_t nicNumber, const RingMemory& memory);
   MemoryRegistrar* registrarFor(const std::vector<NicPtr>& nics);
+  std::shared_ptr<CompletionChannel> channelOf(size_t place) {
+    const MutexLock lock(mutex_);
+    return channels_[place];
+  }
 
   const RdmaConfig config_;
   const GpusInUse gpusInUse_;
@@ -109,11 +113,9 @@ class RdmaTransport final : public Transport,
   TimePoint nextTry_{};
   Offered<std::unique_ptr<RdmaConnection>> offered_;
 
-  std::mutex mutex_;
-  // mutex_ guards channels_ and queues_. Only the wire-up thread changes
-  // channels_.
-  Channels channels_; // in the order of devices_->nics
-  std::vector<std::weak_ptr<CompletionQueue>> queues_;
+  Mutex mutex_;
+  Channels channels_ GUARDED_BY(mutex_); // in the order of devices_->nics
+  std::vector<std::weak_ptr<CompletionQueue>> queues_ GUARDED_BY(mutex_);
 };
 
 } // namespace dlslime::rdma

@@ -29,7 +29,7 @@ ReadySet::ReadySet()
 
 ReadySet::News ReadySet::add(int fd) {
   const auto news = std::make_shared<std::atomic<bool>>(true);
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   news_[fd] = news;
   epoll_event event{};
   // Edge-triggered, so that a change is told only once: a socket with bytes
@@ -45,7 +45,7 @@ ReadySet::News ReadySet::add(int fd) {
 }
 
 void ReadySet::remove(int fd) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   news_.erase(fd);
 }
@@ -61,7 +61,7 @@ void ReadySet::look() {
 
 void ReadySet::lookNow() {
   std::array<epoll_event, kMostEvents> events{};
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   const int count = epoll_wait(
       epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   bool taken = false;
@@ -87,12 +87,12 @@ void ReadySet::wake() {
 }
 
 void ReadySet::beginSleep() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   asleep_ = true;
 }
 
 void ReadySet::endSleep() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   asleep_ = false;
 }
 

@@ -3,10 +3,10 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "base/clock.h"
 #include "base/fork_guard.h"
+#include "base/threads/mutex.h"
 
 namespace dlslime::tcp {
 
@@ -41,10 +41,9 @@ class ReadySet {
  private:
   const UnforkedFd epoll_;
   const UnforkedFd event_; // written by wake()
-  std::mutex mutex_;
-  // mutex_ guards news_ and asleep_.
-  std::map<int, News> news_;
-  bool asleep_ = false;
+  Mutex mutex_;
+  std::map<int, News> news_ GUARDED_BY(mutex_);
+  bool asleep_ GUARDED_BY(mutex_) = false;
   std::atomic<TimePoint::rep> looked_{0};
 };
 

@@ -37,7 +37,7 @@ void PendingSocket::run(const OpenSideSocket& open) noexcept {
   Status failed;
   try {
     auto socket = open(deadlineAfter(TcpConnection::kOpenTime));
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     if (!givenUp_) {
       socket_ = std::move(socket);
     }
@@ -50,12 +50,12 @@ void PendingSocket::run(const OpenSideSocket& open) noexcept {
           std::string("TCP: ") + error.what());
     });
   }
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   failed_ = std::move(failed);
 }
 
 std::optional<SideSocket> PendingSocket::take() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (!failed_.ok()) {
     throw Error(failed_);
   }
@@ -63,7 +63,7 @@ std::optional<SideSocket> PendingSocket::take() {
 }
 
 void PendingSocket::giveUp() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   givenUp_ = true;
   socket_.reset();
 }

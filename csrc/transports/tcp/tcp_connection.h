@@ -1,9 +1,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "base/threads/mutex.h"
 #include "interface/transport.h"
 #include "transports/tcp/frame_stream.h"
 #include "transports/tcp/ready_set.h"
@@ -27,11 +27,10 @@ class PendingSocket {
  private:
   void run(const OpenSideSocket& open) noexcept;
 
-  std::mutex mutex_;
-  // mutex_ guards the members below.
-  std::optional<SideSocket> socket_;
-  Status failed_;
-  bool givenUp_ = false;
+  Mutex mutex_;
+  std::optional<SideSocket> socket_ GUARDED_BY(mutex_);
+  Status failed_ GUARDED_BY(mutex_);
+  bool givenUp_ GUARDED_BY(mutex_) = false;
 };
 
 // Messages over a side socket. The route cannot pull: large messages are

@@ -37,7 +37,7 @@ MemoryRegionPtr GpuRegistrations::find(MemoryView view) {
   }
   try {
     const auto allocation = view.accelerator->nicMemory().allocationOf(view);
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     const auto* const known = lookUp(allocation);
     return known != nullptr ? known->region : nullptr;
   } catch (const Error&) {
@@ -74,7 +74,7 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
     return nullptr;
   }
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto* const known = lookUp(allocation)) {
       return known->region;
     }
@@ -82,7 +82,7 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
   dropFreed();
   auto region = tryToMake(allocation.whole);
   Dropped dropped; // freed after unlocking
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   // Another thread has registered the allocation meanwhile.
   if (const auto* const known = lookUp(allocation)) {
     dropped.push_back(std::move(region));
@@ -98,14 +98,14 @@ MemoryRegionPtr GpuRegistrations::acquire(MemoryView view) {
 void GpuRegistrations::dropFreed() {
   std::vector<GpuNicMemory::Allocation> freed;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [extent, entry] : entries_) {
       freed.push_back(entry.allocation);
     }
   }
   std::erase_if(freed, stillThere); // calls the driver, hence without the lock
   Dropped dropped; // freed after unlocking
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& allocation : freed) {
     if (const auto* const known = lookUp(allocation)) {
       dropped.push_back(known->region);
@@ -126,12 +126,12 @@ void GpuRegistrations::dropIdle(Dropped& dropped) {
 
 void GpuRegistrations::trim() {
   Dropped dropped; // freed after unlocking
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   dropIdle(dropped);
 }
 
 size_t GpuRegistrations::entries() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   return entries_.size();
 }
 

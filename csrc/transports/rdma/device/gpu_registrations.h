@@ -2,11 +2,11 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/log_once.h"
+#include "base/threads/mutex.h"
 #include "interface/accelerator.h"
 #include "transports/rdma/device/handles.h"
 
@@ -35,7 +35,7 @@ class GpuRegistrations {
   size_t entries();
   // Drops the registrations of freed allocations, because new allocations may
   // begin at the old addresses.
-  void dropFreed();
+  void dropFreed() EXCLUDES(mutex_);
   // Drops registrations not in use.
   void trim();
 
@@ -53,15 +53,16 @@ class GpuRegistrations {
   }
 
   MemoryRegionPtr tryToMake(const MemoryView& whole);
-  const Entry* lookUp(const GpuNicMemory::Allocation& allocation) const;
-  void dropIdle(Dropped& dropped);
+  const Entry* lookUp(const GpuNicMemory::Allocation& allocation) const
+      REQUIRES(mutex_);
+  void dropIdle(Dropped& dropped) REQUIRES(mutex_);
   void sayOnce(const Error& error);
 
   const ProtectionDomainPtr domain_;
   const bool enabled_;
-  std::mutex mutex_;
-  // mutex_ guards entries_, and no region is freed while mutex_ is held.
-  std::map<Extent, Entry> entries_;
+  Mutex mutex_;
+  // No region is freed while mutex_ is held.
+  std::map<Extent, Entry> entries_ GUARDED_BY(mutex_);
   LogOnce said_;
 };
 

@@ -64,7 +64,7 @@ MemoryRegionPtr RegistrationCache::find(MemoryView view) {
   if (view.owner == nullptr) {
     return nullptr;
   }
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   return lookUp(view);
 }
 
@@ -74,7 +74,7 @@ MemoryRegionPtr RegistrationCache::make(MemoryView range) {
   } catch (const Error&) {
     // Dropping idle registrations may free the resources that are missing.
     Dropped dropped;
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     shrink({}, dropped);
     if (dropped.empty()) {
       throw;
@@ -88,7 +88,7 @@ MemoryRegionPtr RegistrationCache::acquire(MemoryView view) {
     return make(view);
   }
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     if (auto known = lookUp(view)) {
       return known;
     }
@@ -106,7 +106,7 @@ MemoryRegionPtr RegistrationCache::keep(
     MemoryRegionPtr region) {
   range.owner = nullptr; // the entry outlives the owner
   Dropped dropped; // freed after unlocking
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (auto known = lookUp(range)) { // another thread was quicker
     dropped.push_back(std::move(region));
     return known;
@@ -127,7 +127,7 @@ RegistrationPtr RegistrationCache::prepare(MemoryView view) {
     return nullptr;
   }
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     if (auto region = kept(view)) {
       return region;
     }
@@ -144,7 +144,7 @@ RegistrationPtr RegistrationCache::prepare(MemoryView view) {
       return acquire(view);
     }
     auto region = make(view);
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock lock(mutex_);
     return hold(view, std::move(region));
   } catch (const Error& error) {
     logDebug(error.what()); // a warning follows when the memory is used
@@ -155,7 +155,7 @@ RegistrationPtr RegistrationCache::prepare(MemoryView view) {
 RegistrationCache::Met RegistrationCache::meet(MemoryOwner& owner) {
   auto allocation = owner.allocation();
   allocation.owner = nullptr; // the callback outlives the owner
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   if (watched_.contains(allocation.data)) {
     return Met::kBefore;
   }
@@ -173,7 +173,7 @@ RegistrationCache::Met RegistrationCache::meet(MemoryOwner& owner) {
 
 void RegistrationCache::onEnd(MemoryView allocation) {
   Dropped dropped;
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   watched_.erase(allocation.data);
   for (auto at = byAddress_.lower_bound(allocation.data);
        at != byAddress_.end() &&
@@ -202,17 +202,17 @@ void RegistrationCache::shrink(Limits limits, Dropped& dropped) {
 
 void RegistrationCache::trim() {
   Dropped dropped; // freed after unlocking
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   shrink({}, dropped);
 }
 
 size_t RegistrationCache::entries() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   return entries_.size();
 }
 
 size_t RegistrationCache::bytes() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock lock(mutex_);
   return bytes_;
 }
 

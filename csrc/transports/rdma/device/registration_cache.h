@@ -3,10 +3,10 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
+#include "base/threads/mutex.h"
 #include "interface/transport.h"
 #include "transports/rdma/device/handles.h"
 
@@ -70,27 +70,29 @@ class RegistrationCache final
   // told, or never told.
   enum class Met { kNever, kNow, kBefore };
 
-  MemoryRegionPtr lookUp(MemoryView view);
-  MemoryRegionPtr kept(MemoryView view);
-  MemoryRegionPtr make(MemoryView range);
-  MemoryRegionPtr keep(MemoryView range, MemoryRegionPtr region);
-  MemoryRegionPtr passing(MemoryView view) const;
-  HolderPtr hold(MemoryView range, MemoryRegionPtr region);
-  Met meet(MemoryOwner& owner);
-  void onEnd(MemoryView allocation);
-  void shrink(Limits limits, Dropped& dropped);
-  void drop(Entries::iterator entry, Dropped& dropped);
+  MemoryRegionPtr lookUp(MemoryView view) REQUIRES(mutex_);
+  MemoryRegionPtr kept(MemoryView view) REQUIRES(mutex_);
+  MemoryRegionPtr make(MemoryView range) EXCLUDES(mutex_);
+  MemoryRegionPtr keep(MemoryView range, MemoryRegionPtr region)
+      EXCLUDES(mutex_);
+  MemoryRegionPtr passing(MemoryView view) const REQUIRES(mutex_);
+  HolderPtr hold(MemoryView range, MemoryRegionPtr region) REQUIRES(mutex_);
+  Met meet(MemoryOwner& owner) EXCLUDES(mutex_);
+  void onEnd(MemoryView allocation) EXCLUDES(mutex_);
+  void shrink(Limits limits, Dropped& dropped) REQUIRES(mutex_);
+  void drop(Entries::iterator entry, Dropped& dropped) REQUIRES(mutex_);
 
   const ProtectionDomainPtr domain_;
   const Limits limits_;
-  std::mutex mutex_;
-  // mutex_ guards the members below, and no region is freed while mutex_ is
-  // held.
-  Entries entries_;
-  std::map<const std::byte*, Entries::iterator> byAddress_;
-  std::set<const std::byte*> watched_; // begins of allocations
-  size_t bytes_ = 0; // of the entries
-  std::vector<Passing> passing_; // few: only memory of operations under way
+  Mutex mutex_;
+  // No region is freed while mutex_ is held.
+  Entries entries_ GUARDED_BY(mutex_);
+  std::map<const std::byte*, Entries::iterator> byAddress_ GUARDED_BY(mutex_);
+  // Begins of allocations.
+  std::set<const std::byte*> watched_ GUARDED_BY(mutex_);
+  size_t bytes_ GUARDED_BY(mutex_) = 0; // of the entries
+  // Few: only memory of operations under way.
+  std::vector<Passing> passing_ GUARDED_BY(mutex_);
 };
 
 } // namespace dlslime::rdma

@@ -1,6 +1,7 @@
 // The protocol's rules, one at a time (docs/protocol.md).
 #include <gtest/gtest.h>
 
+#include "base/threads/mutex.h"
 #include "fakes/guarded_operation.h"
 #include "fakes/log_capture.h"
 #include "fakes/peers/endpoint.h"
@@ -36,6 +37,7 @@ class ProtocolRules : public ::testing::Test {
   }
   size_t queued(Pair& pair, int end, MessageType type) {
     size_t count = 0;
+    const MutexLock lock(pair.wire->mutex);
     for (const auto& packet : pair.wire->toEnd[end]) {
       count += packet.header.type == type;
     }
