@@ -18,7 +18,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-GROUND = ("csrc/base/threads", "csrc/base", "csrc/base/memory", "csrc/base/crypto", "csrc/interface")
+GROUND = (
+    "csrc/base/threads",
+    "csrc/base",
+    "csrc/base/memory",
+    "csrc/base/crypto",
+    "csrc/interface",
+)
 ARROWS = {
     "csrc/base/threads": "",
     "csrc/base": "csrc/base/threads",

@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """Check that comments and documents are plain English.
 
-Counts, over all comments of csrc/ and torch_ext/ and over all documents, the share of pointing
-words, whose meaning a reader has to look for elsewhere. Reports each sentence that continues at the
-next declaration, and each "who" without a noun. `--worst` lists the files by share.
+Counts the share of pointing words, whose meaning a reader has to look for elsewhere, over all texts
+of each kind in KINDS. Reports each sentence that continues at the next declaration, and each "who"
+without a noun. `--worst` lists the files by share.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import functools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 POINTING_TEXT = """
@@ -21,57 +24,90 @@ POINTING_TEXT = """
 """
 POINTING = frozenset(POINTING_TEXT.split())
 MOST = 7.0  # percent
-CODE_FOLDERS = ("csrc", "torch_ext")
+CODE = ("csrc", "torch_ext")
+CHECKS = ("tests", "benchmarks")
+SOURCES = {".h", ".c", ".cpp"}
+KINDS = {  # where the texts are that are counted together, and the suffixes of their files
+    "comments": (CODE, SOURCES),
+    "comments of tests and benchmarks": (CHECKS, SOURCES),
+    "comments and docstrings in Python": (("dlslime_backend", *CHECKS), {".py"}),
+    "documents": (("README.md", "SECURITY.md", *CODE, "docs", *CHECKS), {".md"}),
+}
 TOKEN = re.compile(
     r'//(?P<line>[^\n]*)|/\*(?P<block>.*?)\*/|R"\w*\(.*?\)\w*"|"(?:\\.|[^"\\\n])*"', re.DOTALL
 )
+PYTHON_TOKEN = re.compile(
+    r'#(?P<line>[^\n]*)|"""(?:\\.|.)*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL
+)
 WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
-NOT_PROSE = re.compile(r"^\s*(namespace|NOLINT|clang-format|IWYU)|^\s*-+")
+NOT_PROSE = re.compile(r"^\s*(namespace|NOLINT|clang-format|IWYU|noqa|type:|fmt:|!)|^\s*-+")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 FENCE = re.compile(r"```.*?```|^    [^\n]*$|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
 GOES_ON = re.compile(r"(,|\band|\bor)$")
 INSTEAD = re.compile(r"\bin\s+place\s+of\b", re.IGNORECASE)
 HEADLESS = re.compile(r"\b(whoever|(?:^|[.;:] )who)\b", re.IGNORECASE)
 
 
-def comments(text: str) -> Iterator[tuple[int, str]]:
+class Comment(NamedTuple):
+    """A comment of one line or block, or a docstring; `before` is the code in front."""
+
+    begin: int
+    end: int
+    before: str
+    text: str
+
+
+def comments(text: str, token: re.Pattern[str]) -> Iterator[Comment]:
+    """Yield the comments of a source."""
+    for match in token.finditer(text):
+        groups = match.groupdict()
+        body = groups["line"] if groups["line"] is not None else groups.get("block")
+        if body is not None:
+            begin, end = (text.count("\n", 0, at) + 1 for at in match.span())
+            before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+            yield Comment(begin, end, before, body)
+
+
+def docstrings(text: str) -> Iterator[Comment]:
+    """Yield the docstrings of Python."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DOCUMENTED) and (docstring := ast.get_docstring(node)):
+            yield Comment(node.body[0].lineno, node.body[0].end_lineno or 0, "", docstring)
+
+
+def joined(found: Iterable[Comment]) -> Iterator[tuple[int, str]]:
     """Yield the last line's number and the text of each comment; lines of a comment are joined."""
-    joined: list[str] = []
+    texts: list[str] = []
     last = 0
-    for match in TOKEN.finditer(text):
-        body = match["line"] if match["line"] is not None else match["block"]
-        if body is None or NOT_PROSE.match(body):
+    for comment in found:
+        if NOT_PROSE.match(comment.text):
             continue
-        begin = text.count("\n", 0, match.start()) + 1
-        before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
-        if joined and (begin != last + 1 or before.strip()):
-            yield last, " ".join(joined)
-            joined = []
-        joined.append(body.strip())
-        last = text.count("\n", 0, match.end()) + 1
-    if joined:
-        yield last, " ".join(joined)
+        if texts and (comment.begin != last + 1 or comment.before.strip()):
+            yield last, " ".join(texts)
+            texts = []
+        texts += comment.text.split()
+        last = comment.end
+    if texts:
+        yield last, " ".join(texts)
 
 
+@functools.cache
 def prose(path: Path) -> list[tuple[int, str]]:
     """Return (line, text) of the comments of a source, or of a document without its code."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return [(1, FENCE.sub(" ", text))]
-    return list(comments(text))
+    if path.suffix == ".py":
+        return list(joined([*comments(text, PYTHON_TOKEN), *docstrings(text)]))
+    return list(joined(comments(text, TOKEN)))
 
 
-def files() -> list[Path]:
-    """Return the sources and documents that are counted."""
-    sources = [
-        path
-        for folder in CODE_FOLDERS
-        for path in sorted((ROOT / folder).rglob("*"))
-        if path.suffix in {".h", ".cpp"}
-    ]
-    folders = (*CODE_FOLDERS, "docs", "tests", "benchmarks")
-    documents = [ROOT / "README.md", ROOT / "SECURITY.md"]
-    documents += sorted(path for folder in folders for path in (ROOT / folder).rglob("*.md"))
-    return sources + documents
+def files(kind: str) -> list[Path]:
+    """Return the files with texts of a kind."""
+    places, suffixes = KINDS[kind]
+    tops = [ROOT / place for place in places]
+    found = [path for top in tops for path in (top, *sorted(top.rglob("*")))]
+    return [path for path in found if path.suffix in suffixes]
 
 
 def count(path: Path) -> tuple[int, int]:
@@ -99,15 +135,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worst", action="store_true", help="list the files by their share")
     options = parser.parse_args()
-    counts = {path: count(path) for path in files()}
+    counts = {kind: {path: count(path) for path in files(kind)} for kind in KINDS}
+    every = {path: value for kind in KINDS for path, value in counts[kind].items()}
     if options.worst:
-        for path, (words, pointing) in sorted(counts.items(), key=lambda item: -item[1][1]):
+        for path, (words, pointing) in sorted(every.items(), key=lambda item: -item[1][1]):
             if words:
                 print(f"{pointing:5} {100 * pointing / words:5.1f}% {path.relative_to(ROOT)}")
-    found = [text for path in counts for text in faults(path)]
-    for kind, suffixes in (("comments", {".h", ".cpp"}), ("documents", {".md"})):
-        ours = [value for path, value in counts.items() if path.suffix in suffixes]
-        words, pointing = (sum(column) for column in zip(*ours, strict=True))
+    found = [text for path in every for text in faults(path)]
+    for kind, ours in counts.items():
+        words, pointing = (sum(column) for column in zip(*ours.values(), strict=True))
         share = 100 * pointing / words
         print(f"{kind}: {share:.1f}% of {words} words point (at most {MOST:.0f}%)")
         if share > MOST:

@@ -163,7 +163,7 @@ class Line {
       close(fd);
       usleep(100'000);
     }
-    refuse("nobody answers at " + endpoint);
+    refuse("no process answers at " + endpoint);
   }
   void take(void* to, size_t size) const {
     for (size_t got = 0; got < size;) {

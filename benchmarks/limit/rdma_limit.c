@@ -59,7 +59,7 @@ static double now_us(void) {
 }
 
 static void choose_gid(struct end *end) {
-  // RoCE v2 by IPv4, as everybody uses it; else the first one.
+  // RoCE v2 by IPv4, the usual kind; else the first GID.
   for (int index = 0; index < kGids; ++index) {
     struct ibv_gid_entry entry;
     if (ibv_query_gid_ex(end->device, 1, index, &entry, 0)) {

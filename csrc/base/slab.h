@@ -31,6 +31,9 @@ class Slab {
     return idOf(index);
   }
   T* find(uint64_t id) {
+    return const_cast<T*>(std::as_const(*this).find(id));
+  }
+  const T* find(uint64_t id) const {
     const auto index = static_cast<uint32_t>(id);
     if (index >= entries_.size() || !entries_[index].live ||
         idOf(index) != id) {

@@ -202,7 +202,7 @@ void Engine::prepare(Group& group, Operation& operation) {
 // Called without the lock: registering memory concerns only the caller and the
 // caller's memory.
 void Engine::prepareMemory(Group& group, Operation& operation) {
-  auto* const registrar = group.registrar(operation.peer());
+  auto* const registrar = group.links().registrar(operation.peer());
   if (lacksPreparing(operation, registrar)) {
     operation.prepared = registrar->prepare(operation.view());
     operation.preparedBy = registrar;
@@ -216,7 +216,7 @@ void Engine::enterPrepared(
     EngineLock& lock,
     Group& group,
     Operation& operation) {
-  while (lacksPreparing(operation, group.registrar(operation.peer()))) {
+  while (lacksPreparing(operation, group.links().registrar(operation.peer()))) {
     lock.leave();
     prepareMemory(group, operation);
     lock.enterAgain();
@@ -263,12 +263,12 @@ void Engine::afterPost(
   // posted by threads of its own process.
   const bool wake = operation.stage == Operation::Stage::kPulling ||
       operation.stage == Operation::Stage::kTransferring ||
-      group.reachesItself(operation.peer());
+      group.links().reachesItself(operation.peer());
   if (operation.onDevice || group.holds()) {
     watchGpus(group.holds() || state_.watchesGpus);
   }
   std::vector<int> ranks;
-  if (!group.takeUnresolved(ranks)) {
+  if (!group.links().takeUnresolved(ranks)) {
     lock.leave();
   } else {
     const auto shared = state_.groupRegistry.find(group.id());

@@ -155,7 +155,7 @@ void Engine::pair(
     }
   }
   group.expect(record.identity.instance, record.group);
-  state_.groupRegistry.setTaken(spare);
+  Joins::setTaken(spare);
 }
 
 std::vector<PeerReport> Engine::report(Group& group) {
@@ -172,8 +172,8 @@ PeerReport Engine::explain(
   std::shared_ptr<Group> shared;
   {
     const EngineLock lock(state_);
-    group.touch(rank);
-    group.takeUnresolved(ranks);
+    group.links().resolve(rank);
+    group.links().takeUnresolved(ranks);
     shared = state_.groupRegistry.find(group.id());
   }
   if (shared && !ranks.empty()) {

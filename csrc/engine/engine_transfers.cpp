@@ -174,7 +174,7 @@ void Engine::recallAll() {
 // Registers the local memory of a transfer on the caller's thread, before the
 // lock is taken, as prepare() does.
 void Engine::registerHere(Group& group, const Transfer& transfer) {
-  auto* const registrar = group.registrar(transfer.peer());
+  auto* const registrar = group.links().registrar(transfer.peer());
   if (registrar == nullptr) {
     return; // nothing to do, or the route is not known yet
   }

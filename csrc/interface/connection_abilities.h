@@ -16,7 +16,7 @@
 namespace dlslime {
 
 // Memory made known to the NICs of a connection; it stays registered as long as
-// somebody has the object.
+// the object exists.
 class Registration {
  public:
   virtual ~Registration() = default;

@@ -66,8 +66,7 @@ std::string Transports::whyNot(const std::string& name) const {
 }
 
 std::unique_ptr<Connection> Transports::makeSelfConnection() {
-  return std::make_unique<loopback::LoopbackConnection>(
-      std::make_shared<loopback::Wire>(), 0, 0);
+  return std::make_unique<loopback::LoopbackConnection>();
 }
 
 std::unique_ptr<Accelerator> makeAccelerator(const Config& config) {

@@ -256,7 +256,7 @@ void writeSteps() {
 }
 
 void writeTexts() {
-  write("session_key", "opened", "\1 not sealed by anybody at all, ever");
+  write("session_key", "opened", "\1 never sealed by an end of the pair");
   write("session_key", "sealed", "\200\5\0\0 sealed");
   write(
       "net_address",

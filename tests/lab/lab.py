@@ -71,7 +71,7 @@ def why_not() -> str:
         with Cables(1):
             return ""
     except (OSError, subprocess.CalledProcessError) as error:
-        return f"this machine lets nobody make network interfaces: {error}"
+        return f"no network interface can be made here: {error}"
 
 
 def _run(command: str, *, check: bool = True) -> None:

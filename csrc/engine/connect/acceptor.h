@@ -8,10 +8,10 @@
 
 #include <poll.h>
 
+#include "engine/bootstrap/handshake_limits.h"
 #include "engine/bootstrap/listener.h"
+#include "engine/bootstrap/refusal_log.h"
 #include "engine/bootstrap/session_key.h"
-#include "engine/connect/handshake_limits.h"
-#include "engine/connect/refusal_log.h"
 
 namespace dlslime {
 

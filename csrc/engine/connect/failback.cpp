@@ -64,16 +64,17 @@ void Failback::probe(const ChannelTable::Member& member) {
   if (handshakes_.busy(member.key)) {
     return;
   }
-  Handshakes::Request request;
+  ConnectRequest request;
   request.key = member.key;
   request.record = member.contact.record;
   request.pairSecret = member.contact.pairSecret;
   request.fallback = FallbackPolicy::kForbid;
+  Prober::Standing standing;
   {
     const EngineLock lock(state_);
-    request.than = {member.channel->route(), member.channel->info().merit};
+    standing = {member.channel->route(), member.channel->info().merit};
   }
-  handshakes_.begin(std::move(request));
+  handshakes_.probe(std::move(request), std::move(standing));
 }
 
 // Gives up the working connections for which a probe has found a better

@@ -136,7 +136,7 @@ void Failover::look(const ChannelTable::Member& lost, Search& search) {
     giveUp(lost, search);
     return;
   }
-  Handshakes::Request request;
+  ConnectRequest request;
   {
     const EngineLock lock(state_);
     if (!lost.channel->awaitsConnection()) {

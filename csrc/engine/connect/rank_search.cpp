@@ -150,8 +150,7 @@ bool RankSearch::reach(
        group->options().carrierSource,
        task.rank,
        0,
-       0,
-       std::nullopt});
+       0});
   // Looks again at once: a channel to oneself exists already, and perhaps a
   // refusal.
   task.next = TimePoint{};
@@ -185,7 +184,8 @@ bool RankSearch::join(
     if (!channel) {
       return false;
     }
-    const auto unprepared = group.unprepared(task.rank, channel->registrar());
+    const auto unprepared =
+        findUnprepared(group, task.rank, channel->registrar());
     if (unprepared.operations.empty()) {
       if (group.link(task.rank).state == Group::LinkState::kResolving) {
         task.problem = kNotJoinedText;
@@ -193,7 +193,7 @@ bool RankSearch::join(
           group.addresses().refresh(task.rank);
         }
       }
-      state_.groupRegistry.sendJoin(group, task.rank, channel, remoteGroup);
+      Joins::send(group, task.rank, channel, remoteGroup);
       state_.epoll.kick(); // no descriptor signals messages to oneself
       return true;
     }

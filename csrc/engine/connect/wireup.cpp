@@ -58,17 +58,17 @@ void WireUp::round() {
 // Prepares memory posted before the pair was connected, and answers the joins
 // that waited for the preparation.
 void WireUp::answerJoins() {
-  std::vector<GroupRegistry::Waiting> joins;
+  std::vector<Joins::Waiting> joins;
   {
     const EngineLock lock(state_);
-    joins = state_.groupRegistry.takeWaiting();
+    joins = state_.groupRegistry.joins().takeWaiting();
   }
   for (const auto& waiting : joins) {
     try {
       prepareAll(state_, waiting.unprepared);
       const EngineLock lock(state_);
       if (waiting.channel->alive()) {
-        state_.groupRegistry.onJoin(waiting.channel, waiting.join);
+        state_.groupRegistry.joins().onJoin(waiting.channel, waiting.join);
         state_.epoll.kick(); // waiting sends may not have gone out entirely
       }
     } catch (const std::bad_alloc&) {

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "engine/one_sided/region.h"
+#include "engine/two_sided/outbound.h"
 #include "engine/wire/one_sided_messages.h"
 #include "interface/accelerator.h"
 
@@ -16,6 +17,15 @@ inline wire::FramePiece pieceAt(ByteSpan payload, size_t index) {
   wire::FramePiece piece; // read once: the peer may write the payload any time
   std::memcpy(&piece, payload.data() + index * sizeof(piece), sizeof(piece));
   return piece;
+}
+
+// Tells the peer how a write has ended, or why a read fails.
+inline void tellEnd(
+    Outbound& out,
+    uint64_t id,
+    FinishStatus status,
+    Fault fault = Fault::kNone) {
+  out.sendControl(wire::PutAck{status, id, fault});
 }
 
 inline bool inside(const Region& region, const wire::FramePiece& piece) {

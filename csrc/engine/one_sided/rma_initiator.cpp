@@ -7,65 +7,32 @@
 
 namespace dlslime {
 
-namespace {
-
-Status unknown(const RegionHandle& remote) {
-  return {
-      ErrorCode::kInvalidArgument,
-      remote.describe() +
-          " is not registered any more: the owner has deregistered the region"};
-}
-
-} // namespace
-
-// Returns why to refuse a part without asking the owner; ok: the owner decides.
-Status RmaInitiator::refusal(const Transfer::Part& part) const {
-  if (part.remote->instance != peer_.instance) {
-    return {
-        ErrorCode::kInvalidArgument,
-        "the handle is of " + part.remote->describe() +
-            ", and the peer is pid " + std::to_string(peer_.pid) + " on " +
-            peer_.host + ": that process has ended, or is another rank"};
-  }
-  if (part.local->closing) {
-    return {
-        ErrorCode::kInvalidArgument,
-        "the local " + part.local->describe() + " has been deregistered"};
-  }
-  const auto known = known_.find(part.remote->id);
-  const bool gone = known != known_.end() &&
-      (known->second.secret != part.remote->secret || known->second.forgetting);
-  return gone ? unknown(*part.remote) : Status();
-}
-
 void RmaInitiator::start(const TransferPtr& transfer, Target target) {
   transfer->stage = Operation::Stage::kTransferring;
   transfer->holder = this;
   transfer->setResult(transfer->peer(), transfer->totalBytes());
   for (const auto& part : transfer->parts()) {
     if (transfer->problem.ok()) {
-      transfer->problem = refusal(part);
+      transfer->problem = regions_.refusal(part);
     }
   }
   transfer->open = transfer->problem.ok() ? transfer->parts().size() : 0;
-  if (transfer->note) {
-    notes_.begin(transfer);
-  }
+  finisher_.begin(transfer);
   if (transfer->open == 0) {
-    finish(transfer);
+    finisher_.finish(transfer);
     return;
   }
   auto& ids = transfer->activeIds;
   try {
     for (size_t part = 0; part < transfer->parts().size(); ++part) {
-      Active active;
+      ActivePart active;
       active.transfer = transfer;
-      active.part = part;
+      active.index = part;
       active.target = target;
-      ids.push_back(active_.insert(std::move(active)));
+      ids.push_back(parts_.insert(std::move(active)));
     }
   } catch (const std::bad_alloc&) {
-    notes_.remove(*transfer);
+    finisher_.forget(*transfer);
     throw;
   }
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -73,51 +40,38 @@ void RmaInitiator::start(const TransferPtr& transfer, Target target) {
   }
 }
 
-void RmaInitiator::askFor(const Active& active, Known& known) {
-  const auto& remote = *partOf(active).remote;
-  known.secret = remote.secret;
-  if (std::exchange(known.asked, true)) {
-    return;
-  }
-  known.askedFor = active.target.group;
-  const auto& target = active.target;
-  out_.sendControl(
-      wire::Resolve{target.group, target.source, remote.id, remote.secret});
-}
-
 void RmaInitiator::tryStart(uint64_t id) {
-  auto* const active = active_.find(id);
-  if (active == nullptr || active->state != State::kResolving || severed_ ||
-      connection_ == nullptr) {
+  auto* const active = parts_.find(id);
+  if (active == nullptr || active->state != State::kResolving ||
+      !route_.usable()) {
     return; // ended, under way, or left to resume()
   }
-  const auto& part = partOf(*active);
-  auto& known = known_[part.remote->id];
-  if (!known.resolved) {
-    resolving_[part.remote->id].push_back(id);
-    askFor(*active, known);
+  const auto& part = active->part();
+  const auto found = regions_.find(*part.remote);
+  if (!found.resolved) {
+    resolving_.add(part.remote->id, id);
+    regions_.ask(*active);
     return;
   }
-  if (known.memory.address != part.remote->address ||
-      known.size != part.remote->size || known.forgetting) {
-    end(id, unknown(*part.remote));
+  if (!found.usable) {
+    end(id, unknownRegion(*part.remote));
     return;
   }
-  auto* const registrar = connection_->registrar();
-  const bool reachable = known.memory.slot < RemoteBuffer::kOnGpu &&
+  auto* const registrar = route_.connection->registrar();
+  const bool reachable = found.memory.slot < RemoteBuffer::kOnGpu &&
       (!part.local->view().onDevice() ||
        (registrar != nullptr && !part.local->refusedBy(registrar)));
   if (reachable) {
-    startByRoute(id, known.memory);
-  } else if (!startByGpu(id, known.memory)) {
+    startByRoute(id, found.memory);
+  } else if (!startByGpu(id, found.memory)) {
     startFrames(id);
   }
 }
 
 // Copies between two GPUs of one host; returns false if the GPUs can't.
 bool RmaInitiator::startByGpu(uint64_t id, const RemoteBuffer& memory) {
-  auto& active = *active_.find(id);
-  const auto& part = partOf(active);
+  auto& active = *parts_.find(id);
+  const auto& part = active.part();
   const auto view = part.local->view();
   const auto& transfer = active.transfer;
   const bool begun = view.onDevice() &&
@@ -130,25 +84,25 @@ bool RmaInitiator::startByGpu(uint64_t id, const RemoteBuffer& memory) {
           [this, id](const Status& status) { onTransferred(id, status); });
   if (begun) {
     active.state = State::kByGpu;
-    ++known_[part.remote->id].uses;
+    regions_.use(part.remote->id);
   }
   return begun;
 }
 
 void RmaInitiator::startByRoute(uint64_t id, const RemoteBuffer& memory) {
-  auto& active = *active_.find(id);
-  const auto& part = partOf(active);
-  auto* const rma = connection_->rma();
+  auto& active = *parts_.find(id);
+  const auto& part = active.part();
+  auto* const rma = route_.connection->rma();
   if (rma == nullptr || !rma->direct(memory, nullptr)) {
     startFrames(id);
     return;
   }
-  auto* const registrar = connection_->registrar();
+  auto* const registrar = route_.connection->registrar();
   const auto* const registration =
       registrar != nullptr ? part.local->registration(registrar) : nullptr;
   if (registrar != nullptr && registration == nullptr) {
-    registering_[part.local.get()].push_back(id);
-    regions_.registerLater(part.local, registrar);
+    registering_.add(part.local.get(), id);
+    localRegions_.registerLater(part.local, registrar);
     return;
   }
   if (!rma->direct(memory, registration)) {
@@ -156,13 +110,13 @@ void RmaInitiator::startByRoute(uint64_t id, const RemoteBuffer& memory) {
     return;
   }
   active.state = State::kMoving;
-  ++known_[part.remote->id].uses;
+  regions_.use(part.remote->id);
   rma->start({id, active.transfer->write(), part.pieces, memory, registration});
 }
 
 void RmaInitiator::startFrames(uint64_t id) {
-  auto& active = *active_.find(id);
-  const auto& local = *partOf(active).local;
+  auto& active = *parts_.find(id);
+  const auto& local = *active.part().local;
   active.state = active.transfer->write() ? State::kPutting : State::kFetching;
   if (active.state == State::kPutting && local.view().onDevice()) {
     active.staged = std::make_unique<StagedSource>(
@@ -170,124 +124,73 @@ void RmaInitiator::startFrames(uint64_t id) {
         local.view().device,
         completions_.userOf(active.transfer));
   }
-  ++known_[partOf(active).remote->id].uses;
-  sending_.push_back(id);
+  regions_.use(active.part().remote->id);
+  sender_.add(id);
   flush();
 }
 
 void RmaInitiator::onRegistered(const Region& region, const Status& status) {
-  const auto* const local = &region;
-  visit(registering_, local, [&](uint64_t id, const Active& active) {
-    const auto known = known_.find(partOf(active).remote->id);
-    const bool there = known != known_.end() && known->second.resolved &&
-        !known->second.forgetting && !severed_;
-    if (!status.ok() && there) {
-      startFrames(id); // slower, but it works
-    } else {
-      tryStart(id); // may have to ask the owner again
-    }
-  });
-}
-
-template <typename Key, typename Visit>
-void RmaInitiator::visit(
-    std::map<Key, Waiting>& all,
-    const Key& key,
-    const Visit& visit) {
-  auto waiting = all.extract(key);
-  if (waiting.empty()) {
-    return;
-  }
-  for (const auto id : waiting.mapped()) {
-    const auto* const active = active_.find(id);
-    if (active != nullptr && active->state == State::kResolving) {
-      visit(id, *active);
-    }
-  }
+  registering_.take(
+      &region, parts_, [&](uint64_t id, const ActivePart& active) {
+        const bool there =
+            regions_.holds(active.part().remote->id) && !route_.severed;
+        if (!status.ok() && there) {
+          startFrames(id); // slower, but it works
+        } else {
+          tryStart(id); // may have to ask the owner again
+        }
+      });
 }
 
 void RmaInitiator::onResolved(const wire::Resolved& resolved) {
   const bool good = resolved.status == FinishStatus::kOk;
-  uint32_t askedFor = 0; // group in the Resolve, perhaps gone
-  const auto found = known_.find(resolved.region);
-  if (found != known_.end()) { // else revoked meanwhile
-    auto& known = found->second;
-    askedFor = known.askedFor;
-    known.asked = good;
-    known.resolved = good;
-    known.memory = resolved.memory;
-    known.size = resolved.size;
-    if (!good && known.uses == 0) {
-      known_.erase(found);
-    }
-  }
+  const auto askedFor = regions_.onResolved(resolved); // perhaps gone
   const bool groupGone = resolved.status == FinishStatus::kGroupGone;
-  visit(resolving_, resolved.region, [&](uint64_t id, const Active& active) {
-    if (good || (groupGone && active.target.group != askedFor)) {
-      tryStart(id);
-      return;
-    }
-    const auto& transfer = *active.transfer;
-    end(id,
-        groupGone
-            ? Status(
-                  ErrorCode::kPeerFailed,
-                  transfer.nameOf(transfer.peer()) + " has left the group")
-            : unknown(*partOf(active).remote));
-  });
-}
-
-void RmaInitiator::onRevokeKey(const wire::RevokeKey& revoke) {
-  const auto found = known_.find(revoke.region);
-  if (found != known_.end() && found->second.uses > 0) {
-    found->second.forgetting = true; // release() answers
-    return;
-  }
-  giveBack(revoke.region);
-}
-
-void RmaInitiator::giveBack(uint64_t regionId) {
-  known_.erase(regionId);
-  out_.sendControl(wire::KeyRevoked{regionId});
-}
-
-void RmaInitiator::release(uint64_t regionId) {
-  const auto found = known_.find(regionId);
-  if (found != known_.end() && --found->second.uses == 0 &&
-      found->second.forgetting) {
-    giveBack(regionId);
-  }
+  resolving_.take(
+      resolved.region, parts_, [&](uint64_t id, const ActivePart& active) {
+        if (good || (groupGone && active.target.group != askedFor)) {
+          tryStart(id);
+          return;
+        }
+        const auto& transfer = *active.transfer;
+        end(id,
+            groupGone
+                ? Status(
+                      ErrorCode::kPeerFailed,
+                      transfer.nameOf(transfer.peer()) + " has left the group")
+                : unknownRegion(*active.part().remote));
+      });
 }
 
 void RmaInitiator::onTransferred(uint64_t id, const Status& status) {
-  auto* const active = active_.find(id);
+  auto* const active = parts_.find(id);
   if (active == nullptr) {
     return;
   }
   const auto& transfer = *active->transfer;
-  if (!status.ok() && severed_ && transfer.cancelStatus.ok() &&
+  if (!status.ok() && route_.severed && transfer.cancelStatus.ok() &&
       transfer.problem.ok()) {
     restart(*active);
   } else if (
       status.code() == ErrorCode::kDenied && transfer.cancelStatus.ok() &&
       transfer.problem.ok()) {
-    const auto region = partOf(*active).remote->id;
+    const auto region = active->part().remote->id;
     startFrames(id); // slower, and needs no permission
-    release(region); // only now: may give the region back
+    regions_.release(region); // only now: may give the region back
   } else {
-    end(id, faulty(*active, status));
+    end(id, namingMemory(*active, status));
   }
 }
 
 // Resets a part, so that another connection begins the part anew.
-void RmaInitiator::restart(Active& active) {
+void RmaInitiator::restart(ActivePart& active) {
   active.state = State::kResolving;
-  release(partOf(active).remote->id);
+  regions_.release(active.part().remote->id);
 }
 
 void RmaInitiator::end(uint64_t id, const Status& status) {
-  const auto active = active_.take(id);
-  const auto& part = partOf(active);
+  const auto active = parts_.take(id);
+  const auto& part = active.part();
   const auto& transfer = active.transfer;
   const bool first = !status.ok() && transfer->problem.ok();
   if (first) {
@@ -295,13 +198,12 @@ void RmaInitiator::end(uint64_t id, const Status& status) {
   }
   const bool last = --transfer->open == 0;
   const EndsAnyway ends(completions_, last ? transfer : nullptr);
-  std::erase(sending_, id);
-  framed_ = framed_ == id ? 0 : framed_;
+  sender_.remove(id);
   if (active.state != State::kResolving) {
-    release(part.remote->id);
+    regions_.release(part.remote->id);
   }
   if (last) {
-    finish(transfer);
+    finisher_.finish(transfer);
   } else if (first) {
     stop(transfer, status);
   }
@@ -310,7 +212,7 @@ void RmaInitiator::end(uint64_t id, const Status& status) {
 // Stops the parts that are still under way.
 void RmaInitiator::stop(const TransferPtr& transfer, const Status& why) {
   for (const auto id : transfer->activeIds) {
-    const auto* const active = active_.find(id);
+    const auto* const active = parts_.find(id);
     if (active == nullptr) {
       continue;
     }
@@ -319,42 +221,9 @@ void RmaInitiator::stop(const TransferPtr& transfer, const Status& why) {
     }
     if (active->state != State::kMoving) {
       end(id, why);
-    } else if (connection_ != nullptr) {
-      connection_->rma()->stop(id);
+    } else if (route_.connection != nullptr) {
+      route_.connection->rma()->stop(id);
     } // else quieted() ends the part
-  }
-}
-
-void RmaInitiator::finish(const TransferPtr& transfer) {
-  const auto groupKey = transfer->groupKey;
-  if (!transfer->problem.ok()) {
-    finishBadly(transfer);
-  } else if (transfer->note) {
-    transfer->bytesThere = true;
-  } else {
-    completions_.finish(transfer, {});
-    return;
-  }
-  sendNotes(groupKey);
-}
-
-void RmaInitiator::finishBadly(const TransferPtr& transfer) {
-  notes_.remove(*transfer);
-  completions_.finish(
-      transfer,
-      !transfer->cancelStatus.ok() ? transfer->cancelStatus
-                                   : Status(
-                                         transfer->problem.code(),
-                                         transfer->describe() + " failed: " +
-                                             transfer->problem.message()));
-}
-
-// Sends the group's notes that are due, in order.
-void RmaInitiator::sendNotes(uint64_t groupKey) {
-  while (const auto transfer = notes_.next(groupKey)) {
-    const EndsAnyway ends(completions_, transfer);
-    transfer->note->follower = transfer;
-    sendNote_(transfer);
   }
 }
 
@@ -364,10 +233,7 @@ void RmaInitiator::cancel(const OperationPtr& operation, const Status& why) {
     return;
   }
   transfer->cancelStatus = why;
-  if (transfer->bytesThere && transfer->note->follower == nullptr) {
-    finishBadly(transfer); // waits only for earlier notes
-    sendNotes(transfer->groupKey);
-  } else {
+  if (!finisher_.cancelWaiting(transfer)) {
     stop(transfer, why);
   }
 }
@@ -375,16 +241,61 @@ void RmaInitiator::cancel(const OperationPtr& operation, const Status& why) {
 std::vector<OperationPtr> RmaInitiator::pending(uint64_t groupKey) const {
   std::vector<OperationPtr> found;
   std::set<const Transfer*> seen;
-  auto& all = const_cast<Slab<Active>&>(active_);
-  for (const auto id : active_.ids()) {
-    const auto& transfer = all.find(id)->transfer;
+  for (const auto id : parts_.ids()) {
+    const auto& transfer = parts_.find(id)->transfer;
     if (transfer->groupKey == groupKey && seen.insert(transfer.get()).second) {
       found.push_back(transfer);
     }
   }
-  notes_.visitWaiting(
-      groupKey, [&](const TransferPtr& waiting) { found.push_back(waiting); });
+  finisher_.addWaiting(groupKey, found);
   return found;
+}
+
+// From here on: loss and replacement of the connection.
+
+void RmaInitiator::fail(const Status& why) {
+  for (const auto id : parts_.ids()) {
+    const auto* const active = parts_.find(id);
+    if (active == nullptr) {
+      continue;
+    }
+    const auto transfer = active->transfer;
+    if (transfer->cancelStatus.ok()) {
+      cancel(
+          transfer,
+          Status(
+              why.code(), transfer->describe() + " failed: " + why.message()));
+    }
+  }
+  regions_.clear();
+  resolving_.clear();
+  registering_.clear();
+}
+
+void RmaInitiator::quieted() {
+  for (const auto id : parts_.ids()) {
+    auto* const active = parts_.find(id);
+    if (active == nullptr || active->state != State::kMoving) {
+      continue;
+    }
+    const auto& transfer = *active->transfer;
+    if (transfer.cancelStatus.ok() && transfer.problem.ok()) {
+      restart(*active);
+    } else {
+      end(id, transfer.problem.ok() ? transfer.cancelStatus : transfer.problem);
+    }
+  }
+}
+
+void RmaInitiator::resume(Connection& connection) {
+  route_.connection = &connection;
+  route_.severed = false;
+  resolving_.clear(); // all parts are tried below
+  registering_.clear();
+  regions_.askAgain();
+  for (const auto id : parts_.ids()) {
+    tryStart(id);
+  }
 }
 
 } // namespace dlslime

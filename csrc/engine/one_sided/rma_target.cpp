@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/one_sided/frame_pieces.h"
+
 namespace dlslime {
 
 RegionPtr RmaTarget::lent(uint64_t id) const {
@@ -20,7 +22,7 @@ void RmaTarget::onResolve(bool joined, const wire::Resolve& resolve) {
     return;
   }
   auto* const registrar =
-      connection_ != nullptr ? connection_->registrar() : nullptr;
+      route_.connection != nullptr ? route_.connection->registrar() : nullptr;
   if (registrar != nullptr && !region->refusedBy(registrar) &&
       region->registration(registrar) == nullptr) {
     if (registering_.try_emplace(resolve.region, region).second) {
@@ -35,20 +37,20 @@ void RmaTarget::onResolve(bool joined, const wire::Resolve& resolve) {
 // there is no room now to show memory of a GPU to the peer.
 bool RmaTarget::reach(const Region& region, RemoteBuffer& memory) {
   const auto view = region.view();
-  auto* const registrar = connection_->registrar();
+  auto* const registrar = route_.connection->registrar();
   const auto* const registration =
       registrar != nullptr ? region.registration(registrar) : nullptr;
   auto* const gpus = region.accelerator();
   if (gpus != nullptr && registration == nullptr) {
-    return out_.show(*gpus, view, memory);
+    return out_.shares().show(*gpus, view, memory);
   }
-  auto* const rma = connection_->rma();
+  auto* const rma = route_.connection->rma();
   memory = rma != nullptr ? rma->reach(view, registration) : RemoteBuffer{};
   return true;
 }
 
 void RmaTarget::lend(const RegionPtr& region) {
-  if (connection_ == nullptr) {
+  if (route_.connection == nullptr) {
     return; // the peer asks again
   }
   RemoteBuffer memory;
@@ -98,9 +100,53 @@ void RmaTarget::refuse(uint64_t region, FinishStatus why) {
   out_.sendControl(wire::Resolved{why, region, 0, {}});
 }
 
-// Tells the peer how a write has ended, or why a read fails.
-void RmaTarget::end(uint64_t id, FinishStatus status, Fault fault) {
-  out_.sendControl(wire::PutAck{status, id, fault});
+// Returns the lent region of a message; or null, and tells the peer.
+RegionPtr
+RmaTarget::lentOrTell(bool joined, uint64_t region, uint64_t transfer) {
+  auto found = joined ? lent(region) : nullptr;
+  if (!found) {
+    tellEnd(
+        out_,
+        transfer,
+        joined ? FinishStatus::kUnknownMemory : FinishStatus::kGroupGone);
+  }
+  return found;
+}
+
+void RmaTarget::onGetRequest(
+    bool joined,
+    const wire::GetRequest& request,
+    ByteSpan payload) {
+  if (const auto region = lentOrTell(joined, request.region, request.id)) {
+    gets_.onRequest(request, region, payload);
+  }
+}
+
+void RmaTarget::onPut(bool joined, const wire::Put& put, ByteSpan payload) {
+  if (const auto region = lentOrTell(joined, put.region, put.id)) {
+    puts_.onPut(put, region, payload);
+  }
+}
+
+Placement
+RmaTarget::placementOf(const wire::Put& put, ByteSpan begin, size_t size) {
+  const auto region = lent(put.region);
+  return region ? puts_.placementOf(put, *region, begin, size) : Placement{};
+}
+
+void RmaTarget::onPlacedPut(bool joined, const wire::Put& put, Fault fault) {
+  if (lentOrTell(joined, put.region, put.id)) {
+    puts_.onEnded(put, fault);
+  }
+}
+
+bool RmaTarget::flush() {
+  bool any = false;
+  if (route_.connection != nullptr) {
+    any = lendWaiting();
+    any |= puts_.answerArrived();
+  }
+  return gets_.flush() || any;
 }
 
 void RmaTarget::recall(const Region& region) {
@@ -116,28 +162,18 @@ void RmaTarget::onKeyRevoked(const wire::KeyRevoked& revoked) {
   if (found == lent_.end()) {
     return;
   }
-  failedPuts_.erase(
-      failedPuts_.lower_bound({region, 0}),
-      failedPuts_.upper_bound({region, UINT64_MAX}));
-  // Drops the reads that the peer began and has given up since.
-  for (auto next = ofRegions_.lower_bound({region, 0});
-       next != ofRegions_.end() && next->first == region;) {
-    const auto id = (next++)->second;
-    const auto stream = streams_.find(id);
-    if (stream != streams_.end() && stream->second.region == found->second) {
-      drop(id);
-    } else { // the stream was never made, for want of memory
-      ofRegions_.erase({region, id});
-    }
-  }
+  puts_.forget(region);
+  gets_.dropThose(found->second);
   --found->second->lent;
   lent_.erase(found);
-  tooManyFailed_ &= !lent_.empty();
+  if (lent_.empty()) {
+    puts_.forgetTooManyFailed();
+  }
 }
 
 void RmaTarget::addShownInUse(std::set<uint64_t>& ids) const {
   for (const auto& [id, region] : lent_) {
-    out_.addShown(region->view(), ids);
+    out_.shares().addShown(region->view(), ids);
   }
 }
 
@@ -148,13 +184,8 @@ void RmaTarget::fail() {
   lent_.clear();
   registering_.clear();
   waiting_.clear();
-  streams_.clear();
-  ofRegions_.clear();
-  turns_.clear();
-  asked_ = 0;
-  arriving_.clear();
-  failedPuts_.clear();
-  frame_.clear();
+  gets_.clear();
+  puts_.clear();
 }
 
 } // namespace dlslime

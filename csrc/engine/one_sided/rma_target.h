@@ -1,17 +1,11 @@
 #pragma once
 
-#include <deque>
-#include <list>
 #include <map>
 #include <set>
 #include <vector>
 
-#include "base/memory/fault.h"
-#include "engine/gpu/peer_gpus.h"
-#include "engine/one_sided/region.h"
-#include "engine/two_sided/outbound.h"
-#include "engine/wire/one_sided_messages.h"
-#include "interface/transport.h"
+#include "engine/one_sided/get_server.h"
+#include "engine/one_sided/put_server.h"
 
 namespace dlslime {
 
@@ -25,7 +19,11 @@ class RmaTarget {
       Outbound& out,
       PeerGpus& gpus,
       RegionTable& regions)
-      : connection_(&connection), out_(out), gpus_(gpus), regions_(regions) {}
+      : route_{&connection},
+        out_(out),
+        regions_(regions),
+        gets_(out, route_),
+        puts_(out, gpus) {}
 
   // `joined` is false if the message is for a group that is gone.
   void onResolve(bool joined, const wire::Resolve& resolve);
@@ -50,90 +48,34 @@ class RmaTarget {
   // Takes all regions back, after the connection has failed for good.
   void fail();
   void detach() {
-    connection_ = nullptr;
+    route_.connection = nullptr;
     registering_.clear(); // the peer asks again on the next connection
     waiting_.clear();
   }
   void resume(Connection& connection) {
-    connection_ = &connection;
+    route_.connection = &connection;
   }
   // True if no answer to the peer is due.
   bool idle() const {
-    return streams_.empty() && waiting_.empty() && arriving_.empty();
+    return gets_.idle() && waiting_.empty() && puts_.idle();
   }
 
  private:
-  // A read by the peer, answered in messages.
-  struct Stream {
-    RegionPtr region;
-    std::deque<wire::FramePiece> pieces; // still to be sent
-    uint64_t position = 0; // of the next byte, in all bytes asked for
-    std::list<uint64_t>::iterator turn{};
-    std::unique_ptr<StagedSource> staged = nullptr; // for memory of a GPU
-    bool over() const {
-      return pieces.empty() && (!staged || staged->empty());
-    }
-  };
-  // A write by the peer to memory of a GPU. Shared with the copies, which may
-  // outlive the entry in arriving_.
-  struct Arriving {
-    size_t copies = 0; // under way
-    bool failed = false;
-    bool last = false; // all bytes have come
-  };
   void lend(const RegionPtr& region);
   bool lendWaiting();
   void lendOrRefuse(const RegionPtr& region);
   bool reach(const Region& region, RemoteBuffer& memory);
   void refuse(uint64_t region, FinishStatus why);
-  void end(uint64_t id, FinishStatus status, Fault fault = Fault::kNone);
+  RegionPtr lentOrTell(bool joined, uint64_t region, uint64_t transfer);
 
-  // rma_target_frames.cpp and rma_target_puts.cpp define the functions from
-  // begin() to endUnreadable().
-  static Stream begin(const wire::GetRequest& request, const RegionPtr& region);
-  void write(
-      const wire::Put& put,
-      const RegionPtr& region,
-      ByteSpan bytes,
-      const std::vector<std::span<std::byte>>& places);
-  void putEnded(const wire::Put& put, Fault fault);
-  Fault failureOf(const wire::Put& put) const;
-  bool answerArrived();
-  void writePlainly(
-      const wire::Put& put,
-      ByteSpan bytes,
-      const std::vector<std::span<std::byte>>& places);
-  bool addPieces(Stream& stream, ByteSpan payload);
-  Stream& streamOf(const wire::GetRequest& request, const RegionPtr& region);
-  void drop(uint64_t id);
-  ByteSpan take(Stream& stream, size_t most);
-  Fault fillFrame(Stream& stream, size_t most);
-  bool hasBytes(Stream& stream);
-  bool sendChunk(uint64_t id, Stream& stream);
-  bool gathers(const Stream& stream) const;
-  bool gatherChunk(uint64_t id, Stream& stream);
-  void endUnreadable(uint64_t id, Stream& stream, Fault fault);
-
-  Connection* connection_; // null while being replaced
+  TransferRoute route_;
   Outbound& out_;
-  PeerGpus& gpus_;
   RegionTable& regions_;
+  GetServer gets_;
+  PutServer puts_;
   std::map<uint64_t, RegionPtr> lent_;
   std::map<uint64_t, RegionPtr> registering_; // awaited by the peer
-  std::map<uint64_t, Stream> streams_; // by the peer's id of the transfer
-  // Pairs of a region's id and a key of streams_.
-  std::set<std::pair<uint64_t, uint64_t>> ofRegions_;
-  std::list<uint64_t> turns_; // keys of streams_ in turn
-  size_t asked_ = 0; // pieces in all streams
-  Bytes frame_; // of the first stream in turn, waiting for room
   std::vector<RegionPtr> waiting_; // to be lent when there is room
-  // Writes to GPUs, by the peer's id of the transfer.
-  std::map<uint64_t, std::shared_ptr<Arriving>> arriving_;
-  // Faults of writes to memory of processors with Puts still to come, by the id
-  // of the region and the peer's id of the transfer.
-  std::map<std::pair<uint64_t, uint64_t>, Fault> failedPuts_;
-  // Not all failed writes are in failedPuts_, so any write may have failed.
-  bool tooManyFailed_ = false;
 };
 
 } // namespace dlslime

@@ -1,7 +1,5 @@
 #include "engine/peer/group.h"
 
-#include <algorithm>
-
 #include "engine/peer/peer_channel.h"
 
 namespace dlslime {
@@ -38,7 +36,7 @@ Group::Group(
           std::move(wake)),
       held_(done),
       matcher_(options_.size),
-      links_(static_cast<size_t>(options_.size)) {}
+      links_(options_.rank, options_.size) {}
 
 std::string Group::nameOf(int rank) const {
   return (options_.oneLife ? "the peer of \""
@@ -46,61 +44,11 @@ std::string Group::nameOf(int rank) const {
       options_.name + "\"";
 }
 
-void Group::use(int rank) {
-  auto& peer = link(rank);
-  if (peer.state == LinkState::kUnresolved) {
-    peer.state = LinkState::kResolving;
-    unresolved_.push_back(rank);
-  }
-}
-
-bool Group::reachesItself(int rank) {
-  if (rank == Operation::kAnySource || rank == this->rank()) {
-    return rank == this->rank();
-  }
-  const auto& peer = link(rank);
-  return peer.channel != nullptr && peer.channel->toItself();
-}
-
 void Group::awaitUntil(TimePoint when) {
   const auto wanted = when.time_since_epoch().count();
   auto known = awaitedUntil_.load();
   while (known < wanted &&
          !awaitedUntil_.compare_exchange_weak(known, wanted)) {
-  }
-}
-
-bool Group::takeUnresolved(std::vector<int>& ranks) {
-  ranks.clear();
-  ranks.swap(unresolved_);
-  return !ranks.empty();
-}
-
-void Group::sendNow(Link& peer, const OperationPtr& operation) {
-  if (operation->kind() != Operation::Kind::kSend) {
-    const auto transfer = std::static_pointer_cast<Transfer>(operation);
-    auto& counters = peer.counters;
-    (transfer->write() ? counters.writtenBytes : counters.readBytes) +=
-        transfer->totalBytes();
-    peer.channel->initiator().start(
-        transfer, {peer.remoteGroup, static_cast<uint32_t>(rank())});
-    return;
-  }
-  peer.channel->out().sendTensor(
-      operation,
-      {peer.remoteGroup, static_cast<uint32_t>(rank()), &peer.counters});
-}
-
-// Connects for receives, too, because only a connection shows that a peer dies
-// before sending. A receive from any source connects to all ranks, to learn
-// when all are gone.
-void Group::useFor(const Operation& operation) {
-  if (operation.peer() != Operation::kAnySource) {
-    use(operation.peer());
-    return;
-  }
-  for (int rank = 0; rank < size(); ++rank) {
-    use(rank);
   }
 }
 
@@ -118,7 +66,7 @@ void Group::post(const OperationPtr& operation) {
   if (closed_) { // held first: the stream may still touch the memory
     held_.cancel(operation, about(*operation, closeReason_));
   } else {
-    useFor(*operation);
+    links_.resolveFor(*operation);
   }
 }
 
@@ -148,12 +96,12 @@ void Group::send(const OperationPtr& operation) {
     return;
   }
   if (peer.state == LinkState::kReady) {
-    sendNow(peer, operation);
+    peer.send(operation, options_.rank);
     return;
   }
   operation->stage = Operation::Stage::kAwaitingPeer;
   peer.waiting.push(operation);
-  use(operation->peer());
+  links_.resolve(operation->peer());
 }
 
 void Group::receive(const OperationPtr& operation) {
@@ -169,7 +117,7 @@ void Group::receive(const OperationPtr& operation) {
   }
   if (operation->peer() == Operation::kAnySource) {
     matcher_.addReceive(operation);
-    useFor(*operation);
+    links_.resolveFor(*operation);
     failIfAlone();
     return;
   }
@@ -180,7 +128,7 @@ void Group::receive(const OperationPtr& operation) {
   }
   matcher_.addReceive(operation);
   makeReady(operation->peer(), operation->tag());
-  useFor(*operation);
+  links_.resolveFor(*operation);
 }
 
 void Group::makeReady(int source, uint32_t tag) {
@@ -205,40 +153,10 @@ void Group::linkReady(
   peer.state = LinkState::kReady;
   peer.channel = std::move(channel);
   peer.remoteGroup = remoteGroup;
-  use(peer, peer.channel->registrar());
+  links_.use(peer, peer.channel->registrar());
   while (auto operation = peer.waiting.pop()) {
-    sendNow(peer, operation);
+    peer.send(operation, options_.rank);
   }
-}
-
-void Group::use(Link& link, MemoryRegistrar* registrar) {
-  link.registrar.store(registrar);
-  // The newest registrar serves receives from any source: a receive posted
-  // while older receives are being prepared must not be unprepared, too.
-  MemoryRegistrar* any = registrar;
-  for (auto it = links_.begin(); any == nullptr && it != links_.end(); ++it) {
-    any = it->registrar.load();
-  }
-  registrar_.store(any);
-}
-
-// Includes receives from any source, since a message of the rank may match.
-Unprepared Group::unprepared(int rank, MemoryRegistrar* registrar) {
-  Unprepared found{registrar, {}};
-  if (registrar == nullptr) {
-    return found;
-  }
-  // From now on threads prepare what they post; else there might always be more
-  // to prepare.
-  use(link(rank), registrar);
-  for (auto& operation : pending()) {
-    const int peer = operation->peer();
-    if ((peer == rank || peer == Operation::kAnySource) && !operation->done() &&
-        lacksPreparing(*operation, registrar)) {
-      found.operations.push_back(std::move(operation));
-    }
-  }
-  return found;
 }
 
 void Group::joinBroke(int rank, const Status& why) {
@@ -296,18 +214,8 @@ void Group::failLink(int rank, const Status& why) {
 
 // Ends receives from any source once all other ranks have failed.
 void Group::failIfAlone() {
-  const Link* dead = nullptr;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (rank == this->rank()) {
-      continue;
-    }
-    if (link(rank).state != LinkState::kFailed) {
-      return;
-    }
-    dead = &link(rank);
-  }
-  if (dead != nullptr) {
-    end(matcher_.takeAnySource(), dead->failure);
+  if (const auto* const failed = links_.failedIfAll()) {
+    end(matcher_.takeAnySource(), failed->failure);
   }
 }
 
@@ -349,15 +257,11 @@ std::vector<OperationPtr> Group::pending() {
   for (auto& operation : held_.pending()) {
     all.push_back(std::move(operation));
   }
-  std::vector<PeerChannel*> seen;
-  for (auto& peer : links_) {
-    peer.waiting.forEach([&](const OperationPtr& op) { all.push_back(op); });
-    auto* const channel = peer.channel.get();
-    if (channel == nullptr ||
-        std::find(seen.begin(), seen.end(), channel) != seen.end()) {
-      continue;
-    }
-    seen.push_back(channel);
+  for (int rank = 0; rank < size(); ++rank) {
+    link(rank).waiting.forEach(
+        [&](const OperationPtr& operation) { all.push_back(operation); });
+  }
+  for (auto* const channel : links_.channels()) {
     if (!channel->alive()) {
       continue;
     }
@@ -372,6 +276,25 @@ std::vector<OperationPtr> Group::pending() {
     }
   }
   return all;
+}
+
+// Includes receives from any source, since a message of the rank may match.
+Unprepared findUnprepared(Group& group, int rank, MemoryRegistrar* registrar) {
+  Unprepared found{registrar, {}};
+  if (registrar == nullptr) {
+    return found;
+  }
+  // From now on threads prepare what they post; else there might always be more
+  // to prepare.
+  group.links().use(group.link(rank), registrar);
+  for (auto& operation : group.pending()) {
+    const int peer = operation->peer();
+    if ((peer == rank || peer == Operation::kAnySource) && !operation->done() &&
+        lacksPreparing(*operation, registrar)) {
+      found.operations.push_back(std::move(operation));
+    }
+  }
+  return found;
 }
 
 } // namespace dlslime

@@ -13,6 +13,7 @@
 #include "engine/bootstrap/address_directory.h"
 #include "engine/gpu/stream_gate.h"
 #include "engine/peer/accept_queue.h"
+#include "engine/peer/links.h"
 #include "engine/peer/unprepared.h"
 #include "engine/progress/completions.h"
 #include "engine/two_sided/receiving_group.h"
@@ -20,8 +21,6 @@
 #include "interface/transport.h"
 
 namespace dlslime {
-
-class PeerChannel;
 
 struct GroupOptions {
   std::string name; // for messages to users
@@ -49,27 +48,7 @@ struct GroupOptions {
 class Group final : public ReceivingGroup {
  public:
   // State of the link to a rank.
-  enum class LinkState : uint8_t {
-    kUnresolved, // no operation has needed the rank yet
-    kResolving, // the wire-up thread is looking for the rank
-    kJoining, // connected, and a Join was sent
-    kReady,
-    kFailed,
-  };
-  struct Link {
-    LinkState state = LinkState::kUnresolved;
-    std::shared_ptr<PeerChannel> channel; // null before kJoining
-    uint32_t remoteGroup = 0; // in kReady: the peer's id of the group
-    Status failure;
-    bool aborted = false; // in kFailed: the rank has aborted the group
-    std::string problem; // in kResolving: result of the last look
-    OperationQueue waiting; // sends and transfers posted before kReady
-    int brokenJoins = 0; // connections that broke before Joined came
-    Counters counters;
-    // Registrar of the channel, once a channel is known. The only member for
-    // any thread.
-    std::atomic<MemoryRegistrar*> registrar{nullptr};
-  };
+  using LinkState = dlslime::LinkState;
 
   // `wake` wakes the wire-up thread, and is not called after close().
   Group(
@@ -125,22 +104,12 @@ class Group final : public ReceivingGroup {
   Matcher& matcher() override {
     return matcher_;
   }
+  Links& links() {
+    return links_;
+  }
   Link& link(int rank) {
-    return links_[static_cast<size_t>(rank)];
+    return links_.at(rank);
   }
-  // Returns the registrar that prepares memory for messages with the rank, or
-  // for kAnySource a registrar of some rank. Null if memory needs no preparing
-  // or the route is not known yet. Any thread.
-  MemoryRegistrar* registrar(int rank) {
-    return rank == Operation::kAnySource ? registrar_.load()
-                                         : link(rank).registrar.load();
-  }
-  // Makes threads that post to the link prepare their operations with
-  // `registrar` from now on.
-  void use(Link& link, MemoryRegistrar* registrar);
-  // Returns the operations with the rank that are posted and not prepared with
-  // `registrar`, after use() of the registrar.
-  Unprepared unprepared(int rank, MemoryRegistrar* registrar);
   uint32_t remoteId(int rank) override {
     return link(rank).remoteGroup;
   }
@@ -182,17 +151,6 @@ class Group final : public ReceivingGroup {
   TimePoint awaitedUntil() const {
     return TimePoint(Clock::duration(awaitedUntil_.load()));
   }
-  // Begins to connect to the rank, for explain().
-  void touch(int rank) {
-    use(rank);
-  }
-  // True if the rank is in this process: no descriptor signals messages to
-  // oneself.
-  bool reachesItself(int rank);
-  // Moves the ranks that have come into use, and need the wire-up thread, to
-  // `ranks`. True if any were moved.
-  bool takeUnresolved(std::vector<int>& ranks);
-
   // Ends an operation that has not reached a channel. False: the operation is
   // elsewhere.
   bool cancelHere(const OperationPtr& operation, const Status& why);
@@ -203,14 +161,11 @@ class Group final : public ReceivingGroup {
   std::vector<OperationPtr> pending();
 
  private:
-  void use(int rank);
-  void useFor(const Operation& operation);
   void postNow(const OperationPtr& operation);
   void send(const OperationPtr& operation);
   void receive(const OperationPtr& operation);
   void end(OperationQueue queue, const Status& why);
   void finish(OperationPtr operation, const Status& why);
-  void sendNow(Link& link, const OperationPtr& operation);
   void failIfAlone();
 
   const uint32_t id_;
@@ -220,14 +175,16 @@ class Group final : public ReceivingGroup {
   AddressDirectory addresses_;
   StreamGate held_;
   Matcher matcher_;
-  std::vector<Link> links_;
-  std::atomic<MemoryRegistrar*> registrar_{nullptr}; // of some link
-  std::vector<int> unresolved_;
+  Links links_;
   std::atomic<Clock::rep> awaitedUntil_{0};
   bool closed_ = false;
   bool taken_ = false;
   std::optional<std::pair<Bytes, uint32_t>> expected_;
   Status closeReason_;
 };
+
+// Returns the operations with the rank that are posted and not prepared with
+// `registrar`, after Links::use() of the registrar.
+Unprepared findUnprepared(Group& group, int rank, MemoryRegistrar* registrar);
 
 } // namespace dlslime

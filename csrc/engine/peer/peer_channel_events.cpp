@@ -67,7 +67,7 @@ Placement PeerChannel::placementOf(
   }
   if (header.type == MessageType::kGetData) {
     const auto data = wire::decode<wire::GetData>(header);
-    return initiator_->placementOf(data, header.payloadSize);
+    return initiator_->receiver().placementOf(data, header.payloadSize);
   }
   if (header.type != MessageType::kPut) {
     return {};
@@ -84,7 +84,7 @@ void PeerChannel::onPlaced(const MessageHeader& header, Fault fault) {
   }
   if (header.type == MessageType::kGetData) {
     const auto data = wire::decode<wire::GetData>(header);
-    initiator_->onPlacedData(data, header.payloadSize, fault);
+    initiator_->receiver().onPlacedData(data, header.payloadSize, fault);
   } else {
     const auto put = wire::decode<wire::Put>(header);
     target_->onPlacedPut(groupOf(put) != nullptr, put, fault);
@@ -277,10 +277,11 @@ void PeerChannel::toInitiator(const MessageHeader& header, ByteSpan payload) {
     case MessageType::kRevokeKey:
       return initiator_->onRevokeKey(wire::decode<wire::RevokeKey>(header));
     case MessageType::kGetData:
-      return initiator_->onGetData(
+      return initiator_->receiver().onGetData(
           wire::decode<wire::GetData>(header), payload);
     default:
-      return initiator_->onPutAck(wire::decode<wire::PutAck>(header));
+      return initiator_->receiver().onPutAck(
+          wire::decode<wire::PutAck>(header));
   }
 }
 

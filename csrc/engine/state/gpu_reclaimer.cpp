@@ -101,7 +101,7 @@ std::set<MemoryRegistrar*> GpuReclaimer::tellPeers(
   std::set<MemoryRegistrar*> registrars;
   for (const auto& member : open) {
     registrars.insert(member.channel->registrar());
-    owesNews_ |= unshared && !member.channel->out().dropUnshared(gpus);
+    owesNews_ |= unshared && !member.channel->out().shares().dropUnshared(gpus);
   }
   if (unshared) {
     state_.epoll.kick(); // posted messages have to be polled for

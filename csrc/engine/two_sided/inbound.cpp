@@ -4,8 +4,8 @@
 
 #include "base/memory/guarded_copy.h"
 #include "engine/progress/ends_anyway.h"
-#include "engine/two_sided/read_view.h"
 #include "engine/two_sided/receiving_group.h"
+#include "interface/read_view.h"
 
 namespace dlslime {
 

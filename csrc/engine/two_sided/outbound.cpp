@@ -1,9 +1,8 @@
 #include "engine/two_sided/outbound.h"
-#include "engine/two_sided/read_view.h"
 
 #include <algorithm>
 
-#include "engine/progress/ends_anyway.h"
+#include "interface/read_view.h"
 
 namespace dlslime {
 
@@ -11,7 +10,9 @@ Outbound::Outbound(
     Connection& connection,
     Completions& completions,
     Limits limits)
-    : connection_(&connection),
+    : output_(connection),
+      rendezvous_(output_, completions, shares_),
+      pushes_(output_, completions),
       completions_(completions),
       wanted_(limits),
       limits_(limits) {
@@ -29,335 +30,129 @@ void Outbound::sendTensor(const OperationPtr& operation, Target target) {
   post({wire::encode(eager), operation, target.counters});
 }
 
+void Outbound::post(Outbox::Message entry) {
+  if (output_.failed()) {
+    if (entry.eager) {
+      completions_.finish(std::move(entry.eager), output_.failure());
+    }
+    return; // the peer reads nothing any more
+  }
+  if (!mayGo() || !trySend(entry)) {
+    outbox_.push(std::move(entry));
+  }
+}
+
+// Decides when the message's turn comes, not when posted: by then a receiver
+// that keeps up has returned credit or offered memory.
+bool Outbound::trySend(Outbox::Message& entry) {
+  if (!entry.eager) {
+    return tryControl(entry.header);
+  }
+  const auto pushed = pushes_.tryPush(entry.eager, entry.header);
+  if (pushed == PushAbility::Result::kPosted) {
+    ++entry.counters->pushedMessages;
+    entry.eager = nullptr;
+  }
+  if (pushed != PushAbility::Result::kNever) {
+    return pushed == PushAbility::Result::kPosted;
+  }
+  const auto view = entry.eager->view();
+  if (view.size <= limits_.eagerBytes && !view.onDevice() &&
+      hasCredit(view.size)) {
+    return tryEager(entry);
+  }
+  return announce(entry) && tryControl(entry.header);
+}
+
 bool Outbound::hasCredit(uint64_t length) const {
   return outstanding_ + eagerCost(length) <= limits_.unexpectedBytes;
 }
 
-wire::Rts Outbound::rtsOf(const Queued& entry) {
-  const auto eager = wire::decode<wire::Eager>(entry.header);
-  wire::Rts rts;
-  rts.group = eager.group;
-  rts.source = eager.source;
-  rts.tag = eager.tag;
-  rts.length = eager.length;
-  return rts;
+bool Outbound::tryEager(Outbox::Message& entry) {
+  const auto view = entry.eager->view();
+  if (!mayRead(*output_.connection(), view, view.size)) {
+    return false;
+  }
+  const auto there = readView(view, 0, view.size);
+  if (there.fault != Fault::kNone) {
+    auto rts = rtsOf(entry.header);
+    rendezvous_.announceFailed(entry.eager, rts, there.fault);
+    entry.header = wire::encode(rts);
+    return tryControl(entry.header);
+  }
+  if (!output_.send(entry.header, there.bytes)) {
+    return false;
+  }
+  const auto number = output_.next() - 1;
+  pushes_.noteSent(*entry.eager, number);
+  ++entry.counters->eagerMessages;
+  outstanding_ += eagerCost(there.bytes.size());
+  recent_.note(number, entry.eager);
+  completions_.finish(std::move(entry.eager), {});
+  return true;
 }
 
 // Turns an eager message into an Rts. False: no room for a Share that must go
 // first.
-bool Outbound::announce(Queued& entry) {
-  RemoteBuffer memory;
-  const auto view = entry.eager->view();
-  const bool shown = view.onDevice() && connection_->onThisHost();
-  if (shown && !show(*view.accelerator, view, memory)) {
+bool Outbound::announce(Outbox::Message& entry) {
+  auto rts = rtsOf(entry.header);
+  if (!rendezvous_.announce(entry.eager, rts)) {
     return false;
   }
-  auto rts = rtsOf(entry);
-  rts.id = exposures_.insert({entry.eager, rts});
-  const auto operation = std::move(entry.eager);
   ++entry.counters->rendezvousMessages;
-  operation->transferId = rts.id;
-  operation->stage = Operation::Stage::kAnnounced;
-  rts.memory = shown ? memory : expose(rts.id, *operation);
-  exposures_.find(rts.id)->rts = rts;
   entry.header = wire::encode(rts);
   return true;
 }
 
-bool Outbound::sendNow(MessageHeader header, ByteSpan payload) {
-  header.sequence = nextSequence_;
-  const bool sent = mayGo() && connection_->send(header, payload);
-  nextSequence_ += sent ? 1 : 0;
-  return sent;
-}
-
-void Outbound::post(Queued entry) {
-  if (failed_) {
-    if (entry.eager) {
-      completions_.finish(std::move(entry.eager), failure_);
-    }
-    return; // the peer reads nothing any more
-  }
-  if (!outbox_.empty() || severed_ || !unconfirmed_.empty() ||
-      !trySend(entry)) {
-    entry.order = nextOrder_++;
-    if (entry.eager) {
-      entry.eager->transferId = entry.order;
-    }
-    waitingControls_ += entry.control ? 1 : 0;
-    outbox_.push_back(std::move(entry));
-  }
-}
-
-// Writes the message into memory offered by the receiver, if any.
-PushAbility::Result Outbound::tryPush(Queued& entry) {
-  auto& operation = entry.eager;
-  const auto group = operation->groupKey;
-  const auto tag = operation->tag();
-  const auto* const target = targets_.find(group, tag);
-  if (target == nullptr) {
-    return PushAbility::Result::kNever;
-  }
-  const auto view = operation->view();
-  auto result = PushAbility::Result::kNever;
-  auto* const pushing = connection_->pushing();
-  const bool possible = pushing != nullptr &&
-      (!view.onDevice() || connection_->takesGpus()) &&
-      pushing->range().contains(view.size) && view.size <= target->capacity;
-  if (possible) {
-    const auto id = pushes_.insert({operation, rtsOf(entry), nextSequence_});
-    result = pushing->push(id, target->memory, view, nextSequence_);
-    if (result == PushAbility::Result::kPosted) {
-      operation->stage = Operation::Stage::kPushing;
-      operation->transferId = id;
-      ++entry.counters->pushedMessages;
-      countSent(*operation);
-      operation = nullptr;
-    } else {
-      pushes_.take(id);
-    }
-  }
-  return result;
-}
-
-// Notes that a tensor message has gone out, which ends the offer for group and
-// tag.
-void Outbound::countSent(const Operation& operation) {
-  targets_.noteSent(operation.groupKey, operation.tag(), nextSequence_++);
-  targets_.drop(operation.groupKey, operation.tag());
-}
-
-// Returns false to put off reading memory that may fault: a system call reads
-// the memory, in vain if the bytes can't go out.
-bool Outbound::mayRead(const MemoryView& view, size_t size) {
-  return !view.mayFault || connection_->hasRoom(size);
-}
-
-bool Outbound::trySend(Queued& entry) {
-  // Decides when the message's turn comes, not when posted: by then a receiver
-  // that keeps up has returned credit or offered memory.
-  if (entry.eager) {
-    const auto pushed = tryPush(entry);
-    if (pushed != PushAbility::Result::kNever) {
-      return pushed == PushAbility::Result::kPosted;
-    }
-    const auto view = entry.eager->view();
-    if (view.size > limits_.eagerBytes || view.onDevice() ||
-        !hasCredit(view.size)) {
-      if (!announce(entry)) {
-        return false;
-      }
-    }
-  }
-  ByteSpan payload;
-  if (entry.eager) {
-    const auto view = entry.eager->view();
-    if (!mayRead(view, view.size)) {
-      return false;
-    }
-    const auto there = readView(view, 0, view.size);
-    payload = there.bytes;
-    if (there.fault != Fault::kNone) {
-      announceFailed(entry, there.fault);
-    }
-  }
-  MessageHeader header = entry.header;
-  header.sequence = nextSequence_;
-  if (!connection_->send(header, payload)) {
+// Sends a message without a payload.
+bool Outbound::tryControl(const MessageHeader& header) {
+  if (!output_.send(header, {})) {
     return false;
   }
-  if (entry.eager) {
-    countSent(*entry.eager);
-    ++entry.counters->eagerMessages;
-    outstanding_ += eagerCost(payload.size());
-    recent_[header.sequence % kRecent] = {header.sequence, entry.eager};
-    completions_.finish(std::move(entry.eager), {});
-    return true;
-  }
-  // A missing exposure shows that the peer has ended a message before being
-  // told of the message.
-  const auto* const exposure = header.type == MessageType::kRts
-      ? exposures_.find(wire::decode<wire::Rts>(header).id)
-      : nullptr;
-  if (exposure != nullptr) {
-    countSent(*exposure->operation);
-  } else {
-    ++nextSequence_;
+  if (header.type == MessageType::kRts) {
+    // Without an operation, the peer has ended the message before being told.
+    const auto* const operation =
+        rendezvous_.find(wire::decode<wire::Rts>(header).id);
+    if (operation != nullptr) {
+      pushes_.noteSent(*operation, output_.next() - 1);
+    }
   }
   return true;
 }
 
+bool Outbound::sendNow(MessageHeader header, ByteSpan payload) {
+  return mayGo() && output_.send(header, payload);
+}
+
 bool Outbound::flushQueued() {
-  if (severed_ || !flushUnconfirmed()) {
+  if (output_.severed() || !output_.flushUnconfirmed()) {
     return false;
   }
   bool any = false;
   while (!outbox_.empty() &&
          (outbox_.front().cancelled || trySend(outbox_.front()))) {
-    waitingControls_ -= outbox_.front().control ? 1 : 0;
-    outbox_.pop_front();
+    outbox_.pop();
     any = true;
   }
   return any;
-}
-
-bool Outbound::flushStreams() {
-  bool any = false;
-  for (int i = 0; i < kPiecesPerFlush && !streams_.empty() && mayGo(); ++i) {
-    Stream stream = streams_.front();
-    streams_.pop_front();
-    const auto* const exposure = exposures_.find(stream.id);
-    if (exposure == nullptr) {
-      continue; // the receiver has given up
-    }
-    const bool sent = streamPiece(stream);
-    if (!sent || stream.offset < exposure->operation->view().size) {
-      const bool staged = exposure->staged != nullptr;
-      streams_.insert(StagedSource::nextTurn(streams_, staged), stream);
-    }
-    if (!sent) {
-      return any;
-    }
-    any = true;
-  }
-  return any;
-}
-
-bool Outbound::streamPiece(Stream& stream) {
-  auto& exposure = *exposures_.find(stream.id);
-  const auto view = exposure.operation->view();
-  const size_t most = std::min(
-      {kMostPieceBytes,
-       connection_->maxPayload(),
-       view.size - static_cast<size_t>(stream.offset)});
-  auto* const staged = exposure.staged.get();
-  ByteSpan piece;
-  bool failed = exposure.failed;
-  if (staged != nullptr) {
-    piece = fromGpu(exposure, most);
-    failed = staged->failed();
-    if (piece.empty() && !failed) {
-      return false; // the bytes are not in pinned memory yet
-    }
-  } else if (!failed) {
-    if (!mayRead(view, most)) {
-      return false;
-    }
-    const auto there = readView(view, stream.offset, most);
-    piece = there.bytes;
-    failed = there.fault != Fault::kNone;
-    if (failed && exposure.operation->cancelStatus.ok()) {
-      exposure.operation->cancelStatus =
-          unreadable(*exposure.operation, there.fault);
-    }
-  }
-  auto header = wire::encode(wire::Data{
-      failed ? FinishStatus::kFailed : FinishStatus::kOk,
-      stream.pullId,
-      stream.offset});
-  header.sequence = nextSequence_;
-  if (!connection_->send(header, failed ? ByteSpan{} : piece)) {
-    return false;
-  }
-  ++nextSequence_;
-  if (failed) {
-    stream.offset = view.size;
-    return true;
-  }
-  stream.offset += piece.size();
-  if (staged != nullptr) {
-    staged->pop(piece.size());
-  }
-  return true;
-}
-
-OperationPtr Outbound::forget(uint64_t id) {
-  if (connection_ != nullptr) {
-    if (auto* const pulling = connection_->pulling()) {
-      pulling->unexpose(id);
-    }
-  }
-  return exposures_.take(id).operation;
-}
-
-void Outbound::onFinish(const wire::Finish& finish) {
-  const auto* const exposure = exposures_.find(finish.id);
-  if (exposure == nullptr) {
-    return;
-  }
-  auto operation = forget(finish.id);
-  const EndsAnyway ends(completions_, operation);
-  Status status = finishError(*operation, finish);
-  if (finish.status != FinishStatus::kOk && !operation->cancelStatus.ok()) {
-    status = operation->cancelStatus;
-  }
-  completions_.finish(std::move(operation), std::move(status));
-}
-
-void Outbound::onStreamRequest(const wire::StreamRequest& request) {
-  auto* const exposure = exposures_.find(request.id);
-  if (exposure != nullptr && !exposure->streaming) {
-    exposure->streaming = true;
-    const auto& send = exposure->operation;
-    const auto begin = std::min<uint64_t>(request.begin, send->size());
-    if (const auto view = send->view(); view.onDevice()) {
-      exposure->staged = std::make_unique<StagedSource>(
-          *view.accelerator, view.device, completions_.userOf(send));
-      exposure->fetched = begin;
-    }
-    streams_.push_back({request.id, request.pull, begin});
-  }
 }
 
 void Outbound::onCredit(const wire::Credit& credit) {
   outstanding_ -= std::min(outstanding_, credit.bytes);
 }
 
-void Outbound::onRtr(const wire::Rtr& rtr) {
-  targets_.offer(rtr, nextSequence_ - 1);
-}
-
 void Outbound::onRetract(const wire::Retract& retract) {
-  targets_.retract(retract);
+  pushes_.onRetract(retract);
   sendControl(wire::Retracted{retract.id});
 }
 
-void Outbound::onPushed(uint64_t pushId, const Status& status) {
-  auto* const push = pushes_.find(pushId);
-  if (push == nullptr) {
-    return;
+// Without room sends nothing: the peer asks again when in need.
+void Outbound::onReshare(const wire::Reshare& reshare) {
+  const auto description = shares_.describe(reshare.allocation);
+  if (!description.empty()) {
+    static_cast<void>(
+        sendNow(wire::encode(wire::Share{reshare.allocation}), description));
   }
-  if (severed_ && !failed_ && !status.ok()) {
-    push->over = true;
-    return; // the next connection ends the push
-  }
-  auto operation = pushes_.take(pushId).operation;
-  const EndsAnyway ends(completions_, operation);
-  auto ended = status.ok()
-      ? status
-      : Status(
-            status.code(),
-            operation->describe() + " failed: " + status.message());
-  completions_.finish(std::move(operation), std::move(ended));
-}
-
-// Logs the error, too, because the caller may not look at the operation any
-// more: an eager send has ended well once the route has copied the message.
-void Outbound::onTruncated(
-    ReceivingGroup* group,
-    const wire::Truncated& truncated) {
-  if (group == nullptr) {
-    return;
-  }
-  logTruncated(*group, truncated);
-  const auto sequence = truncated.messageSequence;
-  const auto& recent = recent_[sequence % kRecent];
-  const auto operation = recent.operation.lock();
-  if (recent.sequence != sequence || !operation || !operation->status().ok()) {
-    return;
-  }
-  operation->failLate(finishError(
-      *operation, {FinishStatus::kTruncated, 0, truncated.capacity}));
 }
 
 std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {
@@ -367,16 +162,97 @@ std::vector<OperationPtr> Outbound::pending(uint64_t groupKey) const {
       found.push_back(operation);
     }
   };
-  for (const auto& entry : outbox_) {
+  for (const auto& entry : outbox_.all()) {
     add(entry.eager);
   }
-  for (const auto id : exposures_.ids()) {
-    add(const_cast<Slab<Exposure>&>(exposures_).find(id)->operation);
-  }
-  for (const auto id : pushes_.ids()) {
-    add(const_cast<Slab<Pushing>&>(pushes_).find(id)->operation);
-  }
+  rendezvous_.forEach(add);
+  pushes_.forEach(add);
   return found;
+}
+
+// From here on: sends that end before their time.
+
+void Outbound::cancel(const OperationPtr& operation, const Status& why) {
+  if (operation->stage == Operation::Stage::kPushing) {
+    if (operation->cancelStatus.ok()) {
+      operation->cancelStatus = why; // for a replacement of the connection
+    }
+    return; // the push ends soon, or with the connection
+  }
+  if (operation->stage == Operation::Stage::kAnnounced) {
+    wire::Revoke revoke;
+    if (rendezvous_.cancel(operation, why, revoke)) {
+      sendControl(revoke);
+    }
+    return;
+  }
+  if (operation->stage == Operation::Stage::kQueued &&
+      outbox_.cancel(operation)) {
+    completions_.finish(operation, why);
+  }
+}
+
+// May be called again, as is necessary after std::bad_alloc.
+void Outbound::fail(const Status& why) {
+  output_.fail(why);
+  const auto tell = [&](const OperationPtr& operation) {
+    Status status =
+        !operation->cancelStatus.ok() ? operation->cancelStatus : inWords([&] {
+          return Status(
+              why.code(), operation->describe() + " failed: " + why.message());
+        });
+    completions_.finishEarly(operation, std::move(status));
+  };
+  const auto end = [&](const OperationPtr& operation) {
+    tell(operation);
+    failedSends_.push_back(operation);
+  };
+  for (; !outbox_.empty(); outbox_.pop()) {
+    if (outbox_.front().eager) {
+      end(outbox_.front().eager);
+    }
+  }
+  rendezvous_.fail(end);
+  pushes_.fail(tell, end);
+}
+
+void Outbound::releaseFailed() {
+  for (const auto& operation : failedSends_) {
+    completions_.finish(operation, {});
+  }
+  failedSends_.clear();
+}
+
+// From here on: the connection is replaced.
+
+void Outbound::keepUnconfirmed(std::vector<SentMessage> messages) {
+  output_.keepUnconfirmed(std::move(messages));
+  pushes_.dropOffers();
+}
+
+Status Outbound::resume(Connection& connection, uint64_t peerLast) {
+  output_.resume(connection, peerLast);
+  limits_.eagerBytes = std::min(wanted_.eagerBytes, connection.maxPayload());
+  pushes_.endAll(
+      peerLast,
+      [this](const OperationPtr& operation, wire::Rts rts, uint64_t number) {
+        rendezvous_.announceLost(operation, rts);
+        output_.sendInPlace(rts, number);
+      });
+  if (auto whole = output_.orderUnconfirmed(peerLast); !whole.ok()) {
+    return whole;
+  }
+  shares_.clear();
+  rendezvous_.exposeAgain();
+  for (auto& message : output_.unconfirmed()) {
+    rendezvous_.renew(message.header);
+  }
+  for (auto& entry : outbox_.all()) {
+    rendezvous_.renew(entry.header);
+  }
+  rendezvous_.tellMoved(
+      [this](const wire::Moved& moved) { sendControl(moved); });
+  return {};
 }
 
 } // namespace dlslime

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
-#include <set>
 
 #include "base/fork_guard.h"
 #include "transports/rdma/rail_problems.h"
@@ -37,18 +35,16 @@ RdmaTransport::~RdmaTransport() {
 }
 
 std::unique_ptr<Rail> RdmaTransport::makeRail(
-    const Berth& berth,
+    const RailPlan& plan,
     uint8_t nicNumber,
     const RingMemory& memory) {
   const auto& all = devices_->nics;
   const auto place = static_cast<size_t>(
-      std::find(all.begin(), all.end(), berth.nic) - all.begin());
+      std::find(all.begin(), all.end(), plan.nic) - all.begin());
   const auto queue = std::make_shared<CompletionQueue>(
-      berth.nic->context(),
-      channelOf(place),
-      Rail::mostCompletions(*berth.nic));
+      plan.nic->context(), channelOf(place), Rail::mostCompletions(*plan.nic));
   auto rail = std::make_unique<Rail>(
-      berth.number, nicNumber, berth.nic, queue, memory, config_);
+      plan.number, nicNumber, plan.nic, queue, memory, config_);
   const MutexLock lock(mutex_);
   std::erase_if(queues_, [](const auto& entry) { return entry.expired(); });
   queues_.push_back(queue);
@@ -68,18 +64,18 @@ MemoryRegistrar* RdmaTransport::registrarFor(const std::vector<NicPtr>& nics) {
 }
 
 std::unique_ptr<RdmaConnection> RdmaTransport::makeConnection(
-    const std::vector<Berth>& berths) {
+    const std::vector<RailPlan>& plans) {
   auto memory = std::make_unique<RingMemory>();
   std::vector<NicPtr> nics;
   RdmaConnection::Rails rails;
   RailProblems problems;
-  for (const auto& berth : berths) {
-    const auto found = std::find(nics.begin(), nics.end(), berth.nic);
+  for (const auto& plan : plans) {
+    const auto found = std::find(nics.begin(), nics.end(), plan.nic);
     const auto place = static_cast<uint8_t>(found - nics.begin());
-    const bool made = problems.none(
-        [&] { rails.push_back(makeRail(berth, place, *memory)); });
+    const bool made =
+        problems.none([&] { rails.push_back(makeRail(plan, place, *memory)); });
     if (made && found == nics.end()) {
-      nics.push_back(berth.nic);
+      nics.push_back(plan.nic);
     }
   }
   problems.settle(!rails.empty());
@@ -90,17 +86,7 @@ std::unique_ptr<RdmaConnection> RdmaTransport::makeConnection(
 }
 
 Offer RdmaTransport::offer(const Context& context) {
-  auto nics = usableNics();
-  nics.resize(std::min(nics.size(), RemoteBuffer::kMostKeys));
-  std::vector<Berth> berths;
-  for (int i = 0; i < config_.queuePairs; ++i) {
-    for (const auto& nic : nics) {
-      if (berths.size() < EndAddress::kMostRails) {
-        berths.push_back({static_cast<uint8_t>(berths.size()), nic});
-      }
-    }
-  }
-  auto connection = makeConnection(berths);
+  auto connection = makeConnection(planRails(usableNics(), config_.queuePairs));
   Offer offer{connection->address().encode(), {}};
   offered_.put(context.nonce, std::move(connection));
   return offer;
@@ -113,61 +99,6 @@ RdmaTransport::accept(const Context& /*context*/, Offer offer, Offer& answer) {
   connection->connect(peer, false);
   answer = {connection->address().encode(), {}};
   return connection;
-}
-
-// Gives each of the peer's NICs a NIC of ours, nearest pairs first: NICs in the
-// same network, as far as GIDs tell. The rest of the longer list is left out,
-// because it would only share the NICs of the shorter list.
-std::vector<RdmaTransport::Berth> RdmaTransport::matchRails(
-    const EndAddress& peer,
-    const std::vector<NicPtr>& nics) {
-  struct Match {
-    int near;
-    size_t order; // breaks ties: the first match wins
-    uint8_t peerNic;
-    NicPtr nic;
-  };
-  std::vector<Match> matches;
-  for (const auto& rail : peer.rails) {
-    for (const auto& nic : nics) {
-      if (nic->ethernet() == rail.pair.ethernet) {
-        const auto& gid = nic->gid().value;
-        matches.push_back(
-            {commonNetworkBits(gid, rail.pair.gid),
-             matches.size(),
-             rail.nicNumber,
-             nic});
-      }
-    }
-  }
-  std::sort(
-      matches.begin(), matches.end(), [](const auto& one, const auto& other) {
-        return std::pair(-one.near, one.order) <
-            std::pair(-other.near, other.order);
-      });
-  std::map<uint8_t, NicPtr> chosen;
-  std::set<NicPtr> taken;
-  for (const auto& match : matches) {
-    if (!chosen.contains(match.peerNic) && !taken.contains(match.nic)) {
-      chosen[match.peerNic] = match.nic;
-      taken.insert(match.nic);
-    }
-  }
-  std::vector<Berth> berths;
-  for (const auto& rail : peer.rails) {
-    if (chosen.contains(rail.nicNumber)) {
-      berths.push_back({rail.number, chosen[rail.nicNumber]});
-    }
-  }
-  if (berths.empty()) {
-    throw Error(
-        ErrorCode::kUnavailable,
-        "the peer's NICs are " +
-            std::string(
-                peer.rails[0].pair.ethernet ? "Ethernet" : "InfiniBand") +
-            ", and no NIC of this process is");
-  }
-  return berths;
 }
 
 std::unique_ptr<Connection> RdmaTransport::finish(

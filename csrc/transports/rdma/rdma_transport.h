@@ -12,6 +12,7 @@
 #include "base/unique_fd.h"
 #include "interface/transport.h"
 #include "transports/common/offered.h"
+#include "transports/rdma/rail_plan.h"
 #include "transports/rdma/rdma_connection.h"
 
 namespace dlslime::rdma {
@@ -68,12 +69,6 @@ class RdmaTransport final : public Transport,
 
  private:
   using Channels = std::vector<std::shared_ptr<CompletionChannel>>;
-  // A rail to be made: the number chosen by the initiator, and the NIC.
-  struct Berth {
-    uint8_t number;
-    NicPtr nic;
-  };
-
   // rdma_devices.cpp defines the functions from openDevices() to measure().
   void openDevices();
   void watch(const NicList& found);
@@ -87,13 +82,10 @@ class RdmaTransport final : public Transport,
   void checkNear() const;
   bool measure() const;
 
-  static std::vector<Berth> matchRails(
-      const EndAddress& peer,
-      const std::vector<NicPtr>& nics);
   std::unique_ptr<RdmaConnection> makeConnection(
-      const std::vector<Berth>& berths);
+      const std::vector<RailPlan>& plans);
   std::unique_ptr<Rail>
-  makeRail(const Berth& berth, uint8_t nicNumber, const RingMemory& memory);
+  makeRail(const RailPlan& plan, uint8_t nicNumber, const RingMemory& memory);
   MemoryRegistrar* registrarFor(const std::vector<NicPtr>& nics);
   std::shared_ptr<CompletionChannel> channelOf(size_t place) {
     const MutexLock lock(mutex_);
@@ -107,8 +99,7 @@ class RdmaTransport final : public Transport,
   std::optional<NicList> devices_;
   // Never shrinks, because groups keep pointers to the elements.
   std::vector<std::unique_ptr<RailRegistrar>> registrars_;
-  // Why the last attempt to open the devices failed.
-  Status unusable_;
+  Status unusable_; // why the last attempt to open the devices failed
   // Earliest time of the next attempt to open the devices.
   TimePoint nextTry_{};
   Offered<std::unique_ptr<RdmaConnection>> offered_;

@@ -3,12 +3,13 @@
 #include <cerrno>
 
 #include "base/status.h"
-#include "transports/tcp/frame_stream.h"
+#include "interface/message.h"
 
 // Format of frames, and errors of sockets, for both halves of a FrameStream.
 
 namespace dlslime::tcp {
 
+constexpr size_t kMostFramePayload = 128 * 1024; // bytes
 // Bit of `payloadSize`: a verdict of four bytes follows the payload.
 constexpr uint32_t kVerdictFollows = uint32_t{1} << 31;
 constexpr uint32_t kGood = 0;
@@ -17,7 +18,7 @@ constexpr uint32_t kGood = 0;
 constexpr uint32_t kVoid = 1;
 
 constexpr size_t kMostFrameBytes =
-    sizeof(MessageHeader) + FrameStream::kMostPayloadBytes + sizeof(kGood);
+    sizeof(MessageHeader) + kMostFramePayload + sizeof(kGood);
 constexpr size_t kIncomingBytes = 4 * kMostFrameBytes;
 // Most bytes of the payload before the places of a placed frame
 // (Placement::from).

@@ -76,7 +76,7 @@ TEST_F(ForkGuardTest, ChildClosesWhatIsRegisteredAndNothingElse) {
   EXPECT_EQ(inChild([&] { return isOpen(first.get()) ? 1 : 0; }), 1);
 }
 
-TEST_F(ForkGuardTest, WhoeverOwnedItClosesNothingInTheChild) {
+TEST_F(ForkGuardTest, FormerOwnerClosesNothingInTheChild) {
   const int number = first.get();
   auto owner = std::make_unique<UnforkedFd>(std::move(first));
   const int kept = inChild([&] {

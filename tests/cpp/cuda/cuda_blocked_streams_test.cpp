@@ -90,7 +90,7 @@ TEST(CudaHeldStreams, ThoseThatFollowEachOtherWithoutAGapAreGivenOne) {
 
 // The thread of the second stream goes on after a pause, and may be the thread
 // that releases the first stream.
-TEST(CudaHeldStreams, OneThatWaitsForEverKeepsNobodyForEver) {
+TEST(CudaHeldStreams, OneThatWaitsForEverKeepsNoThreadForEver) {
   BlockedStreams held;
   held.add(nothing);
   std::atomic<bool> stop{false};

@@ -140,7 +140,7 @@ TEST_F(CudaLettingGo, IdleMappingsEndAndComeBackWithTheirNextUse) {
   EXPECT_EQ(mapped(), 2);
 }
 
-TEST_F(CudaLettingGo, WhatWasMappedHalfwayIsForWhoeverMayWaitForTheGpu) {
+TEST_F(CudaLettingGo, HalfMappedMemoryIsLeftToAThreadThatMayWaitForTheGpu) {
   mapper.add(told(0));
   sharer.fake.fail("cuMemSetAccess", Result::kPeerAccessUnsupported);
   const auto problem = fetch(0);
@@ -217,7 +217,7 @@ TEST_F(CudaLettingGo, WhatIsFreedIsFoundAndTheRestStays) {
   EXPECT_FALSE(exports.dropFreed());
   sharer.fake.unmapPiece(piece(0), kPiece);
   sharer.fake.free(whole);
-  EXPECT_TRUE(exports.live(one)) << "nobody has looked";
+  EXPECT_TRUE(exports.live(one)) << "no thread has looked";
   EXPECT_TRUE(exports.dropFreed());
   EXPECT_FALSE(exports.live(one));
   EXPECT_FALSE(exports.live(third));
@@ -249,7 +249,7 @@ TEST_F(CudaLettingGo, WhatLiesAcrossWhatWasThereBeforeTakesItsPlace) {
   sharer.fake.fill(piece(0), bytes);
   const auto now = exports.describe(idOf(1));
   EXPECT_EQ(now.base, piece(0));
-  EXPECT_FALSE(exports.live(before)) << "without that anybody has looked";
+  EXPECT_FALSE(exports.live(before)) << "although no thread has looked";
   EXPECT_TRUE(exports.live(behind));
   EXPECT_TRUE(exports.dropFreed()) << "other peers are to be told";
   EXPECT_FALSE(exports.dropFreed());

@@ -220,11 +220,11 @@ TEST(CudaSharing, MappingThatFailsIsAnErrorAndLeavesNothing) {
     EXPECT_EQ(fake.live("imports"), 0) << call;
     EXPECT_EQ(fake.live("handles"), 0) << call;
   }
-  EXPECT_TRUE(map(mapped, self).ok()) << "this fake lets one map one's own";
+  EXPECT_TRUE(map(mapped, self).ok()) << "the fake maps its own memory";
   const auto unknown = map(mapped, 0);
   EXPECT_TRUE(mentions(unknown, "process_vm_readv")) << unknown.message();
-  const auto nobody = map(mapped, 0x7fffffff);
-  EXPECT_TRUE(mentions(nobody, "pidfd_open")) << nobody.message();
+  const auto absent = map(mapped, 0x7fffffff);
+  EXPECT_TRUE(mentions(absent, "pidfd_open")) << absent.message();
 }
 
 // Arguments: a false description of an allocation, and the true description.

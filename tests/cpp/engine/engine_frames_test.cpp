@@ -186,7 +186,7 @@ TEST_P(EngineFrames, WaitersSleepAndAreWoken) {
   }
 }
 
-TEST_P(EngineFrames, OperationsCompleteWithoutAnybodyWaiting) {
+TEST_P(EngineFrames, OperationsCompleteWithoutAWaitingThread) {
   Cluster world(2, Config{}, forced());
   const auto receive = world[1].receive(0, 1, 1 << 22);
   const auto send = world[0].send(1, 1, pattern(1 << 22));

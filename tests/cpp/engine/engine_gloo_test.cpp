@@ -101,7 +101,7 @@ class WaitingCarriers final : public gloo::CarrierSource {
     ++begun;
     const AtEnd over([this] { ++ended; });
     side(deadlineAfter(milliseconds(60000)));
-    throw Error(ErrorCode::kTransportFailed, "nobody should come");
+    throw Error(ErrorCode::kTransportFailed, "no socket should come");
   }
   std::atomic<int> begun{0}, ended{0};
 };

@@ -52,7 +52,7 @@ class EngineGuests : public ::testing::Test {
   std::shared_ptr<Engine> here = engine(), other = engine();
 };
 
-TEST_F(EngineGuests, WhoIsOneTooManyIsToldSoAndMayComeLater) {
+TEST_F(EngineGuests, GuestThatIsOneTooManyIsToldSoAndMayComeLater) {
   Hub hub(here, {});
   const auto come = [&] {
     auto endpoint = endpointOf(other);
@@ -112,7 +112,7 @@ TEST_F(EngineGuests, AcceptedGuestsOfOneProcessAreBoundedToo) {
   }
 }
 
-TEST_F(EngineGuests, WhoComesToAClosedHubIsToldThatItIsClosed) {
+TEST_F(EngineGuests, GuestOfAClosedHubIsToldThatItIsClosed) {
   Hub hub(here, {});
   const auto keeper = endpointOf(here); // keeps the process connectable
   const auto late = endpointOf(other);
@@ -123,7 +123,7 @@ TEST_F(EngineGuests, WhoComesToAClosedHubIsToldThatItIsClosed) {
 
 // The address of an endpoint with a peer leads neither to the endpoint nor to
 // messages of the pair, whichever rank the third endpoint takes.
-TEST_F(EngineGuests, WhoComesToAnEndpointThatHasItsPeerIsToldSo) {
+TEST_F(EngineGuests, StrayAtAnEndpointThatHasItsPeerIsToldSo) {
   for (const bool sameProcess : {true, false}) {
     const auto third = sameProcess ? other : engine();
     for (int round = 0; round < 12 && !HasFailure(); ++round) {
@@ -151,7 +151,7 @@ TEST_F(EngineGuests, WhoComesToAnEndpointThatHasItsPeerIsToldSo) {
 
 // An endpoint's peer is the endpoint named by connect(), even if a different
 // process is quicker.
-TEST_F(EngineGuests, WhoComesBeforeThePeerIsNotTakenForIt) {
+TEST_F(EngineGuests, StrayThatComesBeforeThePeerIsNotTakenForIt) {
   for (const bool sameProcess : {true, false}) {
     const auto third = sameProcess ? other : engine();
     for (int round = 0; round < 12 && !HasFailure(); ++round) {

@@ -54,7 +54,7 @@ class EngineHub : public ::testing::Test {
   Hub hub{here, {}};
 };
 
-TEST_F(EngineHub, EverybodyWhoComesIsTheOtherEndOfAPairOfTheirOwn) {
+TEST_F(EngineHub, EachGuestIsTheOtherEndOfAPairOfItsOwn) {
   const auto one = engine(), other = engine();
   const auto first = come(one), second = come(other);
   send(*one, *first->group(), first->peer(), 1);
@@ -84,7 +84,7 @@ TEST_F(EngineHub, OneProcessComesTwiceAndFromItself) {
   }
 }
 
-TEST_F(EngineHub, MemoryIsReadByThoseWhomNobodyHasAccepted) {
+TEST_F(EngineHub, MemoryIsReadByGuestsThatAreNotAccepted) {
   Node reader{engine(), nullptr};
   const auto endpoint = come(reader.engine);
   reader.group = endpoint->group();
@@ -94,7 +94,7 @@ TEST_F(EngineHub, MemoryIsReadByThoseWhomNobodyHasAccepted) {
   EXPECT_TRUE(ours.same(theirs, 0, 50, 90000));
 }
 
-TEST_F(EngineHub, AClosedHubTakesNobodyAndKeepsWhoIsThere) {
+TEST_F(EngineHub, AClosedHubTakesNoNewGuestsAndKeepsTheOthers) {
   const auto one = engine(), late = engine();
   const auto first = come(one);
   send(*one, *first->group(), first->peer(), 1);

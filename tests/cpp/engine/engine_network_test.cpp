@@ -110,7 +110,7 @@ TEST_F(EngineNetwork, StrangerAtAnAddressIsSkipped) {
 }
 
 // The second socket takes the address at which the first got through.
-TEST_F(EngineNetwork, AddressWhereNobodyAnswersIsTriedOnce) {
+TEST_F(EngineNetwork, AddressThatDoesNotAnswerIsTriedOnce) {
   Cluster world(2, onHost, options());
   auto listener = Listener::onTheNetwork("=lo");
   readdress(world, 1, [&](auto& addresses) {
@@ -127,7 +127,7 @@ TEST_F(EngineNetwork, AddressWhereNobodyAnswersIsTriedOnce) {
 
 // A peer may answer kCrossed because of a connection already lost at the
 // initiator's end, and then never connect.
-TEST_F(EngineNetwork, WhoIsToldToWaitForThePeerAsksAgain) {
+TEST_F(EngineNetwork, InitiatorThatIsToldToWaitForThePeerAsksAgain) {
   Cluster world(2, onHost, options());
   auto listener = Listener::onTheNetwork("=lo");
   const auto real = recordOf(world, 1).addresses;

@@ -72,7 +72,7 @@ class EnginePauses : public ::testing::TestWithParam<bool> {
   LogCapture log;
 };
 
-TEST_P(EnginePauses, WhoHangsUpIsTriedAgainAfterAPause) {
+TEST_P(EnginePauses, PeerThatHangsUpIsTriedAgainAfterAPause) {
   Cluster world(2, config, options());
   auto listener =
       oneHost() ? Listener::onThisHost() : Listener::onTheNetwork("=lo");
@@ -101,7 +101,7 @@ TEST_P(EnginePauses, StrangerIsAskedAgainAfterAPauseAndSaysSoOnce) {
 }
 
 // An address without a listener fails at once, also on the local host.
-TEST_P(EnginePauses, WhereNobodyListensIsLookedAgainAfterAPause) {
+TEST_P(EnginePauses, AddressWithoutAListenerIsTriedAgainAfterAPause) {
   Cluster world(2, config, options());
   auto there = recordOf(world, 1);
   {

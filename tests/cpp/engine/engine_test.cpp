@@ -146,7 +146,7 @@ TEST(EngineTest, CancelledAnnouncedSendIsNeverReceived) {
   ASSERT_TRUE(world[0].wait(second));
 }
 
-TEST(EngineTest, OperationsCompleteWithoutAnybodyWaiting) {
+TEST(EngineTest, OperationsCompleteWithoutAWaitingThread) {
   World world(2);
   const auto receive = world[1].receive(0, 1, 1 << 22);
   const auto send = world[0].send(1, 1, pattern(1 << 22));

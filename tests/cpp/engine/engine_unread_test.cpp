@@ -98,7 +98,7 @@ TEST_F(EngineUnread, OutlivesItsSenderWhenTheNextOneComes) {
   look();
   Visitor second(std::make_shared<Engine>(Config{}), *hub);
   ASSERT_TRUE(second.tell(1000, 2).ok());
-  ASSERT_EQ(takeAll(2), 2U) << "who has left is forgotten";
+  ASSERT_EQ(takeAll(2), 2U) << "a guest that has left is forgotten";
   EXPECT_TRUE(holds(*acceptQueue[0], 1000, 1));
   EXPECT_TRUE(holds(*acceptQueue[1], 1000, 2));
 }
@@ -111,7 +111,7 @@ TEST_F(EngineUnread, IsInTheOrderInWhichTheSameOneCameAgain) {
     ASSERT_TRUE(visitor.tell(100, i).ok());
     ASSERT_TRUE(visitor.tell(100, i + 10).ok());
   }
-  ASSERT_EQ(takeAll(5), 5U) << "who has left is forgotten";
+  ASSERT_EQ(takeAll(5), 5U) << "a guest that has left is forgotten";
   for (unsigned i = 0; i < 5; ++i) {
     EXPECT_TRUE(holds(*acceptQueue[i], 100, i)) << i;
     EXPECT_TRUE(holds(*acceptQueue[i], 100, i + 10)) << i;

@@ -173,7 +173,7 @@ TEST_P(EngineWait, LeavingThePeerWakesAllWaiters) {
   }
 }
 
-TEST_P(EngineWait, CallbackRunsWithoutAnybodyWaiting) {
+TEST_P(EngineWait, CallbackRunsWithoutAWaitingThread) {
   Cluster world(2, config());
   for (const size_t size : {8, 5 << 20}) {
     std::atomic<int> calls{0};

@@ -156,7 +156,7 @@ TEST(CompletionsTest, EarlyEndKeepsTheMemoryUntilTheSecondHalf) {
 }
 
 // Destroying a long chain must not recurse.
-TEST(CompletionsTest, ManyThatNobodyIsToldOfAreDroppedOneByOne) {
+TEST(CompletionsTest, ManyThatAreNeverToldAreDroppedOneByOne) {
   Completions completions;
   for (int i = 0; i < 200000; ++i) {
     completions.finish(GuardedOperation::send(0, 0, {}), {});

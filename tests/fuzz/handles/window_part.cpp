@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::require(expected == part.region.size, "its sizes are of its bytes");
     const auto once = WindowPart(part.encoded()).encoded();
     fuzz::require(WindowPart(once).encoded() == once, "it is told one way");
-    fuzz::require(!fuzz::takes([&] { part.map(0); }), "nobody is behind pid 0");
+    fuzz::require(!fuzz::takes([&] { part.map(0); }), "no process has pid 0");
   });
   return 0;
 }

@@ -66,7 +66,7 @@ class Stranger {
     socket_.sendFrame(encode(greeting));
     pump();
     const auto frame = socket_.receiveFrame();
-    require(frame.has_value(), "whoever greets is answered");
+    require(frame.has_value(), "a greeting is answered");
     const auto challenge = decodeChallenge(*frame);
     key_.emplace(secretOf(kind), greeting, challenge.nonce);
     require(key_->provenBy(challenge.proof), "the acceptor proves itself");
@@ -85,7 +85,7 @@ class Stranger {
   }
   void checkWelcome(const Welcome& sent) {
     const auto frame = socket_.receiveFrame();
-    require(frame.has_value(), "whoever is welcome is told so");
+    require(frame.has_value(), "a welcome peer is told so");
     const auto welcome = key_->open(End::kAcceptor, 0, *frame);
     require(copyOf(welcome) == encode(sent), "and what was said comes");
   }
@@ -117,7 +117,7 @@ void step(Input& input, Stranger& stranger) {
 // Checks that the records of a proven peer agree, and takes a confirmation.
 void checkProven(Stranger& stranger, Incoming& incoming) {
   const auto& hello = incoming.hello;
-  require(hello.self.instance == kSelf, "it is who it said it was");
+  require(hello.self.instance == kSelf, "the peer is the instance it named");
   require(incoming.greeting.self == kSelf, "in both records");
   require(incoming.fds.size() == hello.descriptors, "all it announced came");
   require(incoming.fds.empty() || incoming.socket.local(), "on this host");

@@ -46,7 +46,8 @@ void run(Input input) {
     return;
   }
   const auto bytes = copyOf(input.rest());
-  require(!opens(from, number, bytes), "what nobody has sealed does not open");
+  require(
+      !opens(from, number, bytes), "what neither end has sealed does not open");
   require(!key().provenBy(bytes), "and proves nothing");
 }
 

@@ -72,7 +72,7 @@ class Victim {
       int rank,
       const std::shared_ptr<PeerChannel>& channel) {
     auto made = endpoint.join(0, 4, 1, name);
-    made->touch(rank);
+    made->links().resolve(rank);
     made->linkReady(rank, channel, made->id() + 20);
     return made;
   }

@@ -69,7 +69,7 @@ void use(Connection& connection) {
   Status broken;
   static_cast<void>(connection.send({}, Bytes(64)));
   connection.poll(nothing, broken, 64);
-  require(connection.info().peerPid == 0, "nobody is behind pid 0");
+  require(connection.info().peerPid == 0, "no process has pid 0");
 }
 
 void run(Input input) {

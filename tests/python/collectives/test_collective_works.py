@@ -100,11 +100,11 @@ def _abort_wakes(rank: int, size: int, how: str, first: bool) -> None:
 
 
 @pytest.mark.parametrize("how", ["group", "backend", "process group"])
-def test_abort_wakes_who_waits_in_a_collective(how: str) -> None:
+def test_abort_wakes_threads_that_wait_in_a_collective(how: str) -> None:
     run_world(_abort_wakes, 2, how, False, fresh=True, group_timeout=NEVER, timeout=NEVER)
 
 
-def test_abort_wakes_who_waits_in_a_first_collective() -> None:
+def test_abort_wakes_threads_that_wait_in_a_first_collective() -> None:
     run_world(_abort_wakes, 2, "group", True, fresh=True, group_timeout=NEVER, timeout=NEVER)
 
 
@@ -157,7 +157,7 @@ def _left_amid(rank: int, size: int, destroys: bool) -> None:
         dist.all_reduce(torch.ones(3), group=group)  # rank 0's first collective may have completed
         dist.all_reduce(torch.ones(3), group=group)
     tell("noticed")
-    assert time.monotonic() - start < SOON, "rank 0 has left, and nobody said so"
+    assert time.monotonic() - start < SOON, "rank 0 has left, and rank 1 has not been told"
 
 
 def test_peers_learn_that_one_has_aborted_and_left_amid_a_collective() -> None:
@@ -235,7 +235,7 @@ def _explained(rank: int, size: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["signal", "abort"])
-def test_who_explains_is_woken(how: str) -> None:
+def test_thread_that_waits_in_explain_is_woken(how: str) -> None:
     run_world(_explained, 2, how, init=False, fresh=True, sync_end=False, timeout=NEVER)
 
 

@@ -227,7 +227,7 @@ def _timeout_of_collective(rank: int, size: int) -> None:
             dist.all_reduce(torch.ones(1))
 
 
-def test_collective_that_nobody_joins_times_out() -> None:
+def test_collective_that_no_peer_joins_times_out() -> None:
     run_world(_timeout_of_collective, 2, group_timeout=1.5, fresh=True)
 
 

@@ -228,7 +228,7 @@ def test_dist2_takes_the_options_of_a_group() -> None:
 DIST2 = """
 import os, sys, datetime, torch, torch.distributed._dist2 as dist2
 os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-assert "dlslime_backend._C" not in sys.modules, "loaded before anyone asked"
+assert "dlslime_backend._C" not in sys.modules, "loaded before the first use"
 group = dist2.new_group("dlslime", timeout=datetime.timedelta(seconds=20), device="cpu")
 received = torch.zeros(3)
 works = [group.send([torch.ones(3)], 0, 0), group.recv([received], 0, 0)]
@@ -249,7 +249,7 @@ def test_dist2_finds_it_without_an_import() -> None:
 def test_dist2_without_autoload_needs_the_import(first: str) -> None:
     second = {"dlslime_backend"} | {"torch.distributed._dist2"} - {first}
     code = "\n".join(f"import {module}" for module in [first, *second]) + DIST2.replace(
-        'assert "dlslime_backend._C" not in sys.modules, "loaded before anyone asked"\n', ""
+        'assert "dlslime_backend._C" not in sys.modules, "loaded before the first use"\n', ""
     )
     expect_done(run_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0"))
 
@@ -273,7 +273,7 @@ PLUGIN = """
 import datetime, sys, torch, torch.distributed as dist
 table = dist.Backend._plugins
 READ
-assert "dlslime_backend._C" not in sys.modules, "loaded before anyone asked"
+assert "dlslime_backend._C" not in sys.modules, "loaded before the first use"
 assert plugin.extended_api
 from torch.distributed import distributed_c10d as c10d
 options = c10d._DistributedBackendOptions()

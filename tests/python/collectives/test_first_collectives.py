@@ -148,7 +148,7 @@ def _begin(tensor: torch.Tensor, timeout: datetime.timedelta | None = None) -> A
     return group.allreduce([tensor], options)
 
 
-def _nobody_comes(rank: int, size: int, how: str) -> None:
+def _no_peer_comes(rank: int, size: int, how: str) -> None:
     """The work with the shortest time-out ends first; the group's collectives are over then."""
     if rank == 1:
         await_key("over", NEVER)
@@ -178,7 +178,7 @@ def _nobody_comes(rank: int, size: int, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["first", "second", "polled", "future"])
 def test_time_outs_hold_before_the_ranks_have_met(how: str) -> None:
-    run_world(_nobody_comes, 2, how, fresh=True, group_timeout=NEVER, timeout=NEVER)
+    run_world(_no_peer_comes, 2, how, fresh=True, group_timeout=NEVER, timeout=NEVER)
 
 
 def _gloo_devices() -> int:
@@ -274,7 +274,7 @@ def _left_behind(rank: int, size: int, waits: bool) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_first_collective_that_nobody_joins_does_not_hold_up_the_exit(waits: bool) -> None:
+def test_first_collective_that_no_peer_joins_does_not_hold_up_the_exit(waits: bool) -> None:
     expect_own_statuses(run_ends(_left_behind, 2, waits, group_timeout=NEVER, timeout=2 * SOON))
 
 
@@ -321,7 +321,7 @@ def _sets_without_end(rank: int, size: int) -> None:
         def flood(store: dist.Store, *_: Any) -> Any:
             for number in range(200):
                 store.set(f"key {number}", "x" * 20_000)
-            return store.get("what nobody sets")  # waits until the set-up fails
+            return store.get("what no rank sets")  # waits until the set-up fails
 
         _backend._gloo = flood
     with pytest.raises(dist.DistBackendError, match="rank 1: it has set more than 1060864 bytes"):

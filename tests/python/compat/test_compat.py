@@ -240,7 +240,7 @@ def _taken_back(rank: int, size: int) -> None:
     endpoint.shutdown()
 
 
-def test_region_that_is_taken_back_is_touched_by_nobody_when_that_returns() -> None:
+def test_region_that_is_taken_back_is_not_touched_after_the_return() -> None:
     run_world(_taken_back, 2, init=False)
 
 

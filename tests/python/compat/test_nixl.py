@@ -218,7 +218,7 @@ def test_what_dlslime_does_not_do_is_refused() -> None:
     "content",
     [b"", b"\xff", b"[]", b'["other", "x", ""]', b'["dlslime nixl 1", "x", true, 3]', b"{}", b"3"],
 )
-def test_metadata_of_nobody_is_refused(content: bytes) -> None:
+def test_metadata_of_no_agent_is_refused(content: bytes) -> None:
     with pytest.raises(b.nixlMismatchError):
         nixl_agent("a").add_remote_agent(content)
     with pytest.raises(b.nixlMismatchError):

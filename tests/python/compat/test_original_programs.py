@@ -163,13 +163,13 @@ def test_oldest_message_between_two_processes() -> None:
     )
 
 
-def test_nvlink_read_that_nobody_waits_for_between_two_processes() -> None:
+def test_nvlink_read_that_no_thread_waits_for_between_two_processes() -> None:
     urls = addresses("--initiator-url", "--target-url")
     run(*(["post_nvlink", "--role", role, *urls] for role in ("target", "initiator")))
 
 
 @pytest.mark.parametrize("options", [[], ["--keys"]], ids=["names", "keys"])
-def test_nvlink_read_that_nobody_waits_for_between_ranks(options: list[str]) -> None:
+def test_nvlink_read_that_no_thread_waits_for_between_ranks(options: list[str]) -> None:
     run_ranks("nvlink_ranks", 2, *options)
 
 

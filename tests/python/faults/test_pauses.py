@@ -177,7 +177,7 @@ def _exhausted(rank: int, size: int, which: int) -> float:
     return share if rank == which else 0.0
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["who_connects", "who_is_connected_to"])
+@pytest.mark.parametrize("which", [0, 1], ids=["end_that_connects", "end_that_is_connected_to"])
 def test_lack_of_descriptors_is_waited_out_quietly(which: int) -> None:
     results = run_world(_exhausted, 2, which, fresh=True, with_output=True)
     for share, output in results:
@@ -207,7 +207,7 @@ def _owner(rank: int, size: int) -> tuple[float, float]:
     return spent
 
 
-def test_engine_that_ends_waits_asleep_for_who_does_not_answer() -> None:
+def test_engine_that_ends_waits_asleep_for_a_peer_that_does_not_answer() -> None:
     used, passed = run_world(_owner, 2, init=False, fresh=True)[0]
     assert used < 0.1 or used / passed < MOST_OF_A_CORE, f"{used:.2f} s in {passed:.2f} s"
 

@@ -53,7 +53,7 @@ def _told(rank: int, size: int, how: str, kind: str) -> None:
             tell("hub", hub.address.hex())
             await_key("came")
             guests = _guests(hub, 2)
-            assert len(guests) == 2, "who has left is forgotten, with what it had told"
+            assert len(guests) == 2, "a guest that has left is forgotten, with its messages"
             for number, guest in enumerate(guests, 1):
                 if kind == "immediate":
                     assert guest.expect_imm().wait(10) == number

@@ -200,7 +200,7 @@ def _slow_receiver_does_not_block_others(rank: int, size: int) -> None:
 
 
 @all_routes
-def test_peer_that_does_not_receive_holds_up_nobody_else(env: dict[str, str]) -> None:
+def test_peer_that_does_not_receive_holds_up_no_other_peer(env: dict[str, str]) -> None:
     run_world(_slow_receiver_does_not_block_others, 3, env=env)
 
 

@@ -275,7 +275,7 @@ def _future_without_wait(rank: int, size: int) -> None:
 
 
 @all_routes
-def test_future_is_done_without_anyone_waiting(env: dict[str, str]) -> None:
+def test_future_is_done_without_a_waiting_thread(env: dict[str, str]) -> None:
     run_world(_future_without_wait, 2, env=env)
 
 

@@ -277,7 +277,7 @@ def _dropped(rank: int, size: int) -> None:
 
 
 @endpoint_routes
-def test_endpoint_that_nobody_has_any_more_is_closed(env: dict[str, str]) -> None:
+def test_endpoint_that_is_dropped_is_closed(env: dict[str, str]) -> None:
     run_world(_dropped, 2, env=env, init=False)
 
 

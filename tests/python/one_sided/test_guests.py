@@ -54,7 +54,7 @@ def _dropped(rank: int, size: int, accepted: bool) -> None:
             tell("dropped")
             await_key("written")
             expect_pattern(memory[:100], 1)
-            assert len(hub.accept()) == int(not accepted), "who was accepted comes once"
+            assert len(hub.accept()) == int(not accepted), "an accepted guest is returned once"
         await_key("told")
         return
     endpoint = _come(bytes.fromhex(await_key("hub")))
@@ -76,7 +76,7 @@ def _dropped(rank: int, size: int, accepted: bool) -> None:
 
 @endpoint_routes
 @pytest.mark.parametrize("accepted", [False, True], ids=["never_accepted", "accepted_and_dropped"])
-def test_guest_whom_nobody_holds_stays_until_the_hub_is_closed(
+def test_guest_that_is_not_held_stays_until_the_hub_is_closed(
     env: dict[str, str], accepted: bool
 ) -> None:
     run_world(_dropped, 2, accepted, env=env, init=False)
@@ -107,7 +107,7 @@ def _held(rank: int, size: int) -> None:
 
 
 @endpoint_routes
-def test_guest_who_is_held_outlives_the_hub(env: dict[str, str]) -> None:
+def test_guest_that_is_held_outlives_the_hub(env: dict[str, str]) -> None:
     run_world(_held, 2, env=env, init=False)
 
 
@@ -191,7 +191,7 @@ def _taken(rank: int, size: int) -> None:
 
 
 @endpoint_routes
-def test_endpoint_that_has_its_peer_takes_nobody_else(env: dict[str, str]) -> None:
+def test_endpoint_that_has_its_peer_takes_no_other_peer(env: dict[str, str]) -> None:
     run_world(_taken, 3, env=env, init=False)
 
 

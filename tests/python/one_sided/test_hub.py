@@ -51,7 +51,7 @@ def _hub(rank: int, size: int) -> None:
 
 
 @endpoint_routes
-def test_hub_takes_everybody_who_has_its_address(env: dict[str, str]) -> None:
+def test_hub_takes_each_process_that_has_its_address(env: dict[str, str]) -> None:
     run_world(_hub, 4, env=env, init=False)
 
 

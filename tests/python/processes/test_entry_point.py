@@ -14,7 +14,7 @@ pytestmark = dlslime_only
 
 ALONE = """
 import sys, torch, torch.distributed as dist
-assert "dlslime_backend._C" not in sys.modules, "loaded before anyone asked"
+assert "dlslime_backend._C" not in sys.modules, "loaded before the first use"
 dist.init_process_group("dlslime", store=dist.HashStore(), rank=0, world_size=1)
 received = torch.zeros(3)
 works = [dist.isend(torch.ones(3), 0), dist.irecv(received, 0)]

@@ -213,7 +213,7 @@ def _culprit(rank: int, size: int) -> None:
 
 
 @all_routes
-def test_nobody_hears_of_a_death_before_it(env: dict[str, str]) -> None:
+def test_no_rank_hears_of_a_death_before_it(env: dict[str, str]) -> None:
     ends = run_ends(_culprit, 3, env=env, group_timeout=NEVER)
     expect_own_statuses(ends, [OWN_STATUS, OWN_STATUS + 1, 1])
     assert "rank 2 is the culprit" in ends[2].output

@@ -183,7 +183,7 @@ def test_threads_of_others_that_come_back_amid_the_end_do_not_harm_it() -> None:
     expect_own_statuses(run_ends(_others_come_back, 2))
 
 
-def _nobody_waits(rank: int, size: int) -> None:
+def _no_thread_waits(rank: int, size: int) -> None:
     """A collective's memory, which needs the GIL to be freed, goes with the collective's end."""
     add_up()
     if rank == 0:
@@ -199,7 +199,7 @@ def _nobody_waits(rank: int, size: int) -> None:
 
 
 def test_a_collective_may_end_amid_the_end() -> None:
-    expect_own_statuses(run_ends(_nobody_waits, 2))
+    expect_own_statuses(run_ends(_no_thread_waits, 2))
 
 
 def _left_behind(rank: int, size: int, aborts: bool) -> None:
@@ -214,7 +214,7 @@ def _left_behind(rank: int, size: int, aborts: bool) -> None:
 
 
 @pytest.mark.parametrize("aborts", [False, True], ids=["just_ends", "aborts"])
-def test_a_collective_that_nobody_joins_does_not_hold_up_the_exit(aborts: bool) -> None:
+def test_a_collective_that_no_peer_joins_does_not_hold_up_the_exit(aborts: bool) -> None:
     ends = run_ends(_left_behind, 2, aborts, group_timeout=NEVER, timeout=2 * SOON)
     expect_own_statuses(ends)
 

@@ -127,13 +127,13 @@ class Program:
         self.note("own", lambda: agent.add_remote_agent(agent.get_agent_metadata()))
         self.note("junk", lambda: agent.add_remote_agent(b"junk"))
         self.note("known", lambda: agent.check_remote_metadata("target"))
-        self.note("nobody", lambda: agent.check_remote_metadata("nobody"))
+        self.note("absent", lambda: agent.check_remote_metadata("absent"))
         there = agent.get_xfer_descs([(self.address, 100, 0)], "DRAM")
         here = agent.get_xfer_descs([(self.memory.data_ptr(), 100, 0)], "DRAM")
         self.note("its memory", lambda: agent.check_remote_metadata("target", there))
         self.note("not its memory", lambda: agent.check_remote_metadata("target", here))
         self.note("connect", lambda: agent.make_connection("target"))
-        self.note("connect nobody", lambda: agent.make_connection("nobody"))
+        self.note("connect absent", lambda: agent.make_connection("absent"))
 
     def descriptor_calls(self) -> None:
         """Make lists of descriptors, right and wrong."""
@@ -153,7 +153,7 @@ class Program:
         self.note("no kind", lambda: agent.get_xfer_descs([(mine, 1, 0)]))
         self.note("two fields", lambda: agent.get_xfer_descs([(mine, 1)], "DRAM"))
         wrong = [
-            ("agent", "nobody", mine, 1),
+            ("agent", "absent", mine, 1),
             ("address", "target", self.address - PAGE, 1),
             ("length", "target", self.address, PAGES * PAGE + 1),
             ("local address", "NIXL_INIT_AGENT", mine - PAGE, 1),
@@ -220,14 +220,14 @@ class Program:
         self.note("combined", lambda: run(agent, both))
         self.note("combined note", lambda: self.ask("notes", 1))
         self.note("combined page", lambda: self.ask("page", 41) == self.memory[30].tolist())
-        self.note("nobody's", lambda: agent.initialize_xfer("READ", here, there, "nobody"))
+        self.note("absent's", lambda: agent.initialize_xfer("READ", here, there, "absent"))
         less = agent.get_xfer_descs([(self.address, 10, 0), (self.address, 10, 0)], "DRAM")
         self.note("other lengths", lambda: agent.initialize_xfer("READ", here, less, "target"))
         for message in (b"one", "two", b"three"):
             agent.send_notif("target", message)
         self.note("told", lambda: self.ask("told", (b"th", True)))
         self.note("told inside", lambda: self.ask("told", (b"wo", False)))
-        self.note("notify nobody", lambda: agent.send_notif("nobody", b"1"))
+        self.note("notify absent", lambda: agent.send_notif("absent", b"1"))
         self.note("added there", lambda: self.ask("add", agent.get_agent_metadata()))
         self.note("answered", lambda: notes(agent, 1))
         own = agent.prep_xfer_dlist(

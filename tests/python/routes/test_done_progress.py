@@ -180,7 +180,7 @@ def _asked(rank: int, size: int, way: str) -> tuple[float, float]:
         for way in WAYS
     ],
 )
-def test_who_asks_in_vain_lets_the_peer_run(env: dict[str, str], way: str) -> None:
+def test_thread_that_asks_in_vain_lets_the_peer_run(env: dict[str, str], way: str) -> None:
     own, usual = run_world(_asked, 2, way, env=env, fresh=True)[0]
     assert own < MOST_WAITS * usual + HOPS, (
         f"{own * 1e6:.0f} us, and {usual * 1e6:.0f} us where others are let run"
@@ -226,7 +226,7 @@ def _told(rank: int, size: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["awaited", "called_back"])
-def test_who_is_to_be_told_is_told_without_anybody_waiting(how: str) -> None:
+def test_end_of_a_transfer_is_told_without_a_waiting_thread(how: str) -> None:
     run_world(_told, 2, how, env=STAGED, fresh=True, init=False)
 
 
@@ -245,5 +245,5 @@ def _works_futures(rank: int, size: int) -> None:
             dist.send(message, 0)
 
 
-def test_future_of_a_work_is_told_without_anybody_waiting() -> None:
+def test_future_of_a_work_is_told_without_a_waiting_thread() -> None:
     run_world(_works_futures, 2, env=STAGED, fresh=True, init=False)

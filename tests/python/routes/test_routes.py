@@ -51,7 +51,7 @@ def test_explain_names_the_rejected_route_and_its_reason() -> None:
     assert "route=tcp" in told["text"]
 
 
-def _explain_one_who_left(rank: int, size: int) -> None:
+def _explain_a_rank_that_left(rank: int, size: int) -> None:
     assert dlslime_backend.explain(1 - rank)["route"] == "shm"
     sync("explained")
     if rank == 1:
@@ -63,7 +63,7 @@ def _explain_one_who_left(rank: int, size: int) -> None:
 
 
 def test_explain_still_tells_how_a_rank_was_reached_that_has_left() -> None:
-    run_world(_explain_one_who_left, 2, fresh=True, sync_end=False)
+    run_world(_explain_a_rank_that_left, 2, fresh=True, sync_end=False)
 
 
 def _explain_myself(rank: int, size: int) -> None:
@@ -183,7 +183,7 @@ def test_fallback_warns_once_with_the_reason() -> None:
             told += 1
             assert f"rank {1 - rank}" in line
             assert "DLSLIME_SHM" in line, "the reason"
-    assert told, "whoever starts the connection tells it"
+    assert told, "the rank that starts the connection warns"
 
 
 def _forbidden(rank: int, size: int) -> None:

@@ -298,7 +298,7 @@ def test_agents_that_say_no_name_are_not_listened_to(name: bytes) -> None:
     remotes = [_remote.Remote(own, "here", here._mailbox.address) for own in ("good", "bad")]
     with mock.patch.object(_remote.Remote, "_greet"):
         remotes[1].tell(name)
-        remotes[1].tell(b"of nobody")
+        remotes[1].tell(b"of bad")
     remotes[0].tell(b"of good")
     until = time.monotonic() + 20
     while not here.update_notifs() and time.monotonic() < until:

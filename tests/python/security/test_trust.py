@@ -205,5 +205,5 @@ def _keeps_its_secrets(rank: int, size: int) -> None:
     sync("read")
 
 
-def test_hundreds_of_half_open_connections_keep_nobody_out() -> None:
+def test_hundreds_of_half_open_connections_keep_no_peer_out() -> None:
     run_world(_keeps_its_secrets, 2, init=False, fresh=True, env={"DLSLIME_LOG": "error"})

@@ -229,7 +229,7 @@ def _expired(rank: int, size: int) -> None:
     sync("tried")
 
 
-def test_blocks_that_nobody_fetches_are_freed_and_a_late_load_fails() -> None:
+def test_blocks_that_no_peer_fetches_are_freed_and_a_late_load_fails() -> None:
     run_world(_expired, 2, init=False, env=OWN)
 
 

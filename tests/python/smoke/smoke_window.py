@@ -22,7 +22,7 @@ COUNT = 200_000
 ROUNDS = 100
 
 
-def everybody_puts(window: Any, mine: torch.Tensor, rank: int, size: int) -> None:
+def all_ranks_put(window: Any, mine: torch.Tensor, rank: int, size: int) -> None:
     """Each rank writes its number into its own part of all windows, also of its own window."""
     share = COUNT // size
     for peer in range(size):
@@ -133,7 +133,7 @@ def windows(rank: int, size: int) -> None:
     window, second = c10d._new_window(mine), c10d._new_window()
     refused(ValueError, "has no tensor", lambda: second.put(other, 0, 0, False))
     second.tensor_register(other)
-    for check in (everybody_puts, signals_follow_puts, bad_calls):
+    for check in (all_ranks_put, signals_follow_puts, bad_calls):
         dist.barrier()
         check(window, mine, rank, size)
     dist.barrier()

@@ -43,7 +43,7 @@ TEST(SegmentTest, BothMappingsShareTheBytes) {
   EXPECT_EQ(peer.data()[8191], std::byte{42});
 }
 
-TEST(SegmentTest, SegmentCannotBeResizedByAnybody) {
+TEST(SegmentTest, SegmentCannotBeResized) {
   const auto own = Segment::create(8192);
   const auto fd = own.duplicateFd();
   EXPECT_NE(ftruncate(fd.get(), 4096), 0);
@@ -173,7 +173,7 @@ TEST_F(DoorbellTest, EveryPeerRingsByItself) {
 }
 
 // The peer does not read, and has made the socket blocking.
-TEST_F(DoorbellTest, FullSocketMakesNobodyWait) {
+TEST_F(DoorbellTest, FullSocketMakesNoThreadWait) {
   const int flags = fcntl(near.get(), F_GETFL);
   ASSERT_EQ(fcntl(near.get(), F_SETFL, flags & ~O_NONBLOCK), 0);
   const char bytes[4096] = {};
@@ -187,7 +187,7 @@ TEST_F(DoorbellTest, FullSocketMakesNobodyWait) {
 
 std::atomic<int> brokenPipes{0};
 
-TEST_F(DoorbellTest, PeerThatIsGoneKillsNobody) {
+TEST_F(DoorbellTest, PeerThatIsGoneKillsNoProcess) {
   const auto before = signal(SIGPIPE, [](int) { ++brokenPipes; });
   far.reset();
   bell.setAsleep(true);

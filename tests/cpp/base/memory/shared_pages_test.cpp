@@ -59,7 +59,7 @@ TEST(SharedPages, FilesDiffer) {
       sharedPagesOf(one.get(), 1).file, sharedPagesOf(other.get(), 1).file);
 }
 
-TEST(SharedPages, PrivateMemoryIsNobodyElses) {
+TEST(SharedPages, PrivateMemoryIsNotShared) {
   const auto file = fileOfPages();
   const auto copied = mapAt(file, MAP_PRIVATE, 0);
   EXPECT_TRUE(sharedPagesOf(copied.get(), kPage).file.empty());

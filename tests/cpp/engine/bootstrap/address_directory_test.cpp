@@ -128,7 +128,7 @@ TEST_F(AddressDirectoryTest, RefreshedRecordIsReadUntilItIsAnother) {
   EXPECT_EQ(wakes, 2);
 }
 
-TEST_F(AddressDirectoryTest, WhatNobodyWaitsForIsNotRead) {
+TEST_F(AddressDirectoryTest, AddressThatIsNotWantedAnyMoreIsNotRead) {
   directory();
   EXPECT_TRUE(tells(1, "not in the store yet"));
   made->drop(1);

@@ -175,7 +175,7 @@ TEST_F(ListenerTest, ConnectedPeerThatTalksNonsenseHarmsOnlyItself) {
   }
 }
 
-TEST_F(ListenerTest, HundredsOfIdleConnectionsKeepNobodyOut) {
+TEST_F(ListenerTest, HundredsOfIdleConnectionsKeepNoPeerOut) {
   std::vector<ControlSocket> idle;
   for (int i = 0; i < 400; ++i) {
     idle.push_back(knock());

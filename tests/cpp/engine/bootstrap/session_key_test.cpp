@@ -5,8 +5,8 @@
 #include <sys/resource.h>
 
 #include "base/random.h"
-#include "engine/connect/handshake_limits.h"
-#include "engine/connect/refusal_log.h"
+#include "engine/bootstrap/handshake_limits.h"
+#include "engine/bootstrap/refusal_log.h"
 #include "fakes/log_capture.h"
 #include "fakes/world.h"
 

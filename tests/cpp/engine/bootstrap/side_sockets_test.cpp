@@ -48,7 +48,7 @@ TEST(SideSockets, IsAwaited) {
   bringing.join();
 }
 
-TEST(SideSockets, NobodyWaitsForOneThatIsNotNeeded) {
+TEST(SideSockets, NoThreadWaitsForOneThatIsNotNeeded) {
   SideSockets all;
   all.expect("a");
   std::thread forgetting([&] { all.forget("a"); });
@@ -82,7 +82,7 @@ TEST(SideSockets, WaitersEndWhenTheProcessDoes) {
   closing.join();
 }
 
-TEST(SideSockets, OfThoseThatNobodyAwaitsTheOldestIsForgotten) {
+TEST(SideSockets, OfThoseThatNoThreadAwaitsTheOldestIsForgotten) {
   SideSockets all;
   UniqueFd other;
   for (int i = 0; i < 1000; ++i) {

@@ -217,7 +217,7 @@ TEST_P(EngineGpu, GroupsHoldBackEachTheirOwn) {
   ASSERT_TRUE(endsWell(*quick));
   one.go();
   const auto last = node(1).receive(0, 5, 100);
-  ASSERT_TRUE(endsWell(*last)) << "somebody still looks";
+  ASSERT_TRUE(endsWell(*last)) << "a thread still looks";
   EXPECT_EQ(last->buffer(), pattern(100, 1));
 }
 

@@ -7,8 +7,8 @@
 #include "fakes/guarded_operation.h"
 #include "fakes/log_capture.h"
 #include "fakes/peers/endpoint.h"
+#include "fakes/peers/fault_settings.h"
 #include "fakes/peers/test_transfer.h"
-#include "fakes/verbs/fault_settings.h"
 #include "fakes/world.h"
 
 namespace dlslime::testing {

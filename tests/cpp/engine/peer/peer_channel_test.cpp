@@ -80,25 +80,25 @@ struct NoRegistrar final : MemoryRegistrar {
 TEST_F(PeerChannelTest, ReceiveThatEndsAmongItsBytesLacksNoPreparing) {
   const auto receive = pulled(Operation::kAnySource);
   NoRegistrar registrar;
-  EXPECT_EQ(group->unprepared(1, &registrar).operations.size(), 1U);
+  EXPECT_EQ(findUnprepared(*group, 1, &registrar).operations.size(), 1U);
   endpoint.completions.finishEarly(receive, kBroken); // ended for the caller
-  EXPECT_TRUE(group->unprepared(1, &registrar).operations.empty());
+  EXPECT_TRUE(findUnprepared(*group, 1, &registrar).operations.empty());
   channel->onPulled(connection->pulls[0].id, kBroken);
   endpoint.settle();
   EXPECT_EQ(receive->ends(), 1);
 }
 
 // Else receives posted during each preparation could keep the peer waiting.
-TEST(GroupTest, WhoPostsFromAnySourcePreparesForThePeerThatWaits) {
+TEST(GroupTest, ReceiveFromAnySourceIsPreparedForThePeerThatWaits) {
   Endpoint endpoint;
   const auto group = endpoint.join(0, 3);
   NoRegistrar first, second;
-  group->unprepared(1, &first);
-  EXPECT_EQ(group->registrar(Operation::kAnySource), &first);
-  group->unprepared(2, &second);
-  EXPECT_EQ(group->registrar(Operation::kAnySource), &second);
-  group->use(group->link(2), nullptr);
-  EXPECT_EQ(group->registrar(Operation::kAnySource), &first);
+  findUnprepared(*group, 1, &first);
+  EXPECT_EQ(group->links().registrar(Operation::kAnySource), &first);
+  findUnprepared(*group, 2, &second);
+  EXPECT_EQ(group->links().registrar(Operation::kAnySource), &second);
+  group->links().use(group->link(2), nullptr);
+  EXPECT_EQ(group->links().registrar(Operation::kAnySource), &first);
 }
 
 TEST_F(PushingChannelTest, OffersThatComeTooLateBecomeFewUntilTheyAreOfUse) {
@@ -249,7 +249,7 @@ TEST_F(PeerChannelTest, MessagesKeptBehindABadOneAreDropped) {
 }
 
 // Else messages of the process to its own rank would go to the peer.
-TEST_F(PeerChannelTest, NobodyElseJoinsAsThisRank) {
+TEST_F(PeerChannelTest, NoPeerJoinsAsThisRank) {
   auto join = message(MessageType::kJoin, 0);
   join.source = 0;
   join.id = 5;
@@ -321,7 +321,7 @@ TEST_F(PeerChannelTest, PeerWhoseEndHasComeAndThatSendsOnIsGivenUp) {
 // A peer may ask for replacements without end.
 TEST(PeerChannelLog, ReplacementsAreToldEverMoreRarely) {
   LogCapture log;
-  const loopback::Faults faults{.replaceable = true};
+  const Faults faults{.replaceable = true};
   Pair pair(faults);
   for (int i = 0; i < 40; ++i) {
     pair.replace(faults);

@@ -152,7 +152,7 @@ TEST_F(PlacedMessages, PutOfAClosedGroupIsRefused) {
   EXPECT_EQ(connection->sent.back().status, FinishStatus::kGroupGone);
 }
 
-TEST_F(PlacedMessages, PutsWhoseAnswersNobodyReadsFailTheChannel) {
+TEST_F(PlacedMessages, PutsWhoseAnswersAreNotReadFailTheChannel) {
   connection->full = true;
   for (int i = 0; i < 300'000 && channel->alive(); ++i) {
     const auto header = put({{0, 20'000}});

@@ -41,7 +41,7 @@ TEST(EngineMutex, KeepsOthersOut) {
   EXPECT_EQ(sum, (kThreads - 1) * kRounds + looks);
 }
 
-TEST(EngineMutex, ALookIsRefusedWhileSomebodyIsIn) {
+TEST(EngineMutex, ALookIsRefusedWhileAThreadHasTheLock) {
   EngineMutex mutex;
   const std::lock_guard<EngineMutex> guard(mutex);
   std::thread([&] {

@@ -24,7 +24,7 @@ namespace {
 
 // A polling thread yields as a waiting thread does: on a shared core only a
 // yield lets the peer run.
-TEST(EnginePolled, WhoAsksInVainGivesOthersTheCore) {
+TEST(EnginePolled, ThreadThatAsksInVainYieldsTheCore) {
   constexpr int kLooks = 2000, kFewest = 20;
   World world(2);
   const auto receive = world[0].receive(1, 1, 8);
@@ -38,7 +38,7 @@ TEST(EnginePolled, WhoAsksInVainGivesOthersTheCore) {
 }
 
 // Finding news costs no yield, except when the background thread has the lock.
-TEST(EnginePolled, WhoFindsNewsSeldomYields) {
+TEST(EnginePolled, ThreadThatFindsNewsSeldomYields) {
   constexpr uint32_t kMessages = 64;
   World world(2);
   ASSERT_TRUE(world[1].wait(world[1].send(0, 1, pattern(8))));

@@ -220,7 +220,7 @@ TEST_F(ProgressTest, FollowersTakeOverWhenTheSleepingWaiterTimesOut) {
   follower.join();
 }
 
-TEST_F(ProgressTest, BackgroundThreadSleepsWhenNobodyWaits) {
+TEST_F(ProgressTest, BackgroundThreadSleepsWhenNoThreadWaits) {
   untilAsleep();
   const int before = source.steps;
   std::this_thread::sleep_for(milliseconds(200));

@@ -24,8 +24,8 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
     group = endpoint.join(0, 4, 1, "shared");
     other = endpoint.join(0, 4, 1, "other");
     connectBad();
-    group->touch(2);
-    other->touch(2);
+    group->links().resolve(2);
+    other->links().resolve(2);
     group->linkReady(2, good, 22);
     other->linkReady(2, good, 23);
     protectedReceive = GuardedOperation::receive(2, 0, 500);
@@ -51,7 +51,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
     badWire->canPull = random() % 2 == 0;
     badWire->setPushing(random() % 3 != 0);
     badGroup = endpoint.join(0, 4, 1, "bad");
-    badGroup->touch(1);
+    badGroup->links().resolve(1);
     badGroup->linkReady(1, bad, 5);
     group->link(1).channel = nullptr;
     sequence = 0;
@@ -236,7 +236,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
   uint64_t sequence = 0;
 };
 
-TEST_P(ProtocolFuzz, NonsenseHarmsNobodyElse) {
+TEST_P(ProtocolFuzz, NonsenseHarmsNoOtherPeer) {
   for (int i = 0; i < 60000 && !HasFatalFailure(); ++i) {
     step();
     replaceIfFailed();

@@ -62,7 +62,7 @@ TEST_F(ProtocolGroups, GroupsOfOnePairKeepTheirMessagesApart) {
   pair.cancel(1, first);
 }
 
-TEST_F(ProtocolGroups, WhoLeavesBeforeItIsAMemberSaysSo) {
+TEST_F(ProtocolGroups, RankThatLeavesBeforeItIsAMemberSaysSo) {
   join(2);
   reach(1, theirs->id());
   const auto receive = GuardedOperation::receive(0, 0, 100);

@@ -165,7 +165,7 @@ TEST_F(ProtocolLimits, ProcessThatJoinsAgainAndAgainWaitsOnce) {
   LongRegistrar registrar;
   connection->setRegistrar(&registrar);
   const auto other = endpoint.join(0, 2);
-  other->touch(1);
+  other->links().resolve(1);
   endpoint.receive(*other, GuardedOperation::receive(1, 1, 100000));
   auto join = message(MessageType::kJoin, 0);
   join.group = other->id();
@@ -175,7 +175,7 @@ TEST_F(ProtocolLimits, ProcessThatJoinsAgainAndAgainWaitsOnce) {
   for (int i = 0; i < 1000; ++i) {
     deliver(join);
   }
-  const auto waiting = endpoint.groupRegistry.takeWaiting();
+  const auto waiting = endpoint.groupRegistry.joins().takeWaiting();
   ASSERT_EQ(waiting.size(), 1U);
   EXPECT_EQ(waiting[0].unprepared.operations.size(), 1U);
 }

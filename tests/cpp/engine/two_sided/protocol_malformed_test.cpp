@@ -20,7 +20,7 @@ class ProtocolMalformed : public ::testing::Test {
     wire = made.get();
     channel = endpoint.connect(std::move(made));
     group = endpoint.join(0, 2);
-    group->touch(1);
+    group->links().resolve(1);
     group->linkReady(1, channel, 5);
   }
   void deliver(MessageHeader header, const Bytes& payload = {}) {
@@ -134,7 +134,7 @@ TEST_F(ProtocolMalformed, RevokedWithoutBeingAskedIsNoSuccess) {
   deliver(finish);
   ASSERT_TRUE(send->done());
   EXPECT_FALSE(send->status().ok())
-      << "nobody received it and nobody took it back";
+      << "the peer did not receive it, and this end did not revoke it";
 }
 
 TEST_F(ProtocolMalformed, TooMuchCreditIsNotKept) {

@@ -10,7 +10,6 @@
 namespace dlslime::testing {
 namespace {
 
-using loopback::Faults;
 using State = Group::LinkState;
 constexpr int kAny = Operation::kAnySource;
 
@@ -242,11 +241,11 @@ TEST_F(ProtocolRules, CancelledSendThatWaitsForRoomNeverLeaves) {
   Faults faults;
   faults.refusePercent = 100;
   Endpoint alone;
-  const auto wire = std::make_shared<loopback::Wire>();
-  const auto channel = alone.connect(
-      std::make_unique<loopback::LoopbackConnection>(wire, 0, 1, faults));
+  const auto wire = std::make_shared<Wire>();
+  const auto channel =
+      alone.connect(std::make_unique<FaultyConnection>(wire, 0, 1, faults));
   auto group = alone.join(0, 2);
-  group->touch(1);
+  group->links().resolve(1);
   group->linkReady(1, channel, 5);
   const auto sent = GuardedOperation::send(1, 0, pattern(10));
   alone.send(*group, sent);

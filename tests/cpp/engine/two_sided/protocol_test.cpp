@@ -6,13 +6,12 @@
 #include "fakes/guarded_operation.h"
 #include "fakes/log_capture.h"
 #include "fakes/peers/endpoint.h"
-#include "fakes/verbs/fault_settings.h"
+#include "fakes/peers/fault_settings.h"
 #include "fakes/world.h"
 
 namespace dlslime::testing {
 namespace {
 
-using loopback::Faults;
 constexpr int kAny = Operation::kAnySource;
 constexpr uint64_t kSeeds = kThreadSanitized ? 2 : 15;
 constexpr Outbound::Limits kSmall{1000, 20000};

@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "engine/bootstrap/wire_records.h"
 #include "engine/peer/group_registry.h"
-#include "transports/loopback/loopback_connection.h"
+#include "fakes/peers/faulty_connection.h"
 
 namespace dlslime::testing {
 
@@ -47,9 +47,9 @@ class Endpoint {
       const std::shared_ptr<PeerChannel>& channel,
       uint32_t remoteGroup) {
     std::vector<int> ignored;
-    group.touch(rank);
-    group.takeUnresolved(ignored);
-    groupRegistry.sendJoin(group, rank, channel, remoteGroup);
+    group.links().resolve(rank);
+    group.links().takeUnresolved(ignored);
+    Joins::send(group, rank, channel, remoteGroup);
   }
   void send(Group& group, const OperationPtr& operation) {
     group.post(operation);
@@ -89,11 +89,11 @@ class Endpoint {
   // joins.
   void answerJoins() {
     for (const auto& [channel, join, unprepared] :
-         groupRegistry.takeWaiting()) {
+         groupRegistry.joins().takeWaiting()) {
       for (const auto& operation : unprepared.operations) {
         operation->preparedBy = unprepared.registrar;
       }
-      groupRegistry.onJoin(channel, join);
+      groupRegistry.joins().onJoin(channel, join);
     }
   }
   // Tells completions, as an engine does after unlocking.
@@ -115,13 +115,12 @@ class Endpoint {
 class Pair {
  public:
   explicit Pair(
-      loopback::Faults faults = {},
+      Faults faults = {},
       Outbound::Limits limits = {16 * 1024, 1024 * 1024})
       : ends_{Endpoint(limits), Endpoint(limits)} {
     for (int i = 0; i < 2; ++i) {
       end(i).connect(
-          std::make_unique<loopback::LoopbackConnection>(
-              wire, i, 1 - i, faults),
+          std::make_unique<FaultyConnection>(wire, i, 1 - i, faults),
           end(1 - i).self.instance);
       groups_[i] = end(i).join(i, 2);
     }
@@ -165,7 +164,7 @@ class Pair {
     end(i).settle();
   }
   // Gives both ends a new connection, as an engine would.
-  void replace(const loopback::Faults& faults) {
+  void replace(const Faults& faults) {
     for (int i = 0; i < 2; ++i) {
       sever(i);
       while (!channel(i).awaitsConnection()) {
@@ -173,12 +172,11 @@ class Pair {
         end(i).poll();
       }
     }
-    wire = std::make_shared<loopback::Wire>();
+    wire = std::make_shared<Wire>();
     const uint64_t seen[] = {channel(0).lastSeen(), channel(1).lastSeen()};
     for (int i = 0; i < 2; ++i) {
       channel(i).resumed(
-          std::make_unique<loopback::LoopbackConnection>(
-              wire, i, 1 - i, faults),
+          std::make_unique<FaultyConnection>(wire, i, 1 - i, faults),
           {},
           channel(i).generation() + 1,
           seen[1 - i],
@@ -187,7 +185,7 @@ class Pair {
     }
   }
 
-  std::shared_ptr<loopback::Wire> wire = std::make_shared<loopback::Wire>();
+  std::shared_ptr<Wire> wire = std::make_shared<Wire>();
 
  private:
   Endpoint ends_[2];

@@ -69,7 +69,7 @@ TEST_F(RdmaTest, CloseLetsWhatWasSentArrive) {
   }
 }
 
-TEST_F(RdmaTest, CloseWaitsForNobodyWhoHasGone) {
+TEST_F(RdmaTest, CloseDoesNotWaitForAPeerThatHasGone) {
   connect();
   settle();
   fabric.delay(INT_MAX); // as if the peer never answered

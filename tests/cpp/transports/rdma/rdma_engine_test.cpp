@@ -53,7 +53,7 @@ TEST_F(RdmaEngine, WaitersSleepAndAreWoken) {
   }
 }
 
-TEST_F(RdmaEngine, OperationsCompleteWithoutAnybodyWaiting) {
+TEST_F(RdmaEngine, OperationsCompleteWithoutAWaitingThread) {
   Cluster world(2, rdmaHost, byRdmaAlone);
   const auto receive = world[1].receive(0, 1, 1 << 22);
   const auto send = world[0].send(1, 1, pattern(1 << 22));

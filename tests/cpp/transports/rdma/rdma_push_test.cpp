@@ -99,7 +99,7 @@ TEST_F(RdmaPush, SmallMessagesArePushedWhenTheirMemoryIsKnown) {
 
 // Registering must not wait for the message, since the engine's lock is held
 // then.
-TEST_F(RdmaPush, MemoryForAnySourceIsRegisteredByWhoeverPostsIt) {
+TEST_F(RdmaPush, MemoryForAnySourceIsRegisteredByThePostingThread) {
   const auto receive = std::make_shared<OwnedOperation>(
       Kind::kReceive, Operation::kAnySource, 7, target);
   auto& node = (*world)[1];

@@ -132,7 +132,7 @@ double idleShare() {
   return double(std::clock() - before) / CLOCKS_PER_SEC / 0.3;
 }
 
-TEST_F(RdmaReturn, DeviceThatIsTakenOutKeepsNobodyBusy) {
+TEST_F(RdmaReturn, DeviceThatIsTakenOutKeepsNoThreadBusy) {
   start(ifTold);
   fabric.remove("nic0");
   ASSERT_TRUE(bothGoBy("tcp")) << log.all();
@@ -141,7 +141,7 @@ TEST_F(RdmaReturn, DeviceThatIsTakenOutKeepsNobodyBusy) {
   EXPECT_LT(idleShare(), 0.5);
 }
 
-TEST_F(RdmaReturn, PortThatComesUpIsNothingToWhoNeverReturns) {
+TEST_F(RdmaReturn, PortThatComesUpChangesNothingWithoutFailback) {
   fabric.setPort("nic0", 0, IBV_PORT_DOWN);
   start([](Config& config, int /*rank*/) { config.returning = {}; });
   fabric.setPort("nic0", 0, IBV_PORT_ACTIVE);

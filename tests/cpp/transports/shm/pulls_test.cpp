@@ -105,7 +105,7 @@ TEST_F(PullsTest, MoreMessagesThanDesksAllArrive) {
   EXPECT_EQ(destinations, sources);
 }
 
-TEST_F(PullsTest, AbandonedPullEndsOnlyWhenNobodyWritesAnyMore) {
+TEST_F(PullsTest, AbandonedPullEndsOnlyWhenNeitherEndWritesAnyMore) {
   const Bytes source = pattern(4 << 20);
   Bytes destination(source.size());
   start(1, 11, source, destination);

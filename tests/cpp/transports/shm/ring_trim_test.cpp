@@ -63,7 +63,7 @@ TEST_F(TrimTest, GivesBackWhatHasBeenRead) {
   }
 }
 
-TEST_F(TrimTest, KeepsWhatNobodyHasRead) {
+TEST_F(TrimTest, KeepsWhatIsNotRead) {
   for (uint64_t round = 0; round < 40; ++round) { // wraps around, too
     const uint64_t first = round * 3;
     for (uint64_t i = 0; i < 3; ++i) {

@@ -64,14 +64,15 @@ TEST_F(TcpConnectionTest, SocketThatComesLateIsUsed) {
 
 TEST_F(TcpConnectionTest, SocketThatNeverComesBreaksIt) {
   open(one, [](TimePoint) -> SideSocket {
-    throw Error(ErrorCode::kTimeout, "nobody came");
+    throw Error(ErrorCode::kTimeout, "the peer did not come");
   });
   ASSERT_TRUE(eventually([&] { return woken == 1; }));
   Bytes none;
   EXPECT_THROW(one.connection->verify(none), Error);
   EXPECT_TRUE(one.connection->poll(one.events, one.broken, 64));
   EXPECT_EQ(one.broken.code(), ErrorCode::kTransportFailed);
-  EXPECT_NE(one.broken.message().find("nobody came"), std::string::npos)
+  EXPECT_NE(
+      one.broken.message().find("the peer did not come"), std::string::npos)
       << one.broken.message();
   EXPECT_FALSE(one.send(0));
   EXPECT_TRUE(one.connection->drained());
@@ -113,12 +114,12 @@ TEST_F(TcpConnectionTest, PeerThatClosesBeforeTheSocketIsThereEndsIt) {
   std::promise<void> come;
   open(one, [wait = come.get_future().share()](TimePoint) -> SideSocket {
     wait.wait();
-    throw Error(ErrorCode::kTimeout, "nobody came");
+    throw Error(ErrorCode::kTimeout, "the peer did not come");
   });
   EXPECT_FALSE(one.connection->drained());
   one.connection->peerClosed();
   EXPECT_TRUE(one.connection->drained());
-  EXPECT_TRUE(one.send(0)) << "nobody reads it";
+  EXPECT_TRUE(one.send(0)) << "the peer does not read it";
   EXPECT_TRUE(one.connection->poll(one.events, one.broken, 64));
   EXPECT_NE(
       one.broken.message().find("before it was connected"), std::string::npos)

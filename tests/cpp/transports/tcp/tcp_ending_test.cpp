@@ -81,7 +81,7 @@ TEST_F(TcpEnding, WhatAPeerSentBeforeItClosedIsPolled) {
   EXPECT_TRUE(eventually([&] { return one.connection->close(false); }));
   one.connection.reset();
   other.connection->peerClosed();
-  EXPECT_TRUE(other.send(0)) << "nobody reads it";
+  EXPECT_TRUE(other.send(0)) << "the peer does not read it";
   EXPECT_FALSE(other.connection->drained());
   EXPECT_TRUE(eventually([&] {
     other.poll();

@@ -75,8 +75,8 @@ TEST_F(ReadySetTest, NewsIsToldOnceForEachChange) {
   EXPECT_TRUE(hears(watched));
   *watched.news = false;
   ready.lookNow();
-  EXPECT_FALSE(*watched.news) << "the same bytes, which nobody has read";
-  EXPECT_FALSE(readable(ready.fd())) << "nobody is woken by them";
+  EXPECT_FALSE(*watched.news) << "the same bytes, still unread";
+  EXPECT_FALSE(readable(ready.fd())) << "they wake no thread";
   watched.write();
   EXPECT_TRUE(hears(watched));
 }

@@ -43,22 +43,23 @@ TEST_F(RegistrationTest, NextUseFindsWhatTheFirstRegistered) {
   EXPECT_EQ(cache->acquire(memory.view()), region);
   EXPECT_EQ(cache->find(memory.view(100, 5000)), region) << "a part of it";
   EXPECT_EQ(cache->find({memory.allocation().data, 8}), nullptr)
-      << "nobody answers for this address";
+      << "a view without an owner";
   EXPECT_EQ(regions(), 1);
 }
 
-TEST_F(RegistrationTest, MemoryWhoseEndNobodyTellsIsRegisteredWhileItIsHeld) {
+TEST_F(RegistrationTest, MemoryWhoseEndIsNotToldIsRegisteredWhileItIsHeld) {
   open(SIZE_MAX);
   Memory memory(kLarge, false);
   EXPECT_EQ(cache->prepare(memory.view(0, kSmall)), nullptr) << "is copied";
   auto prepared = cache->prepare(memory.view());
-  ASSERT_NE(prepared, nullptr) << "by whoever sends it, before any lock";
+  ASSERT_NE(prepared, nullptr) << "by the sending thread, before any lock";
   EXPECT_NE(cache->find(memory.view(100, 5000)), nullptr);
   auto other = cache->prepare(memory.view(0, kSmall)); // a second operation
   EXPECT_EQ(regions(), 1);
   prepared.reset();
   EXPECT_NE(cache->find(memory.view(0, kSmall)), nullptr);
-  EXPECT_EQ(cache->find(memory.view()), nullptr) << "nobody holds its end";
+  EXPECT_EQ(cache->find(memory.view()), nullptr)
+      << "the whole has no user left";
   other.reset();
   EXPECT_EQ(regions(), 0);
   EXPECT_EQ(cache->find(memory.view(0, kSmall)), nullptr);
@@ -66,7 +67,7 @@ TEST_F(RegistrationTest, MemoryWhoseEndNobodyTellsIsRegisteredWhileItIsHeld) {
 }
 
 // A broken connection may hold regions for longer than any operation lives.
-TEST_F(RegistrationTest, WhatOnlyAConnectionHoldsIsNotFoundByWhoHasTheAddress) {
+TEST_F(RegistrationTest, WhatOnlyAConnectionHoldsIsNotFoundByTheAddress) {
   open(SIZE_MAX);
   Memory memory(kLarge, false);
   auto prepared = cache->prepare(memory.view());

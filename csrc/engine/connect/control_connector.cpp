@@ -1,0 +1,113 @@
+#include "engine/connect/control_connector.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dlslime {
+
+ControlConnector::ControlConnector(
+    const PeerIdentity& self,
+    const AddressRecord& peer)
+    : self_(self), peer_(peer), local_(meetLocally(self, peer.identity)) {}
+
+void ControlConnector::requireAddress() const {
+  if (local_ || !peer_.addresses.empty()) {
+    return;
+  }
+  const auto& peer = peer_.identity;
+  throw Error(
+      ErrorCode::kUnavailable,
+      sameHost(self_, peer)
+          ? "it is of another user (uid " + std::to_string(peer.uid) +
+              ", this process of uid " + std::to_string(self_.uid) +
+              "), so that both can connect only over the network, and it has "
+              "no network address (DLSLIME_SOCKET_IFNAME)"
+          : "it is on another host (" + peer.host +
+              ") and has no network address there: its log says why "
+              "(DLSLIME_SOCKET_IFNAME)");
+}
+
+void ControlConnector::start() {
+  if (!local_) {
+    connectByNetwork();
+    return;
+  }
+  try {
+    socket_ = ControlSocket::connectTo(peer_.socketName);
+  } catch (const Error& error) {
+    gone_ = error.status().code() == ErrorCode::kPeerFailed;
+    throw;
+  }
+  peerPid_ = socket_->requireUser(self_.uid);
+}
+
+void ControlConnector::connectByNetwork() {
+  while (address_ < peer_.addresses.size()) {
+    connecting_ = true;
+    try {
+      socket_ = ControlSocket::startConnecting(peer_.addresses[address_]);
+      return;
+    } catch (const Error& error) {
+      if (error.status().code() == ErrorCode::kExhausted) {
+        throw; // a shortage of this process says nothing about the address
+      }
+      leave(error.status());
+    }
+  }
+  gone_ = refused_;
+  throw Error(
+      givenUp_ ? ErrorCode::kTransportFailed : ErrorCode::kPeerFailed,
+      "no process answers at " + unreachable_);
+}
+
+void ControlConnector::leave(const Status& problem) {
+  unreachable_ += (unreachable_.empty() ? "" : "; ") +
+      peer_.addresses.at(address_++) + " (" + problem.message() + ")";
+  refused_ &= connecting_ && problem.code() == ErrorCode::kPeerFailed;
+  givenUp_ |= problem.code() == ErrorCode::kTransportFailed;
+}
+
+bool ControlConnector::onWritable() {
+  try {
+    socket_->finishConnecting();
+  } catch (const Error& error) {
+    tryNext(error.status());
+    return false;
+  }
+  connecting_ = false;
+  return true;
+}
+
+bool ControlConnector::mayTryNext() const {
+  return socket_ && !local_ && address_ < peer_.addresses.size();
+}
+
+void ControlConnector::tryNext(const Status& problem) {
+  leave(problem);
+  connectByNetwork();
+}
+
+AddressRecord ControlConnector::recordAsReached() const {
+  auto record = peer_;
+  if (address_ < record.addresses.size()) {
+    const auto reached =
+        record.addresses.begin() + static_cast<ptrdiff_t>(address_);
+    std::rotate(record.addresses.begin(), reached, record.addresses.end());
+  }
+  return record;
+}
+
+void ControlConnector::addTo(std::vector<pollfd>& fds) const {
+  if (socket_) {
+    const short wanted = connecting_ ? POLLOUT : POLLIN;
+    fds.push_back({socket_->fd(), wanted, 0});
+  }
+}
+
+ControlSocket ControlConnector::take() {
+  ControlSocket socket = std::move(*socket_);
+  socket_.reset();
+  return socket;
+}
+
+} // namespace dlslime

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "engine/gpu/staging.h"
+#include "engine/one_sided/active_part.h"
+#include "engine/one_sided/region.h"
+#include "engine/two_sided/outbound.h"
+#include "engine/wire/one_sided_messages.h"
+
+namespace dlslime {
+
+// Reads by one peer that are answered in messages, because the route can't move
+// the bytes. Under the engine's lock.
+class GetServer {
+ public:
+  GetServer(Outbound& out, const TransferRoute& route)
+      : out_(out), route_(route) {}
+
+  void onRequest(
+      const wire::GetRequest& request,
+      const RegionPtr& region,
+      ByteSpan payload);
+  // Sends what had to wait for room. Returns true if anything moved.
+  bool flush();
+  // Drops the reads of a region that the peer began and has given up since.
+  void dropThose(const RegionPtr& region);
+  void clear();
+  bool idle() const {
+    return streams_.empty();
+  }
+
+ private:
+  struct Stream {
+    RegionPtr region;
+    std::deque<wire::FramePiece> pieces; // still to be sent
+    uint64_t position = 0; // of the next byte, in all bytes asked for
+    std::list<uint64_t>::iterator turn{};
+    std::unique_ptr<StagedSource> staged = nullptr; // for memory of a GPU
+    bool over() const {
+      return pieces.empty() && (!staged || staged->empty());
+    }
+  };
+  static Stream begin(const wire::GetRequest& request, const RegionPtr& region);
+  Stream& streamOf(const wire::GetRequest& request, const RegionPtr& region);
+  bool addPieces(Stream& stream, ByteSpan payload);
+  void drop(uint64_t id);
+  ByteSpan take(Stream& stream, size_t most);
+  Fault fillFrame(Stream& stream, size_t most);
+  bool hasBytes(Stream& stream);
+  bool sendChunk(uint64_t id, Stream& stream);
+  bool gathers(const Stream& stream) const;
+  bool gatherChunk(uint64_t id, Stream& stream);
+  void endUnreadable(uint64_t id, Stream& stream, Fault fault);
+
+  Outbound& out_;
+  const TransferRoute& route_;
+  std::map<uint64_t, Stream> streams_; // by the peer's id of the transfer
+  // Pairs of a region's id and a key of streams_.
+  std::set<std::pair<uint64_t, uint64_t>> ofRegions_;
+  std::list<uint64_t> turns_; // keys of streams_ in turn
+  size_t asked_ = 0; // pieces in all streams
+  Bytes frame_; // of the first stream in turn, waiting for room
+};
+
+} // namespace dlslime

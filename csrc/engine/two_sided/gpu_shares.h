@@ -1,0 +1,40 @@
+#pragma once
+
+#include <set>
+
+#include "engine/two_sided/sequenced_output.h"
+#include "engine/wire/gpu_messages.h"
+#include "interface/accelerator.h"
+
+namespace dlslime {
+
+// Allocations of this process's GPUs that the peer has been told of, so that
+// the peer can map them. Under the engine's lock.
+class GpuShares {
+ public:
+  explicit GpuShares(SequencedOutput& output) : output_(output) {}
+
+  // Names memory of a GPU for copies by the peer, and before that shares the
+  // allocations. False: no room for the Shares now.
+  [[nodiscard]] bool
+  show(Accelerator& gpus, const MemoryView& view, RemoteBuffer& memory);
+  // Tells the peer to unmap allocations not shared any more. False: no room to
+  // tell of all.
+  bool dropUnshared(Accelerator& gpus);
+  // Adds the ids of the view's allocations, if the peer knows any.
+  void addShown(const MemoryView& view, std::set<uint64_t>& ids) const;
+  // Returns the description of an allocation that the peer asks for again;
+  // empty unless still shared.
+  Bytes describe(uint64_t id) const;
+  // Forgets all: what was told held for a connection that is gone.
+  void clear() {
+    shown_.clear();
+  }
+
+ private:
+  SequencedOutput& output_;
+  std::set<uint64_t> shown_; // known to the peer
+  Accelerator* gpus_ = nullptr; // of the allocations in shown_
+};
+
+} // namespace dlslime
