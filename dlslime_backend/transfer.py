@@ -166,6 +166,15 @@ class Transfer:
         self._core.cancel()
 
     @property
+    def ended(self) -> bool:
+        """Whether the operation has ended, with success or failure.
+
+        Makes no progress, and costs less than `done`: for a program that watches many operations,
+        and makes progress by other calls, such as `Hub.accept` or `done` of one operation.
+        """
+        return bool(self._core.ended)
+
+    @property
     def nbytes(self) -> int:
         """Number of bytes moved; valid once the operation is done."""
         return int(self._core.nbytes)

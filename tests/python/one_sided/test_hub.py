@@ -64,3 +64,43 @@ def test_hub_is_closed_when_it_is_dropped() -> None:
         endpoint.connect(address)
         with pytest.raises(dist.DistBackendError, match="has been closed"):
             endpoint.send(blank(1)).wait()
+
+
+def _watched(rank: int, size: int) -> None:
+    """Rank 0 watches receives of all other ranks by `ended`, and makes progress by `accept`."""
+    if rank > 0:
+        endpoint = dlslime_backend.Endpoint(f"guest {rank}")
+        endpoint.connect(bytes.fromhex(await_key("hub")))
+        endpoint.send(pattern(100, 0)).wait()
+        await_key(f"go on {rank}")
+        endpoint.send(pattern(100, rank)).wait()
+        endpoint.close()
+        return
+    with dlslime_backend.Hub() as hub:
+        tell("hub", hub.address.hex())
+        guests: list[dlslime_backend.Guest] = []
+        while len(guests) < size - 1:
+            guests += hub.accept()
+        for guest in guests:
+            guest.recv(blank(100)).wait()
+        messages = [blank(100) for _ in guests]
+        receives = [guest.recv(message) for guest, message in zip(guests, messages)]
+        assert not any(receive.ended for receive in receives)
+        for number in range(1, size):
+            tell(f"go on {number}")
+            while sum(receive.ended for receive in receives) < number:
+                hub.accept()
+        for receive in receives:
+            receive.wait(0)
+        for number in range(1, size):
+            assert any(message.equal(pattern(100, number)) for message in messages)
+        failed = guests[0].recv(blank(100))
+        while not failed.ended:  # by the end of the guest
+            hub.accept()
+        with pytest.raises(dist.DistBackendError, match="has been closed"):
+            failed.wait(0)
+
+
+@endpoint_routes
+def test_receives_of_many_guests_are_watched_without_a_look_for_each(env: dict[str, str]) -> None:
+    run_world(_watched, 4, env=env, init=False)
