@@ -1,13 +1,14 @@
-"""Describes where a worker's KV cache lies in memory, for workers of other engines."""
+"""Describes where a worker's KV cache lies in registered memory, for workers of other engines."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import itertools
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,31 +16,37 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dlslime_backend import _untrusted
-from dlslime_backend._untrusted import U64, decode_base64, fields, integer, items
+from dlslime_backend import _untrusted, memory
+from dlslime_backend._untrusted import decode_base64, fields, integer, items
 
-_FORMAT = "dlslime vllm 2"
+_FORMAT = "dlslime vllm 3"
 # Limits of a description. A description of 128 layers has some 60 KiB, and 10 KiB as text.
 _MOST = 16 << 20  # bytes
 MOST_TEXT = 4 << 20  # characters, compressed and encoded
 _MOST_LAYERS = 4096
+_MOST_REGIONS = 4096
+_MOST_EXPORTED = 64 << 10  # bytes of an address or a region
 _MOST_PIECES = 65536  # of a block in one layer
 _MOST_NAME = 4096  # characters
 _MOST_NUMBER = 2**31 - 1  # of blocks, and of tokens in a block
 _MOST_SIZE = 2**63 - 1  # bytes
-_MOST_DEVICE = 65535
-Addresses = npt.NDArray[np.uint64]
+_DEREGISTER_TIME = 1.0  # seconds
+Offsets = npt.NDArray[np.int64]
 
 
 @dataclass
 class Layer:
-    """The blocks of a layer: block b has pieces of `nbytes` bytes at `offsets` + b * `stride`."""
+    """The blocks of a layer, in a region of registered memory.
+
+    Block b has a piece of `nbytes` bytes at `start` + b * `stride` + each of `offsets`.
+    """
 
     name: str
-    address: int
+    region: int  # index in `Cache.regions`
+    start: int  # offset of block 0 in the region, in bytes
     stride: int  # bytes from one block to the next
     nbytes: int  # of a piece, contiguous
-    offsets: list[int]
+    offsets: list[int]  # of the pieces, in a block
     form: str  # dtype, and order of the dimensions in a block
 
     @classmethod
@@ -54,38 +61,43 @@ class Layer:
         offsets = items(entry["offsets"], "the list of offsets", _MOST_PIECES, 1)
         return cls(
             name,
-            integer(entry["address"], "the address of a layer", 0, U64),
+            integer(entry["region"], "the region of a layer", 0, _MOST_REGIONS - 1),
+            integer(entry["start"], "the start of a layer", 0, _MOST_SIZE),
             integer(entry["stride"], "the stride of a layer", 0, _MOST_SIZE),
             integer(entry["nbytes"], "the size of a piece", 1, _MOST_SIZE),
             [integer(offset, "an offset", 0, _MOST_SIZE) for offset in offsets],
             _untrusted.text(entry["form"], "the form of a layer", _MOST_NAME),
         )
 
-    def addresses(self, blocks: Sequence[int]) -> Addresses:
-        """Return the addresses of all pieces of blocks, uint64 [len(blocks) * len(offsets)].
+    def places(self, blocks: Sequence[int]) -> Offsets:
+        """Return the offsets in the region of all pieces of blocks, [len(blocks) * len(offsets)].
 
         The pieces are in the order of the blocks, and of the offsets within a block.
         """
-        starts = np.asarray(blocks, dtype=np.uint64) * np.uint64(self.stride)
-        starts += np.uint64(self.address)
-        return (starts[:, None] + np.asarray(self.offsets, dtype=np.uint64)).reshape(-1)
+        starts = np.asarray(blocks, dtype=np.int64) * self.stride + self.start
+        return (starts[:, None] + np.asarray(self.offsets, dtype=np.int64)).reshape(-1)
 
 
 @dataclass
 class Cache:
     """Description of a worker's cache; every holder can read the cache, so it is a secret."""
 
-    agent: bytes  # metadata of the worker's agent
+    hub: bytes  # address for the endpoints of readers
+    regions: list[bytes]  # exported; the memory of the layers
+    expired: bytes  # exported; the digests of expired leases
     num_blocks: int
     block_size: int  # tokens
     layers: list[Layer]
-    device: int  # index of the GPU in the worker's process; -1: the cache is on CPUs
-    expired: int  # address of the worker's list of requests given up, in CPU memory
 
     def encode(self) -> str:
         """Return the description as a text for `kv_transfer_params`."""
-        agent = base64.b64encode(self.agent).decode()
-        content = {**asdict(self), "format": _FORMAT, "agent": agent}
+        content = {
+            **asdict(self),
+            "format": _FORMAT,
+            "hub": _base64(self.hub),
+            "regions": [_base64(region) for region in self.regions],
+            "expired": _base64(self.expired),
+        }
         # Layers differ in name and address only: compression leaves a tenth of their size.
         packed = zlib.compress(json.dumps(content).encode())
         return base64.b64encode(packed).decode()
@@ -109,13 +121,35 @@ class Cache:
         _untrusted.choice(fields(found, "it", ["format"])["format"], "the format", [_FORMAT])
         entry = fields(found, "it", [field.name for field in dataclasses.fields(cls)])
         return cls(
-            decode_base64(entry["agent"], "agent", _MOST),
+            decode_base64(entry["hub"], "hub", _MOST_EXPORTED),
+            [
+                decode_base64(region, "a region", _MOST_EXPORTED)
+                for region in items(entry["regions"], "regions", _MOST_REGIONS, 1)
+            ],
+            decode_base64(entry["expired"], "expired", _MOST_EXPORTED),
             integer(entry["num_blocks"], "num_blocks", 1, _MOST_NUMBER),
             integer(entry["block_size"], "block_size", 1, _MOST_NUMBER),
             [Layer.decode(layer) for layer in items(entry["layers"], "layers", _MOST_LAYERS, 1)],
-            integer(entry["device"], "device", -1, _MOST_DEVICE),
-            integer(entry["expired"], "expired", 0, U64),
         )
+
+    def require_inside(self, sizes: Sequence[int]) -> None:
+        """Require that all blocks lie in the regions, which have `sizes` bytes.
+
+        Raises:
+            ValueError: a layer is in none of the regions, or goes beyond its region.
+        """
+        for layer in self.layers:
+            name = _untrusted.shown(layer.name)
+            if layer.region >= len(sizes):
+                raise ValueError(
+                    f"dlslime: the layer {name} is in region {layer.region} of {len(sizes)}"
+                )
+            last = layer.start + layer.stride * (self.num_blocks - 1)
+            end, size = last + max(layer.offsets) + layer.nbytes, sizes[layer.region]
+            if end > min(size, _MOST_SIZE):
+                raise ValueError(
+                    f"dlslime: the layer {name} ends at byte {end} of a region of {size} bytes"
+                )
 
     def require_like(self, other: Cache) -> None:
         """Require that the blocks of another cache can be copied into this cache byte by byte.
@@ -140,8 +174,20 @@ class Cache:
                 raise ValueError(f"dlslime: KV caches differ: {what}: {there} there, {here} here")
 
 
+@dataclass
+class LocalCache:
+    """The cache of this worker: its description, and the registered memory of `cache.regions`."""
+
+    cache: Cache
+    regions: list[memory.Region]
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
 def layers_of(caches: Mapping[str, torch.Tensor], config: Any) -> list[Layer]:
-    """Describe the layers of vLLM's KVCacheConfig, sorted by name.
+    """Describe the layers of vLLM's KVCacheConfig, sorted by name; see `storages` for regions.
 
     Args:
         caches: tensor of each layer, by name; further entries share the memory of a layer.
@@ -154,6 +200,7 @@ def layers_of(caches: Mapping[str, torch.Tensor], config: Any) -> list[Layer]:
     strides = {
         name: placed.block_stride for placed in config.kv_cache_tensors for name in placed.layers
     }
+    regions = {address: index for index, (address, _) in enumerate(storages(caches))}
     layers = []
     for name in sorted(config.kv_cache_groups[0].layer_names):
         if name not in caches:
@@ -164,11 +211,14 @@ def layers_of(caches: Mapping[str, torch.Tensor], config: Any) -> list[Layer]:
                 f"dlslime: the KV cache of {name} is on {cache.device}: only tensors on CPUs and "
                 "CUDA GPUs can be transferred"
             )
-        layers.append(_layer(name, cache, config.num_blocks, strides.get(name)))
+        region = regions[cache.untyped_storage().data_ptr()]
+        layers.append(_layer(name, region, cache, config.num_blocks, strides.get(name)))
     return layers
 
 
-def _layer(name: str, cache: torch.Tensor, num_blocks: int, stride: int | None) -> Layer:
+def _layer(
+    name: str, region: int, cache: torch.Tensor, num_blocks: int, stride: int | None
+) -> Layer:
     size, strides = list(cache.shape), [step * cache.element_size() for step in cache.stride()]
     found = [
         dim
@@ -200,11 +250,12 @@ def _layer(name: str, cache: torch.Tensor, num_blocks: int, stride: int | None) 
     # Strides between pieces are left out of the form: they may depend on the number of blocks.
     order = [(other, count) for _, count, other in rest]
     form = f"{cache.dtype}, {nbytes} bytes together, (dimension, size) from the innermost {order}"
-    return Layer(name, cache.data_ptr(), strides[dim] * parts, nbytes, offsets, form)
+    start = int(cache.storage_offset()) * cache.element_size()
+    return Layer(name, region, start, strides[dim] * parts, nbytes, offsets, form)
 
 
-def device_of(caches: Mapping[str, torch.Tensor]) -> int:
-    """Return the index of the GPU that holds all tensors, or -1 if they are on CPUs.
+def require_one_device(caches: Mapping[str, torch.Tensor]) -> None:
+    """Require that all tensors are on one device.
 
     Raises:
         ValueError: the tensors are on several devices.
@@ -213,13 +264,22 @@ def device_of(caches: Mapping[str, torch.Tensor]) -> int:
     if len(devices) > 1:
         text = ", ".join(sorted(map(str, devices)))
         raise ValueError(f"dlslime: the KV caches of one worker are on several devices: {text}")
-    return max((device.index or 0 for device in devices if device.type == "cuda"), default=-1)
 
 
 def storages(caches: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
-    """Return (address, bytes) of every allocation behind the tensors, without duplicates."""
+    """Return (address, bytes) of every allocation behind the tensors, without duplicates.
+
+    The regions of a worker's cache are the allocations, in this order.
+    """
     found = {
         entry.untyped_storage().data_ptr(): entry.untyped_storage().nbytes()
         for entry in caches.values()
     }
     return list(found.items())
+
+
+def deregister(regions: Iterable[memory.Region]) -> None:
+    """Deregister regions at the end of their use; a region still in use stays registered."""
+    for region in regions:
+        with contextlib.suppress(ValueError, TimeoutError):
+            region.deregister(_DEREGISTER_TIME)

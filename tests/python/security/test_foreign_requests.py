@@ -21,7 +21,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from dlslime_backend.integrations import _vllm_worker
+from dlslime_backend.integrations import _vllm_leases
 from dlslime_backend.integrations._vllm_layout import Cache
 from dlslime_backend.integrations._vllm_scheduler import Load, Plan, Scheduler, Source
 from dlslime_backend.integrations._vllm_worker import Worker
@@ -200,7 +200,7 @@ STEPS = (
     "[" * 292,
     "[" * 100_000,
     '{"format": 1e999}',
-    json.dumps({"format": "dlslime vllm 2"}),
+    json.dumps({"format": "dlslime vllm 3"}),
     "[]" + " " * (17 << 20),
 )
 
@@ -241,40 +241,93 @@ def test_caches_of_other_pieces_are_refused_though_their_form_is_the_same() -> N
         assert "KV caches differ: " in lines[0]
 
 
-def test_another_description_of_an_agent_takes_nobodys_place() -> None:
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"region": 2}, "is in region 2 of 2"),
+        ({"start": 1}, "ends at byte 1025 of a region of 1024 bytes"),
+        ({"stride": 65}, "ends at byte 1039 of a region of 1024 bytes"),
+        ({"stride": 2**63 - 1}, "of a region of 1024 bytes"),
+        ({"offsets": [961]}, "ends at byte 1985 of a region of 1024 bytes"),
+        ({"start": -1}, "the start of a layer is -1"),
+    ],
+    ids=str,
+)
+def test_layers_outside_of_their_region_are_refused(change: dict[str, Any], why: str) -> None:
+    wrong = cache()
+    wrong["layers"][1].update(change)
+    peers = len(decode()._loads._peers)
+    with Lines() as lines:
+        decode().start(Plan({"wrong": Load(Source("x", "p0", [0], 4, [encoded(wrong)]), [0], [0])}))
+    assert why in lines[0]
+    assert decode().finished()[1] == {"wrong"}
+    assert decode().take_errors() == {0}
+    assert len(decode()._loads._peers) == peers
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"regions": [""]},
+        {"regions": ["AAAA"] * 2},
+        {"hub": ""},
+        {"hub": "AAAA"},
+        {"expired": ""},
+        {"num_blocks": BLOCKS + 1},
+    ],
+    ids=str,
+)
+def test_malformed_addresses_are_refused(change: dict[str, Any]) -> None:
+    wrong = encoded({**cache(), **change})
+    assert not loaded(Source("prefill", "p0", [0], 4, [wrong]), [0])
+
+
+def test_list_of_expired_leases_of_another_size_is_refused() -> None:
+    wrong = encoded({**cache(), "expired": cache()["regions"][0]})
+    assert not loaded(Source("prefill", "p0", [0], 4, [wrong]), [0])
+
+
+def test_another_description_of_a_worker_takes_nobodys_place() -> None:
     good = encoded(cache())
     assert loaded(Source("prefill", "p0", [0], 4, [good]), [0])
-    form, name, whole, address, *_ = json.loads(base64.b64decode(cache()["agent"]))
-    (elsewhere,) = json.loads(decode().agent.get_agent_metadata())[3:4]
-    for fields in ([form, name, whole, address], [form, name, whole, elsewhere]):
-        agent = base64.b64encode(json.dumps(fields).encode()).decode()
-        assert not loaded(Source("x", "p0", [0], 4, [encoded({**cache(), "agent": agent})]), [0])
+    peer = decode()._loads._peers[good]
+    elsewhere = base64.b64encode(decode()._leases.address).decode()
+    handles = cache()["regions"][::-1]
+    for change in ({"hub": elsewhere}, {"regions": handles[:1]}, {"regions": handles}):
+        loaded(Source("x", "p0", [0], 4, [encoded({**cache(), **change})]), [0])
     assert loaded(Source("prefill", "p0", [0], 4, [good]), [0])
+    assert decode()._loads._peers[good] is peer
 
 
 def forget() -> None:
     """Drop all peers, so that the next description of prefill is looked at."""
-    for peer in list(decode()._peers.values()):
-        decode()._lose(peer)
+    for peer in decode()._loads._peers.values():
+        peer.lost = True
+    decode().finished()
+    assert not decode()._loads._peers
+
+
+ADDRESSES = ("hub", "regions", "expired")
 
 
 def changed_elsewhere() -> st.SearchStrategy[Any]:
-    """Draw changed descriptions with prefill's agent: another agent might never answer."""
-    agent = cache()["agent"]
-    return changed({key: value for key, value in cache().items() if key != "agent"}).map(
-        lambda found: {**found, "agent": agent} if isinstance(found, dict) else found
-    )
+    """Draw changed descriptions with prefill's addresses: another hub might never answer."""
+    kept = {name: cache()[name] for name in ADDRESSES}
+    rest = {key: value for key, value in cache().items() if key not in ADDRESSES}
+    return changed(rest).map(lambda found: {**found, **kept} if isinstance(found, dict) else found)
 
 
 @st.composite
-def changed_agents(draw: st.DrawFn) -> Any:
-    """Draw metadata of prefill with changed values, or with handles of damaged bytes."""
-    metadata = json.loads(base64.b64decode(cache()["agent"]))
+def changed_addresses(draw: st.DrawFn) -> Any:
+    """Draw descriptions of prefill with changed addresses, or with addresses of damaged bytes."""
+    fields = cache()
+    name = draw(st.sampled_from(ADDRESSES))
     if draw(st.booleans()):
-        return draw(changed(metadata))
-    place = draw(st.integers(4, len(metadata) - 1))
-    metadata[place] = base64.b64encode(draw(damaged(base64.b64decode(metadata[place])))).decode()
-    return metadata
+        return {**fields, name: draw(changed(fields[name]))}
+    found = fields[name] if isinstance(fields[name], list) else [fields[name]]
+    place = draw(st.integers(0, len(found) - 1))
+    found[place] = base64.b64encode(draw(damaged(base64.b64decode(found[place])))).decode()
+    return {**fields, name: found if isinstance(fields[name], list) else found[0]}
 
 
 @fuzzed(
@@ -292,19 +345,18 @@ def test_worker_survives_any_description(fields: Any, there: list[int], name: st
         assert bool((layer[:2] == 7).all())
 
 
-@fuzzed(60, metadata=changed_agents())
-def test_worker_survives_any_agent(metadata: Any) -> None:
-    agent = base64.b64encode(as_json(metadata).encode()).decode()
-    source = Source("prefill", "p0", [0], 4, [encoded({**cache(), "agent": agent})])
+@fuzzed(60, fields=changed_addresses())
+def test_worker_survives_any_address(fields: Any) -> None:
     forget()
-    loaded(source, [0])
+    loaded(Source("prefill", "p0", [0], 4, [encoded(fields)]), [0])
     forget()
     assert loaded(Source("prefill", "p0", [3, 4], 8, [encoded(cache())]), [3, 4])
 
 
-def test_notes_of_others_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_vllm_worker, "_MOST_EARLY", 3)
+def test_messages_of_readers_without_a_lease_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_vllm_leases, "_MOST_EARLY", 3)
     worker = _worker("listens", 0)
-    for note in (b"x" * 16_385, b"\xff", b"a", b"b", b"c"):
-        worker._told(note, 0.0)
-    assert list(worker._early) == [_vllm_worker._digest(name) for name in "abc"]
+    for name in "abcd":
+        worker._leases._on_read(_vllm_leases.digest_of(name), 0.0)
+    assert list(worker._leases._early) == [_vllm_leases.digest_of(name) for name in "bcd"]
+    worker.close()

@@ -203,7 +203,9 @@ def _killed(rank: int, size: int, early: bool) -> None:
     engine.expect(request, SALT, 0, 29)
     # With asynchronous scheduling a worker may hear of a read before the request's end.
     (worker,) = successor.workers
-    engine.run(lambda: worker.get_finished(set()) == (set(), set()) and worker._worker._early)
+    engine.run(
+        lambda: worker.get_finished(set()) == (set(), set()) and worker._worker._leases._early
+    )
     successor.run(successor.idle)
     assert successor.sent == {"p": 1}
 

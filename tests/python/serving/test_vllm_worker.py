@@ -1,4 +1,4 @@
-"""vLLM's connector without vLLM: limits on requests that never end, or that name too much."""
+"""vLLM's connector without vLLM: loads that never end, and workers named by requests."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from dlslime_backend.compat.nixl import _bindings as nixl
-from dlslime_backend.integrations import _vllm_scheduler, _vllm_worker
-from dlslime_backend.integrations._vllm_scheduler import Load, Plan, Scheduler, Source
+import dlslime_backend
+from dlslime_backend.integrations import _vllm_loads
+from dlslime_backend.integrations._vllm_loads import _Peer
+from dlslime_backend.integrations._vllm_scheduler import Load, Plan, Source
 from dlslime_backend.integrations._vllm_worker import Worker
 from harness import await_key, dlslime_only, run_world, stopped, tell
 from polling import eventually
-from test_foreign_requests import BLOCK, BLOCKS, Lines, a_scheduler, params, request_of
+from test_foreign_requests import BLOCK, Lines
 from test_foreign_requests import _worker as a_worker
 
 pytestmark = dlslime_only
@@ -51,23 +54,40 @@ class Read:
         self.cancelled = True
 
     def done(self) -> bool:
-        if self.quiet and self.cancelled:
-            raise nixl.nixlCancelledError("it was cancelled")
         return self.quiet
+
+    def wait(self, timeout: float) -> None:
+        if self.cancelled:
+            raise dist.DistBackendError("it was cancelled")
+
+
+class Lost(Read):
+    """A read from a peer that has gone."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout: float) -> None:
+        raise dist.DistBackendError("it is gone")
+
+
+def reads(*made: Read) -> Any:
+    """Let the next loads have these transfers."""
+    return mock.patch.object(_Peer, "_start", side_effect=made)
 
 
 @pytest.fixture
 def late() -> Iterator[Worker]:
     """Yield a worker with loads to be given up at once."""
     worker = a_worker("late", 0)
-    worker._lease = 0.0
+    worker._loads._seconds = 0.0
     yield worker
     worker.close()
 
 
 def test_late_load_fails_when_its_memory_is_quiet_and_not_before(late: Worker) -> None:
     read = Read()
-    with mock.patch.object(Worker, "_read", return_value=read), Lines() as lines:
+    with reads(read), Lines() as lines:
         begin(late, "d", source_of(a_worker("prefill", 7)), [3, 4])
         for _ in range(3):
             assert late.finished() == (set(), set())
@@ -78,55 +98,55 @@ def test_late_load_fails_when_its_memory_is_quiet_and_not_before(late: Worker) -
     assert late.take_errors() == {3, 4}
     assert lines == ["the blocks of request d can't be read from engine prefill: "
                      "they have not come within 0 seconds"]  # fmt: skip
-    assert not late._until
     assert late.finished() == (set(), set())
+    (peer,) = late._loads._peers.values()  # cancelling is no loss of the peer
+    assert not peer.busy
 
 
-def test_lost_peer_is_left_when_its_other_loads_are_quiet() -> None:
-    worker, prefill, going, lost = a_worker("decode", 0), a_worker("prefill", 7), Read(), Read()
+def test_lost_peer_is_left_when_its_other_loads_are_quiet_and_reached_again_meanwhile() -> None:
+    worker, prefill, going = a_worker("decode", 0), a_worker("prefill", 7), Read()
     source = source_of(prefill)
-    with mock.patch.object(Worker, "_read", return_value=going):
+    with reads(going, Lost()), Lines() as lines:
         begin(worker, "going", source, [1])
-    with (
-        mock.patch.object(Worker, "_read", return_value=lost),
-        mock.patch.object(lost, "done", side_effect=nixl.nixlRemoteDisconnectError("it is gone")),
-    ):
         begin(worker, "lost", source, [2])
         assert worker.finished()[1] == {"lost"}
+    assert lines == ["the blocks of request lost can't be read from engine prefill: it is gone"]
     assert worker.take_errors() == {2}
-    assert worker.agent.check_remote_metadata(prefill.agent.name)
-    with Lines() as lines:  # another description of the agent would allow leaving early
-        assert not load(worker, "soon", source)
-    assert "have not ended yet" in lines[0]
+    (peer,) = worker._loads._leaving
+    assert load(worker, "soon", source)
+    assert worker._loads._leaving == [peer]
+    with pytest.raises(ValueError, match="is connected already"):  # and so is not closed
+        peer._endpoint.connect(a_worker("third", 7)._leases.address)
     going.cancelled = going.quiet = True
     assert worker.finished()[1] == {"going"}
     assert worker.take_errors() == {1}
-    assert not worker.agent.check_remote_metadata(prefill.agent.name)
+    assert not worker._loads._leaving
+    with pytest.raises(ValueError, match="has been closed"):
+        peer._endpoint.send(torch.zeros(1))
     assert load(worker, "later", source)
     worker.close()
     prefill.close()
 
 
-def test_what_is_told_too_early_is_kept_in_few_bytes() -> None:
-    worker = a_worker("prefill", 7)
-    name = "n" * 4096
-    worker._told(name.encode(), 0.0)
-    assert all(isinstance(key, int) for key in worker._early)
-    worker.start(Plan({}, {name: 60.0}))
-    assert worker.finished()[0] == {name}
+def test_peer_that_is_not_reached_in_time_is_left() -> None:
+    worker, prefill, read = a_worker("decode", 0), a_worker("prefill", 7), Lost()
+    with reads(read), mock.patch.object(read, "wait", side_effect=TimeoutError("not in time")):
+        begin(worker, "lost", source_of(prefill))
+        assert worker.finished()[1] == {"lost"}
+    assert worker.take_errors() == {0}
+    assert not worker._loads._peers
     worker.close()
 
 
 def test_load_whose_check_does_not_end_fails_and_the_next_is_checked_again() -> None:
-    worker, prefill, check = a_worker("decode", 0), a_worker("prefill", 7), Read()
-    with mock.patch.object(Worker, "_post", return_value=check):
-        done = Read()
-        done.quiet = True
-        with mock.patch.object(Worker, "_read", return_value=done):
-            begin(worker, "d", source_of(prefill))
-            worker.finished()
+    worker, prefill, check, done = a_worker("decode", 0), a_worker("prefill", 7), Read(), Read()
+    done.quiet = True
+    with reads(done), mock.patch.object(dlslime_backend.Prepared, "start", return_value=check):
+        begin(worker, "d", source_of(prefill))
+        worker.finished()
     assert not check.cancelled  # another load may wait for the check
-    worker._until["d"] = 0.0
+    (peer,) = worker._loads._peers.values()
+    peer._checking[0].until = 0.0
     with Lines() as lines:
         assert worker.finished() == (set(), {"d"})
     assert worker.take_errors() == {0}
@@ -134,7 +154,36 @@ def test_load_whose_check_does_not_end_fails_and_the_next_is_checked_again() -> 
     assert check.cancelled
     check.quiet = True
     assert load(worker, "next", source_of(prefill))
+    assert list(worker._loads._peers.values()) == [peer]
     worker.close()
+
+
+def test_load_waits_for_a_check_that_begins_after_its_read() -> None:
+    """A check in progress may have read the list before the lease of the next load expired."""
+    worker, prefill, check, first, second = a_worker("decode", 0), a_worker("prefill", 7), *(
+        Read() for _ in range(3)
+    )  # fmt: skip
+    source, start = source_of(prefill), dlslime_backend.Prepared.start
+    with reads(first, second):
+        begin(worker, "first", source, [1])
+        begin(worker, "second", source, [2])
+    first.quiet = True
+    with mock.patch.object(dlslime_backend.Prepared, "start", return_value=check):
+        worker.finished()
+    second.quiet = True
+    assert worker.finished() == (set(), set())
+    prefill.start(Plan({}, {"p0": 0.0}))
+    assert prefill.finished()[0] == {"p0"}  # freed: the blocks may be in new use
+    check.quiet = True
+    with mock.patch.object(dlslime_backend.Prepared, "start", autospec=True, side_effect=start):
+        assert worker.finished()[1] == {"first"}
+        assert not worker.take_errors()
+        with Lines() as lines:
+            eventually(lambda: "second" in worker.finished()[1])
+    assert worker.take_errors() == {2}
+    assert "they were given up meanwhile" in lines[0]
+    worker.close()
+    prefill.close()
 
 
 def _silent(rank: int, size: int) -> None:
@@ -150,7 +199,7 @@ def _silent(rank: int, size: int) -> None:
     source = Source("prefill", "p0", [0], BLOCK, [json.loads(await_key("cache"))])
     assert load(worker, "first", source)
     tell("connected")
-    worker._lease = 0.0
+    worker._loads._seconds = 0.0
     with stopped(1), Lines() as lines:
         begin(worker, "late", source, [5, 6])
         eventually(lambda: "late" in worker.finished()[1])
@@ -158,7 +207,7 @@ def _silent(rank: int, size: int) -> None:
         for cache in worker._caches.values():
             cache[5:7] = 9  # another request has the blocks now
     assert len(lines) == 1
-    worker._lease = 60.0
+    worker._loads._seconds = 60.0
     assert load(worker, "next", source)
     for cache in worker._caches.values():
         assert bool((cache[5:7] == 9).all())
@@ -172,18 +221,30 @@ def test_load_of_a_silent_peer_fails_and_nothing_of_it_comes_later() -> None:
 # --- Workers named by requests ---
 
 
+def prefills_of(decode: Worker) -> set[bytes]:
+    """Return the addresses of the workers known to a worker."""
+    return {peer._cache.hub for peer in decode._loads._peers.values()}
+
+
 def test_idle_workers_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_vllm_worker, "_MOST_PEERS", 2, raising=False)
+    monkeypatch.setattr(_vllm_loads, "_MOST_PEERS", 2)
     decode = a_worker("decode", 0)
     prefills = [a_worker(f"prefill {number}", 7) for number in range(4)]
-    for number in (0, 1, 0, 2):  # the first prefill is used again
-        assert load(decode, f"d{number}", source_of(prefills[number]))
-    assert {peer.agent.split()[1] for peer in decode._peers.values()} == {"0", "2"}
-    assert len(decode.agent._remotes) == 2
-    for number in (3, 1, 0, 2):
+    assert load(decode, "d0", source_of(prefills[0]))
+    settle(decode)
+    for number in (1, 0):  # the first prefill is used again
         assert load(decode, f"e{number}", source_of(prefills[number]))
-        assert len(decode._peers) == 2
-    assert len(decode._spare) == 0
+        settle(decode)
+    left = decode._loads._peers[source_of(prefills[1]).caches[0]]
+    assert load(decode, "d2", source_of(prefills[2]))
+    settle(decode)
+    assert prefills_of(decode) == {prefills[number]._leases.address for number in (0, 2)}
+    for number in (3, 1, 0, 2):
+        assert load(decode, f"f{number}", source_of(prefills[number]))
+        settle(decode)
+        assert len(decode._loads._peers) == 2
+    with pytest.raises(ValueError, match="has been closed"):
+        left._endpoint.send(torch.zeros(1))
     decode.close()
 
 
@@ -191,91 +252,30 @@ def test_idle_workers_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> N
 def test_busy_workers_stay_and_the_request_fails(
     busy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_vllm_worker, "_MOST_PEERS", 1, raising=False)
+    monkeypatch.setattr(_vllm_loads, "_MOST_PEERS", 1)
     decode, first, second = (a_worker(name, 7) for name in ("decode", "first", "second"))
     read = Read()
     if busy == "with_a_load":
-        with mock.patch.object(Worker, "_read", return_value=read):
+        with reads(read):
             begin(decode, "long", source_of(first))
     else:
-        assert load(decode, "short", source_of(first))
-        decode.agent._remote(next(iter(decode._peers.values())).agent)._telling.append(
-            mock.Mock(ended=False)
-        )
+        with mock.patch.object(dlslime_backend.Endpoint, "send", return_value=read):
+            assert load(decode, "short", source_of(first))
     with Lines() as lines:
         assert not load(decode, "other", source_of(second))
     assert "blocks are read from 1 workers already" in lines[0]
-    assert len(decode.agent._remotes) == 1
-    if busy == "with_a_load":
-        read.quiet = True
-        eventually(lambda: "long" in decode.finished()[1])
-        assert load(decode, "again", source_of(second))
+    assert prefills_of(decode) == {first._leases.address}
+    read.quiet = True
+    settle(decode)
+    assert load(decode, "again", source_of(second))
     decode.close()
 
 
-# --- Long parameters ---
+def settle(worker: Worker) -> None:
+    """Make progress until all messages of a worker are sent."""
 
+    def idle() -> bool:
+        worker.finished()
+        return not any(peer.busy for peer in worker._loads._peers.values())
 
-def test_parameters_are_decoded_once_and_forgotten_when_the_load_is_planned() -> None:
-    scheduler, request = a_scheduler(), request_of(params())
-    with mock.patch.object(Source, "decode", wraps=Source.decode) as decode:
-        scheduler.arrived(request)
-        for _ in range(50):  # until blocks are free
-            assert scheduler.matched(request, 0) == 30
-        assert decode.call_count == 1
-        mine = mock.Mock(**{"get_block_ids.return_value": ([*range(8)],),
-                            "get_unhashed_block_ids.return_value": [*range(8)]})  # fmt: skip
-        scheduler.allocated(request, mine, 30)
-        assert decode.call_count == 1
-    assert len(scheduler.take_plan().loads[request.request_id].there) == 8
-    assert not scheduler._sources
-
-
-def test_parameters_of_a_request_that_ends_early_are_forgotten() -> None:
-    scheduler, request = a_scheduler(), request_of(params())
-    scheduler.arrived(request)
-    scheduler.finished(request, [], False)
-    assert scheduler.take_plan().loads[request.request_id].here == []
-    assert not scheduler._sources
-
-
-def test_parameters_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_vllm_scheduler, "_MOST_SOURCES", 3, raising=False)
-    scheduler = a_scheduler()
-    requests = [request_of(params(), f"r{number}") for number in range(5)]
-    for request in requests:
-        scheduler.arrived(request)
-    assert len(scheduler._sources) == 3
-    assert [scheduler.matched(request, 0) for request in requests] == [30] * 5
-
-
-def test_another_request_of_the_same_name_has_its_own_parameters() -> None:
-    scheduler = a_scheduler()
-    for tokens in (30, 12):
-        request = request_of(params(remote_num_tokens=tokens))
-        scheduler.arrived(request)
-        assert scheduler.matched(request, 0) == tokens
-
-
-def test_more_blocks_than_the_prompt_has_are_refused_before_they_are_looked_at() -> None:
-    scheduler = a_scheduler()
-    for blocks in ([*range(9)], ["no number"] * (1 << 20)):
-        request = request_of(params(remote_block_ids=blocks))
-        with Lines() as lines:
-            scheduler.arrived(request)
-            assert scheduler.matched(request, 0) == 0
-        (line,) = lines
-        assert f"remote_block_ids has {len(blocks)} items, not from 0 to 8" in line
-
-
-def test_prefill_tells_of_the_blocks_of_the_prompt_only() -> None:
-    prefill = Scheduler("prefill", 1, BLOCK, 60.0)
-    prefill.set_caches({0: "cache"})
-    request: Any = request_of({"do_remote_decode": True}, "p")
-    request.num_computed_tokens = 34  # with generated or guessed tokens
-    answer = prefill.finished(request, [*range(BLOCKS)], True)
-    assert answer is not None
-    assert answer["remote_block_ids"] == [*range(8)]
-    decode, loaded = a_scheduler(), request_of(json.loads(json.dumps(answer)))
-    decode.arrived(loaded)
-    assert decode.matched(loaded, 0) == 30
+    eventually(idle)
