@@ -78,14 +78,6 @@ class Notes(Backends, ABC):
         self._check(() if backend is None else (backend,))
         self._remote(remote_agent_name).tell(note(notif_msg))
 
-    def has_told(self, remote_agent_name: str | bytes) -> bool:
-        """Return whether all notifications to an agent have been sent; not part of NIXL's API.
-
-        Raises:
-            nixlNotFoundError: the agent is unknown.
-        """
-        return self._remote(remote_agent_name).has_told()
-
     def send_local_metadata(self, *args: Any, **kwargs: Any) -> None:
         """Raise nixlNotSupportedError: metadata are exchanged by the program."""
         raise b.nixlNotSupportedError(NO_EXCHANGE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +76,6 @@ class Remote:
         self._endpoint = one_sided.Endpoint(f"agent {own_name} to agent {name}")
         self._endpoint.connect(address)
         self._greeted = False
-        self._telling: deque[Any] = deque()  # notes that may be unsent
         self._lock = threading.Lock()
 
     @property
@@ -109,17 +107,7 @@ class Remote:
     def tell(self, note: bytes) -> Any:
         """Send a notification; return the operation."""
         self._greet()
-        told = self._endpoint._link.send_note(NOTE_TAG, note)
-        with self._lock:
-            self._forget_told()
-            self._telling.append(told)
-        return told
-
-    def has_told(self) -> bool:
-        """Return whether all notifications have been sent."""
-        with self._lock:
-            self._forget_told()
-            return not self._telling
+        return self._endpoint._link.send_note(NOTE_TAG, note)
 
     def connect(self) -> None:
         """Connect now."""
@@ -128,10 +116,6 @@ class Remote:
     def close(self) -> None:
         """Leave the agent; operations in progress fail."""
         self._endpoint.close()
-
-    def _forget_told(self) -> None:
-        while self._telling and self._telling[0].ended:
-            self._telling.popleft()
 
     def _greet(self) -> None:
         # The agent does not know the sender of notes: the first note is the sender's name.
