@@ -42,9 +42,16 @@ from importlib import metadata
 from typing import Any
 
 from dlslime_backend._untrusted import printable
-from dlslime_backend.compat.nixl import _api
+
+# `_api` and `_bindings` are NIXL's own names of modules, from which programs import.
+from dlslime_backend.compat.nixl import (
+    _api,
+    agent_name_of,
+    nixl_agent,
+    nixl_agent_config,
+    nixl_xfer_handle,
+)
 from dlslime_backend.compat.nixl import _bindings as b
-from dlslime_backend.compat.nixl._remote import Metadata
 
 NAME = "dlslime"
 VERSIONS = ("0.5.23",)  # tested versions
@@ -220,7 +227,7 @@ def _require_own_name(info: Any, here: str) -> None:
     name = info.agent_name
     if name in ("", "NIXL_INIT_AGENT", here):  # "" and NIXL_INIT_AGENT mean the own agent
         raise ValueError(f"the name {printable(name)!r} is empty, reserved or this server's own")
-    if Metadata.decode(info.agent_metadata).name != name:
+    if agent_name_of(info.agent_metadata) != name:
         raise ValueError("the metadata are of an agent with a different name")
 
 
@@ -283,15 +290,15 @@ def _provided(agent: type[Agent]) -> Iterator[None]:
             sys.modules[name] = before
 
 
-class Agent(_api.nixl_agent):
+class Agent(nixl_agent):
     """An agent for SGLang; the docstring of the module lists the differences."""
 
-    def __init__(self, agent_name: str, nixl_conf: _api.nixl_agent_config | None = None) -> None:
+    def __init__(self, agent_name: str, nixl_conf: nixl_agent_config | None = None) -> None:
         super().__init__(agent_name, nixl_conf)
         # By remote agent, the types of errors already logged.
         self._reported: weakref.WeakKeyDictionary[Any, set[type]] = weakref.WeakKeyDictionary()
 
-    def check_xfer_state(self, handle: _api.nixl_xfer_handle) -> str:
+    def check_xfer_state(self, handle: nixl_xfer_handle) -> str:
         """Return "PROC" (in progress), "DONE" or "ERR" (failed).
 
         A failed transfer touches no memory any more; the first error of each type is logged per

@@ -10,6 +10,7 @@ from NIXL 1.5.1:
 * the program exchanges metadata by its own means: there is no listener thread and no metadata
   server;
 * descriptors of a transfer must not overlap where bytes are written;
+* `agent_name_of(metadata)` returns the name of the agent described by metadata;
 * the text of an error names the cause, with the objects and numbers of both sides.
 """
 
@@ -22,9 +23,11 @@ from dlslime_backend.compat.nixl._api import (
     nixl_thread_sync_t,
     nixl_xfer_handle,
 )
+from dlslime_backend.compat.nixl._remote import agent_name_of
 
 __all__ = [
     "DEFAULT_COMM_PORT",
+    "agent_name_of",
     "nixl_agent",
     "nixl_agent_config",
     "nixl_backend_handle",

@@ -65,6 +65,20 @@ class Metadata:
             raise b.nixlMismatchError(f"no metadata of dlslime's NIXL module: {error}") from error
 
 
+def agent_name_of(metadata: bytes) -> str:
+    """Return the name of the agent that metadata describe; the metadata are not trusted.
+
+    Not part of NIXL's API: tells which agent `add_remote_agent` would add or replace.
+
+    Args:
+        metadata: the bytes of `get_agent_metadata` or `get_partial_agent_metadata`.
+
+    Raises:
+        nixlMismatchError: the bytes are no metadata.
+    """
+    return Metadata.decode(metadata).name
+
+
 class Remote:
     """A remote agent, reached through an endpoint."""
 

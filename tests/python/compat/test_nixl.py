@@ -16,7 +16,12 @@ import pytest
 import torch
 
 from dlslime_backend.compat.nixl import _bindings as b
-from dlslime_backend.compat.nixl import nixl_agent, nixl_agent_config, nixl_thread_sync_t
+from dlslime_backend.compat.nixl import (
+    agent_name_of,
+    nixl_agent,
+    nixl_agent_config,
+    nixl_thread_sync_t,
+)
 from dlslime_backend.compat.nixl._api import nixl_xfer_handle
 from harness import (
     PATIENCE,
@@ -279,3 +284,13 @@ def _released(agent: nixl_agent, handle: nixl_xfer_handle) -> None:
 @pytest.mark.parametrize("ends", ["killed", "released"])
 def test_a_transfer_whose_other_agent(ends: str) -> None:
     run_world(_target, 2, ends, init=False, may_die=[1] if ends == "killed" else [])
+
+
+def test_metadata_tell_the_name_of_their_agent_without_adding_the_agent() -> None:
+    agent = nixl_agent("a name")
+    memory = agent.register_memory(torch.zeros(10))
+    assert agent_name_of(agent.get_agent_metadata()) == "a name"
+    assert agent_name_of(agent.get_partial_agent_metadata(memory)) == "a name"
+    for wrong in (b"", b"[]", b"\xff", agent.get_agent_metadata()[:-1]):
+        with pytest.raises(b.nixlMismatchError, match="no metadata"):
+            agent_name_of(wrong)
