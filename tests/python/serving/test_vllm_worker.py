@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -39,6 +41,16 @@ def load(worker: Worker, name: str, source: Source) -> bool:
     begin(worker, name, source)
     eventually(lambda: name in worker.finished()[1])
     return not worker.take_errors()
+
+
+def test_worker_stands_on_the_one_sided_api_alone() -> None:
+    program = (
+        "import sys, dlslime_backend.integrations._vllm_worker; "
+        "print(*(name for name in sys.modules if name.startswith('dlslime_backend.')))"
+    )
+    names = subprocess.check_output([sys.executable, "-c", program], text=True).split()
+    assert "dlslime_backend.one_sided" in names
+    assert not [name for name in names if name.startswith("dlslime_backend.compat")]
 
 
 # --- Loads that do not end ---
