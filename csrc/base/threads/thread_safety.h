@@ -10,8 +10,8 @@
 #define DLSLIME_THREAD_SAFETY(attribute)
 #endif
 
-// NOLINTBEGIN(cppcoreguidelines-macro-usage): attributes can't be made
-// otherwise
+// NOLINTBEGIN(cppcoreguidelines-macro-usage,readability-identifier-naming):
+// attributes can only be made so, and have these names in the field
 #define CAPABILITY(name) DLSLIME_THREAD_SAFETY(capability(name))
 #define SCOPED_CAPABILITY DLSLIME_THREAD_SAFETY(scoped_lockable)
 #define GUARDED_BY(lock) DLSLIME_THREAD_SAFETY(guarded_by(lock))
@@ -24,4 +24,4 @@
 #define ASSERT_CAPABILITY(lock) DLSLIME_THREAD_SAFETY(assert_capability(lock))
 #define NO_THREAD_SAFETY_ANALYSIS \
   DLSLIME_THREAD_SAFETY(no_thread_safety_analysis)
-// NOLINTEND(cppcoreguidelines-macro-usage)
+// NOLINTEND(cppcoreguidelines-macro-usage,readability-identifier-naming)
