@@ -9,12 +9,11 @@ namespace {
 constexpr milliseconds kVerifyPause{1}; // between looks at a made connection
 } // namespace
 
-void Dialer::begin(ConnectRequest request) {
+void Dialer::begin(const ConnectRequest& request) {
   const ChannelKey key = request.key;
   drop(key);
   auto& handshake =
-      handshakes_.try_emplace(key, state_, acceptor_, std::move(request))
-          .first->second;
+      handshakes_.try_emplace(key, state_, acceptor_, request).first->second;
   try {
     handshake.start();
   } catch (const std::exception& error) {

@@ -19,7 +19,7 @@ class Dialer {
       : state_(state), acceptor_(acceptor), results_(results) {}
 
   // Begins a handshake instead of an earlier one with the peer.
-  void begin(ConnectRequest request);
+  void begin(const ConnectRequest& request);
   bool dials(const ChannelKey& key) const {
     return handshakes_.contains(key);
   }

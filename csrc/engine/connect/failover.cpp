@@ -163,7 +163,7 @@ void Failover::look(const ChannelTable::Member& lost, Search& search) {
     request.replaces = lost.channel->generation();
     request.lastSeen = lost.channel->lastSeen();
   }
-  handshakes_.begin(std::move(request));
+  handshakes_.begin(request);
   search.next = deadlineAfter(search.pause);
   search.pause = std::min(search.pause * 2, kLongestPause);
 }

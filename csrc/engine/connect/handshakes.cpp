@@ -28,13 +28,13 @@ Bytes Handshakes::secretOf(const Greeting& greeting) {
   return state_.channels.pairSecretOf({greeting.self, greeting.policy});
 }
 
-void Handshakes::begin(ConnectRequest request) {
+void Handshakes::begin(const ConnectRequest& request) {
   failures_.erase(request.key);
   prober_.dialer().drop(request.key);
   if (request.key.instance == state_.self.instance) {
     installSelf(state_, request.key, request.record);
   } else {
-    dialer_.begin(std::move(request));
+    dialer_.begin(request);
   }
 }
 

@@ -18,7 +18,7 @@ class Handshakes : private HandshakeResults {
 
   // Starts connecting: a channel appears in the table, or failure() tells why
   // not. Ends a probe of the pair.
-  void begin(ConnectRequest request);
+  void begin(const ConnectRequest& request);
   // Starts a probe, whose success takeBetter() reports; does nothing while a
   // handshake of this process with the peer goes on.
   void probe(ConnectRequest request, Prober::Standing standing);

@@ -12,7 +12,7 @@ void Prober::begin(ConnectRequest request, Standing standing) {
   });
   request.probeUpTo = standing.route;
   standing_[request.key] = std::move(standing);
-  dialer_.begin(std::move(request));
+  dialer_.begin(request);
 }
 
 // A message has arrived over the made connection, which is now closed again: a

@@ -99,7 +99,7 @@ class PartOwner {
 };
 
 // The connection, as transfers may use it.
-struct TransferRoute {
+struct TransferRoute { // NOLINT(*-member-init): always made with the first
   Connection* connection; // null while being replaced
   bool severed = false; // nothing new begins until the replacement
 

@@ -12,7 +12,7 @@ namespace dlslime {
 // What clang's thread safety analysis calls the engine's lock. A program has
 // one engine, and the analysis need not tell several engines of a test apart.
 class CAPABILITY("engine lock") EngineRole {};
-inline constexpr EngineRole theEngineLock;
+inline constexpr EngineRole theEngineLock; // NOLINT(*-naming): a lock
 
 // The engine's lock. A polling thread takes the lock again and again, and being
 // awake would win a plain mutex each time, while a thread with work is still
