@@ -98,7 +98,7 @@ def run_all(runner: Runner, options: argparse.Namespace) -> None:
     several = learn_of_gpus(runner, fake=fake)
     if not fake and "GPU" in runner.facts:
         keep_gpu_awake()
-    run(plan.questions(built))
+    run(plan.questions(built, fake=fake))
     run([Step("cuda_messages", plan.MESSAGES, 60, plan.OURS)])
     run(plan.figures(built, separate_gpus=several, fake=fake))
     run(plan.tests(separate_gpus=several, fake=fake))

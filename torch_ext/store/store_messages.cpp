@@ -1,7 +1,5 @@
 #include "torch_ext/store/store_messages.h"
 
-#include <c10/util/Exception.h>
-
 #include "base/bytes.h"
 
 namespace dlslime {
@@ -43,16 +41,6 @@ std::optional<StoreMessage> decodeStoreMessage(ByteSpan bytes) {
 
 std::string textOf(ByteSpan bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-void requireKeySize(size_t size, size_t most) {
-  TORCH_CHECK_VALUE(
-      size <= most,
-      "dlslime: a key of ",
-      size,
-      " bytes: at most ",
-      most,
-      " are possible");
 }
 
 std::string textOfSilent(

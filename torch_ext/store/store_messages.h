@@ -28,8 +28,6 @@ std::shared_ptr<Bytes> encode(const StoreMessage& message);
 std::optional<StoreMessage> decodeStoreMessage(ByteSpan bytes);
 
 std::string textOf(ByteSpan bytes);
-// Throws ValueError if a key of `size` bytes is longer than `most` bytes.
-void requireKeySize(size_t size, size_t most);
 // Says that nothing has come from the `silent` ranks in time, and describes the
 // link to each rank with a receive.
 std::string textOfSilent(

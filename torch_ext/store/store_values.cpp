@@ -1,8 +1,20 @@
 #include "torch_ext/store/store_values.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 
 namespace dlslime {
+
+void requireKeySize(size_t size, size_t most) {
+  TORCH_CHECK_VALUE(
+      size <= most,
+      "dlslime: a key of ",
+      size,
+      " bytes: at most ",
+      most,
+      " are possible");
+}
 
 void StoreValues::set(const std::string& key, ByteSpan value) {
   values_[key] = Bytes(value.begin(), value.end());

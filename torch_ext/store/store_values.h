@@ -8,6 +8,9 @@
 
 namespace dlslime {
 
+// Throws ValueError if a key of `size` bytes is longer than `most` bytes.
+void requireKeySize(size_t size, size_t most);
+
 // Values set by the rank itself, and values coming from peers in parts. Not
 // synchronised.
 class StoreValues {

@@ -20,12 +20,21 @@ void GetServer::onRequest(
     const wire::GetRequest& request,
     const RegionPtr& region,
     ByteSpan payload) {
-  if (!addPieces(streamOf(request, region), payload)) {
-    drop(request.id);
-    tellEnd(out_, request.id, FinishStatus::kOutOfRange);
+  const size_t count = payload.size() / sizeof(wire::FramePiece);
+  if (fits(request.id, count) &&
+      addPieces(streamOf(request, region), payload)) {
+    flush();
     return;
   }
-  flush();
+  if (streams_.contains(request.id)) {
+    drop(request.id);
+  }
+  tellEnd(out_, request.id, FinishStatus::kOutOfRange);
+}
+
+bool GetServer::fits(uint64_t id, size_t count) const {
+  const size_t streams = streams_.size() + (streams_.contains(id) ? 0 : 1);
+  return asked_ + count + streams * kPiecesOfStream <= kMostPieces;
 }
 
 GetServer::Stream& GetServer::streamOf(
@@ -44,12 +53,9 @@ GetServer::Stream& GetServer::streamOf(
   return stream;
 }
 
-// Returns false if the peer asks for too much, or for bytes outside the region.
+// Returns false if the peer asks for bytes outside the region.
 bool GetServer::addPieces(Stream& stream, ByteSpan payload) {
   const size_t count = payload.size() / sizeof(wire::FramePiece);
-  if (asked_ + count + streams_.size() * kPiecesOfStream > kMostPieces) {
-    return false;
-  }
   for (size_t i = 0; i < count; ++i) {
     const auto piece = pieceAt(payload, i);
     if (!inside(*stream.region, piece)) {

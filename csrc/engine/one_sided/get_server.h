@@ -47,6 +47,8 @@ class GetServer {
     }
   };
   static Stream begin(const wire::GetRequest& request, const RegionPtr& region);
+  // Says whether the pieces of a request are within the limit of all requests.
+  bool fits(uint64_t id, size_t count) const;
   Stream& streamOf(const wire::GetRequest& request, const RegionPtr& region);
   bool addPieces(Stream& stream, ByteSpan payload);
   void drop(uint64_t id);
