@@ -52,25 +52,28 @@ ARROWS = {
     "csrc/engine/one_sided": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/gpu csrc/engine/two_sided
         csrc/engine/wire""",
+    "csrc/engine/channel": """
+        csrc/engine/progress csrc/engine/gpu csrc/engine/two_sided csrc/engine/one_sided""",
     "csrc/engine/peer": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/gpu csrc/engine/two_sided
-        csrc/engine/one_sided csrc/engine/wire""",
+        csrc/engine/wire csrc/engine/channel""",
     "csrc/engine/state": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/one_sided csrc/engine/peer
         csrc/transports""",
     "csrc/engine/connect": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/peer csrc/engine/state
         csrc/transports""",
-    "csrc/engine": """
+    "csrc/engine/core": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/peer csrc/engine/state
         csrc/engine/connect""",
+    "csrc/engine": """
+        csrc/engine/progress csrc/engine/bootstrap csrc/engine/one_sided csrc/engine/peer
+        csrc/engine/core csrc/transports""",
     "torch_ext/support": "csrc/engine",
     "torch_ext/store": "torch_ext/support",
-    "torch_ext/c10d": "csrc/engine csrc/engine/bootstrap torch_ext/store torch_ext/support",
-    "torch_ext/one_sided": "csrc/engine csrc/engine/one_sided torch_ext/c10d torch_ext/support",
-    "torch_ext/bind": """
-        csrc/engine csrc/engine/bootstrap csrc/transports torch_ext/c10d torch_ext/one_sided
-        torch_ext/support""",
+    "torch_ext/c10d": "csrc/engine torch_ext/store torch_ext/support",
+    "torch_ext/one_sided": "csrc/engine torch_ext/c10d torch_ext/support",
+    "torch_ext/bind": "csrc/engine torch_ext/c10d torch_ext/one_sided torch_ext/support",
 }
 
 SOURCE_SUFFIXES = {".h", ".hpp", ".cpp", ".cc"}

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/random.h"
+#include "engine/bootstrap/address_directory.h"
 #include "engine/bootstrap/wire_records.h"
 
 namespace dlslime {

@@ -1,38 +1,18 @@
 #include "engine/engine.h"
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <thread>
 
 #include "base/fork_guard.h"
-#include "base/log.h"
-#include "base/random.h"
-#include "engine/bootstrap/bounded_store.h"
+#include "engine/bootstrap/net_address.h"
+#include "engine/core/connection_memory.h"
+#include "engine/core/engine_core.h"
+#include "engine/peer/group_report.h"
 #include "engine/progress/engine_thread.h"
-#include "engine/progress/syscall_cost.h"
-#include "engine/state/engine_lock.h"
-#include "engine/state/preparing.h"
+#include "transports/transports.h"
 
 namespace dlslime {
 
 namespace {
-// Sends between two looks for news: a look costs about 0.1 us, and credit comes
-// for many messages at once.
-constexpr uint64_t kSendsPerLook = 16;
-// Messages taken per posted receive: enough for a posting thread to keep up
-// with arrivals, and few enough not to overtake its receives.
-constexpr int kMessagesPerReceive = 2;
-// Time at the engine's end for copies hindered by a peer.
-constexpr milliseconds kCopyPatience{1000};
-
-// Returns the nonce of this process, shared by all engines in the life of the
-// process.
-const std::string& processNonce() {
-  static const auto* nonce = new std::string(dlslime::hex(randomBytes(8)));
-  return *nonce;
-}
-
 // Deletes the engine with the last handle. In a forked child the engine's
 // threads do not exist and the lock may be held for ever, so the engine is left
 // alone.
@@ -47,21 +27,6 @@ void end(Engine* engine) {
   }
 }
 
-// Runs a step of the engine's end, perhaps from the beginning again. A step
-// that repeatedly finds no memory is left out: the process goes on without an
-// engine, and peers see the end at the sockets.
-template <typename Step>
-void endBy(const Step& step) {
-  constexpr int kTries = 3;
-  for (int i = 0; i < kTries; ++i) {
-    if (surviveWantOfMemory("the end of this process's engine", step)) {
-      return;
-    }
-  }
-}
-
-constexpr uint64_t kWakeTokens = 1ULL
-    << 62; // the first token of wakeFds(), by transport index
 // The engine of the process, if any.
 struct Shared {
   std::mutex mutex;
@@ -73,16 +38,6 @@ Shared& theShared() {
 }
 
 } // namespace
-
-void refuseInForkedChild() {
-  if (inForkedChild()) {
-    throw Error(
-        ErrorCode::kUnusable,
-        "this process was forked from one that uses dlslime: the connections "
-        "belong to the parent. Start workers by spawn or forkserver, or call "
-        "init_process_group only in the child");
-  }
-}
 
 std::shared_ptr<Engine> Engine::acquire() {
   refuseInForkedChild();
@@ -104,256 +59,220 @@ std::shared_ptr<Engine> Engine::existing() {
 }
 
 Engine::Engine(const Config& config)
-    : state_(config),
-      progress_(
-          *this,
-          state_.epoll,
-          config.spin.value_or(usualSpin()),
-          Progress::kMostSpin,
-          config.tick.value_or(backgroundTick())),
-      copier_([this](const ClaimedCopy& made, bool more) {
-        return finishCopy(made, more);
-      }),
-      wireUp_(state_) {
-  static_cast<void>(outOfMemory()); // made while memory is left
-  state_.notifyDone = [this] { progress_.notifyDone(); };
-  uint64_t token = kWakeTokens;
-  for (const auto& transport : state_.transports.all()) {
-    if (auto* const wake = transport->wakeSource()) {
-      for (const int fd : wake->wakeFds()) {
-        state_.epoll.add(fd, token);
-      }
-    }
-    ++token;
-  }
-  progress_.start();
-  wireUp_.start();
-}
+    : core_(std::make_unique<EngineCore>(config)) {}
 
-Engine::~Engine() {
-  endBy([this] { recallAll(); });
-  wireUp_.stop();
-  progress_.stop();
-  copier_.stop(kCopyPatience);
-  state_.registrationThread.stop();
-  state_.gpuReclaimer.stop();
-  endBy([this] { drainGpus(); });
-  endBy([this] {
-    const EngineLock lock(state_);
-    for (const auto& group : state_.groupRegistry.all()) {
-      group->addresses().close();
-    }
-    state_.retireFailed();
-  });
-  // Connections are closed before failAll() gives back memory that they may
-  // touch.
-  endBy([this] { state_.closer.finish(); });
-  endBy([this] {
-    const EngineLock lock(state_);
-    state_.channels.failAll(
-        Status(ErrorCode::kCancelled, "this process's engine has stopped"));
-  });
-  endBy([this] { state_.closer.finishAll(); });
-}
+Engine::~Engine() = default;
 
 std::shared_ptr<Group> Engine::join(GroupOptions options) {
-  refuseInForkedChild();
-  const BoundedStore store(options.rendezvous, deadlineAfter(options.timeout));
-  const int rank = options.rank;
-  // Counts the incarnations of the group in this process and store, across
-  // engines. Each process counts under a key of its own, so that no stale count
-  // is continued.
-  const auto epoch = store.increment(
-      "epoch/" + std::to_string(getpid()) + "/" + processNonce() + "/" +
-      std::to_string(rank));
-  AddressRecord record;
-  record.identity = state_.self;
-  record.token = state_.token;
-  record.socketName = wireUp_.socketName();
-  record.addresses = wireUp_.addresses();
-  record.epoch = epoch;
-  record.joined = options.joined = nowSinceBoot();
-  std::shared_ptr<Group> group;
-  {
-    const EngineLock lock(state_);
-    group = state_.groupRegistry.add(epoch, std::move(options));
-  }
-  record.group = group->id();
-  try {
-    store.set(addressKey(rank), encode(record));
-  } catch (const Error&) {
-    const EngineLock lock(state_);
-    state_.groupRegistry.remove(*group);
-    throw;
-  }
-  group->addresses().readAhead();
-  return group;
+  return core_->groups.join(std::move(options));
 }
 
-// Called before the lock is taken.
-void Engine::prepare(Group& group, Operation& operation) {
-  if (operation.ofDevice()) {
-    meetStream(operation);
-  }
-  prepareMemory(group, operation);
-  progress_.noteLook();
+void Engine::leave(Group& group) {
+  core_->groups.leave(group);
 }
 
-// Called without the lock: registering memory concerns only the caller and the
-// caller's memory.
-void Engine::prepareMemory(Group& group, Operation& operation) {
-  auto* const registrar = group.links().registrar(operation.peer());
-  if (lacksPreparing(operation, registrar)) {
-    operation.prepared = registrar->prepare(operation.view());
-    operation.preparedBy = registrar;
-  }
+void Engine::keepGuest(const std::shared_ptr<Group>& guest) {
+  core_->groups.keepGuest(guest);
 }
 
-// Called before anything is posted. Prepares again if the pair was connected,
-// or got a new connection, while the memory was being prepared without the
-// lock.
-void Engine::enterPrepared(
-    EngineLock& lock,
+void Engine::pair(
     Group& group,
-    Operation& operation) {
-  while (lacksPreparing(operation, group.links().registrar(operation.peer()))) {
-    lock.leave();
-    prepareMemory(group, operation);
-    lock.enterAgain();
-  }
+    int rank,
+    const AddressRecord& record,
+    Group& spare) {
+  core_->groups.pair(group, rank, record, spare);
+}
+
+void Engine::lingerAll() {
+  core_->groups.lingerAll();
+}
+
+void Engine::abort(Group& group, const Status& why) {
+  core_->groups.abort(group, why);
+}
+
+void Engine::cancel(
+    Group& group,
+    const OperationPtr& operation,
+    const Status& why) {
+  core_->groups.cancel(group, operation, why);
+}
+
+void Engine::abandon(
+    Group& group,
+    const OperationPtr& operation,
+    const Status& why) {
+  core_->groups.abandon(group, operation, why);
 }
 
 void Engine::send(Group& group, const OperationPtr& operation) {
-  prepare(group, *operation);
-  EngineLock lock(state_);
-  enterPrepared(lock, group, *operation);
-  if (operation->prepared) {
-    // The receiver may have advertised memory for the message.
-    lookFor(*operation);
-  }
-  group.post(operation);
-  // A send that found no room may find room after a look. Looks from time to
-  // time also take the peer's credit; without credit eager sends become
-  // rendezvous sends.
-  if (!operation->done() || ++sends_ % kSendsPerLook == 0) {
-    lookFor(*operation);
-  }
-  afterPost(lock, group, *operation);
+  core_->posting.send(group, operation);
 }
 
 void Engine::receive(Group& group, const OperationPtr& operation) {
-  prepare(group, *operation);
-  EngineLock lock(state_);
-  enterPrepared(lock, group, *operation);
-  group.post(operation);
-  if (!operation->done()) {
-    // No thread waits while thousands of receives are posted, so messages for
-    // earlier receives are taken now. Messages for later receives are left:
-    // they would be kept aside and copied twice.
-    lookFor(*operation, kMessagesPerReceive);
-  }
-  afterPost(lock, group, *operation);
+  core_->posting.receive(group, operation);
 }
 
-void Engine::afterPost(
-    EngineLock& lock,
-    Group& group,
-    const Operation& operation) {
-  // A sleeping thread learns of peers' work by descriptors, but not of work
-  // posted by threads of its own process.
-  const bool wake = operation.stage == Operation::Stage::kPulling ||
-      operation.stage == Operation::Stage::kTransferring ||
-      group.links().reachesItself(operation.peer());
-  if (operation.onDevice || group.holds()) {
-    watchGpus(group.holds() || state_.watchesGpus);
-  }
-  std::vector<int> ranks;
-  if (!group.links().takeUnresolved(ranks)) {
-    lock.leave();
-  } else {
-    const auto shared = state_.groupRegistry.find(group.id());
-    lock.leave();
-    if (shared) {
-      wireUp_.resolve(shared, ranks);
-    }
-  }
-  if (wake) {
-    progress_.wake();
-  }
+void Engine::transfer(Group& group, const TransferPtr& transfer) {
+  core_->posting.transfer(group, transfer);
+}
+
+RegionPtr Engine::registerMemory(
+    MemoryView view,
+    std::string name,
+    std::shared_ptr<void> keeper) {
+  return core_->memory.registerMemory(view, std::move(name), std::move(keeper));
+}
+
+void Engine::deregister(const RegionPtr& region, TimePoint deadline) {
+  core_->memory.deregister(region, deadline);
 }
 
 bool Engine::wait(const Operation& operation, Deadline deadline) {
-  return progress_.wait(operation, deadline);
+  return core_->driver.progress().wait(operation, deadline);
 }
 
-bool Engine::lookAtAll() {
-  return lookAtRest(state_.channels.looks().lookAtAll(kMessagesPerPoll));
+bool Engine::poke(const Operation* asked) {
+  return core_->driver.progress().look(asked);
 }
 
-// A thread that waits looks often, so a few quiet channels each time are
-// enough.
-bool Engine::lookWhileAwaiting(const Operation& operation) {
-  auto& looks = state_.channels.looks();
-  auto* const awaited = state_.groupRegistry.channelTo(operation);
-  const bool any = looks.lookFor(awaited, kMessagesPerPoll);
-  return lookAtRest(looks.lookInTurn(kMessagesPerPoll) || any);
+void Engine::attend() {
+  core_->driver.progress().attend();
 }
 
-bool Engine::lookFor(const Operation& operation, int most) {
-  auto* const awaited = state_.groupRegistry.channelTo(operation);
-  return lookAtRest(state_.channels.looks().lookFor(awaited, most));
+void Engine::noteFetched() NO_THREAD_SAFETY_ANALYSIS {
+  core_->state.completions.noteFetched(); // writes an atomic alone
 }
 
-// Ends a look, in which the channels have had news if `any`.
-bool Engine::lookAtRest(bool any) {
-  if (auto* const gpus = state_.accelerator()) {
-    any |= lookAtGpus(*gpus);
-  }
-  if (any && state_.channels.someOver()) {
-    state_.retireFailed();
-  }
-  return any;
+MemoryUse Engine::memoryUse(Group& group) {
+  return dlslime::memoryUse(core_->state, group);
 }
 
-bool Engine::endsSoon() {
-  if (!state_.mutex.lockIfUnwanted()) {
-    return false;
-  }
-  const EngineLock lock(state_, std::adopt_lock);
-  return state_.channels.endsSoon();
+void Engine::trim(Group& group) {
+  dlslime::trim(core_->state, group);
 }
 
-bool Engine::beginSleep() {
-  for (const auto& transport : state_.transports.all()) {
-    if (auto* const wake = transport->wakeSource()) {
-      wake->beginSleep();
+uint32_t Engine::peerPid(Group& group, int rank) {
+  return dlslime::peerPid(core_->state, group, rank);
+}
+
+std::vector<PeerReport> Engine::report(Group& group) {
+  const EngineLock lock(core_->state);
+  return reportPeers(group);
+}
+
+PeerReport Engine::explain(
+    Group& group,
+    int rank,
+    TimePoint deadline,
+    const std::function<void()>& meanwhile) {
+  return core_->groups.explain(group, rank, deadline, meanwhile);
+}
+
+std::string Engine::describeLink(Group& group, const Operation& operation) {
+  const EngineLock lock(core_->state);
+  return dlslime::describeLink(group, operation);
+}
+
+std::string Engine::describePending(Group& group, size_t most) {
+  const EngineLock lock(core_->state);
+  return dlslime::describePending(group, most);
+}
+
+std::string Engine::describeFailures(Group& group) {
+  const EngineLock lock(core_->state);
+  return dlslime::describeFailures(group);
+}
+
+bool Engine::hasFailedPeer(Group& group) {
+  return core_->groups.hasFailedPeer(group);
+}
+
+bool Engine::hasAbortedPeer(Group& group) {
+  const EngineLock lock(core_->state);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (group.link(rank).aborted) {
+      return true;
     }
   }
-  EngineLock lock(state_);
-  const bool any = lookAtAll();
-  return !giveCopy(lock) && !any;
+  return false;
 }
 
-void Engine::endSleep() {
-  for (const auto& transport : state_.transports.all()) {
-    if (auto* const wake = transport->wakeSource()) {
-      wake->endSleep();
-    }
-  }
+size_t Engine::connections() {
+  const EngineLock lock(core_->state);
+  return core_->state.channels.size();
 }
 
-void Engine::onReady(const std::vector<uint64_t>& tokens) {
-  for (const auto token : tokens) {
-    if (token >= kWakeTokens) {
-      state_.transports.all()[token - kWakeTokens]
-          ->wakeSource()
-          ->drainWakeFds();
-      continue;
+size_t Engine::groups() {
+  const EngineLock lock(core_->state);
+  return core_->state.groupRegistry.size();
+}
+
+const Config& Engine::config() const {
+  return core_->state.config;
+}
+
+const std::string& Engine::socketName() const {
+  return core_->wireUp.socketName();
+}
+
+const GroupOptions& Engine::optionsOf(const Group& group) {
+  return group.options();
+}
+
+std::vector<std::string> Engine::ownAddresses(
+    const std::string& wanted,
+    const std::string& setting) {
+  return requiredAddresses(wanted, setting);
+}
+
+std::vector<RouteReport> Engine::routesOfMachine() {
+  const Transports transports(Config::fromEnvironment());
+  std::vector<RouteReport> reports;
+  for (const auto& [route, transport, reason] : transports.routes()) {
+    std::string text = reason;
+    try {
+      text = transport == nullptr ? text : transport->describe();
+    } catch (const Error& error) {
+      text = error.what();
     }
-    const EngineLock lock(state_);
-    state_.channels.onSocket(token);
-    state_.retireFailed();
+    reports.push_back({route, text});
   }
+  return reports;
+}
+
+int Engine::deviceOf(const std::byte* address) {
+  return dlslime::deviceOf(address);
+}
+
+void Engine::awaitUntil(Group& group, TimePoint when) {
+  group.awaitUntil(when);
+}
+
+std::shared_ptr<Accelerator::StreamBlock> Engine::blockStream(
+    const DeviceStream& stream,
+    Operation& operation) {
+  std::shared_ptr<Accelerator::StreamBlock> hold =
+      core_->state.needAccelerator().hold(stream);
+  if (hold) {
+    operation.letGoWhenDone(hold);
+  }
+  return hold;
+}
+
+// A driver call under the lock may be kept from returning by a stream that is
+// held back, and letting the stream go needs the lock.
+bool Engine::responds(milliseconds patience) {
+  constexpr milliseconds kLook{1};
+  const auto deadline = deadlineAfter(patience);
+  while (!core_->state.mutex.try_lock()) {
+    if (Clock::now() >= deadline) {
+      return false;
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+  const EngineLock lock(core_->state, std::adopt_lock);
+  return true;
 }
 
 } // namespace dlslime

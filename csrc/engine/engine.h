@@ -2,26 +2,28 @@
 
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/config.h"
-#include "engine/connect/wireup.h"
-#include "engine/peer/group_report.h"
-#include "engine/progress/copier.h"
-#include "engine/progress/progress.h"
-#include "engine/state/engine_state.h"
+#include "engine/core/forked_child.h"
+#include "engine/one_sided/transfer.h"
+#include "interface/accelerator.h"
+#include "interface/group_options.h"
+#include "interface/operation.h"
+#include "interface/peer_report.h"
 
 namespace dlslime {
 
-class EngineLock;
+class Group;
+struct AddressRecord;
+struct EngineCore;
 
 // The engine of a process: all groups of the process post to the engine, and
 // only the engine talks to peers. Any thread may call any method. No call waits
 // for a peer except wait(), leave(), keepGuest() of a closed hub, lingerAll(),
 // deregister() and explain().
-class Engine final : public ProgressSource {
+class Engine {
  public:
   // Returns the engine shared by the process's groups: made for the first
   // group, gone with the last. Throws Error (bad environment variables, no
@@ -32,7 +34,9 @@ class Engine final : public ProgressSource {
   static std::shared_ptr<Engine> existing();
 
   explicit Engine(const Config& config);
-  ~Engine() override;
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   // Joins a group: publishes the rank's address. Throws Error if the store
   // fails.
@@ -89,19 +93,13 @@ class Engine final : public ProgressSource {
   // a GPU's driver does not return.
   bool responds(milliseconds patience);
   // Notes that the caller is about to read received bytes.
-  void noteFetched() NO_THREAD_SAFETY_ANALYSIS { // writes an atomic alone
-    state_.completions.noteFetched();
-  }
+  void noteFetched();
   // Looks once for news, for callers that poll done() of an operation and never
   // wait.
-  bool poke(const Operation* asked = nullptr) {
-    return progress_.look(asked);
-  }
+  bool poke(const Operation* asked = nullptr);
   // Makes the background thread look: news is expected, and the caller neither
   // polls nor waits.
-  void attend() {
-    progress_.attend();
-  }
+  void attend();
   // Cancels an operation, which ends with `why`, or well if the call comes too
   // late. The operation ends only when nothing touches its memory any more:
   // wait() for the end.
@@ -145,76 +143,35 @@ class Engine final : public ProgressSource {
   std::string describeFailures(Group& group);
   size_t connections();
   size_t groups();
-  const Config& config() const {
-    return state_.config;
-  }
-  const std::string& socketName() const {
-    return wireUp_.socketName();
-  }
+  const Config& config() const;
+  const std::string& socketName() const;
 
-  bool step(const Operation* awaited) override;
-  TimePoint lookAgain() override {
-    return copier_.lookAgain();
+  // Returns the options that the group was joined with. Any time.
+  static const GroupOptions& optionsOf(const Group& group);
+  // Notes that a caller waits until `when`, which may be beyond the group's
+  // time-out: the engine looks for ranks until then.
+  static void awaitUntil(Group& group, TimePoint when);
+
+  // Returns the IP addresses of this host for peers, of the interfaces chosen
+  // by `wanted` (Config::interfaces). Throws Error{kUnavailable} if there are
+  // none; `setting` names the variable that has `wanted`, for the text.
+  static std::vector<std::string> ownAddresses(
+      const std::string& wanted,
+      const std::string& setting);
+
+  // Returns all routes of the build, the preferred route first. Throws Error
+  // (bad environment variables).
+  static std::vector<RouteReport> routesOfMachine();
+  // Returns the GPU holding the address, or MemoryView::kProcessor.
+  static int deviceOf(const std::byte* address);
+
+  // What the engine consists of, for tests.
+  EngineCore& core() {
+    return *core_;
   }
-  bool help() override;
-  bool endsSoon() override;
-  bool mustLook() override {
-    return state_.watchesGpus.load(std::memory_order_seq_cst);
-  }
-  bool beginSleep() override;
-  void endSleep() override;
-  void onReady(const std::vector<uint64_t>& tokens) override;
 
  private:
-  // giveCopy(), enterPrepared() and afterPost() leave or enter a lock of their
-  // callers, of which the analysis knows nothing inside of them.
-  bool isClosed(Group& group);
-  bool allSent();
-  void linger(Group& group, TimePoint deadline);
-  void cancelLocked(
-      Group& group,
-      const OperationPtr& operation,
-      const Status& why) REQUIRES(theEngineLock);
-  bool lookAtAll() REQUIRES(theEngineLock);
-  bool lookWhileAwaiting(const Operation& operation) REQUIRES(theEngineLock);
-  bool lookFor(const Operation& operation, int most = kMessagesPerPoll)
-      REQUIRES(theEngineLock);
-  bool lookAtRest(bool any) REQUIRES(theEngineLock);
-  PeerChannel* channelOf(const Operation& operation) REQUIRES(theEngineLock);
-  void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
-  bool giveCopy(EngineLock& lock)
-      REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS;
-  std::optional<ClaimedCopy> finishCopy(const ClaimedCopy& made, bool more);
-  void prepare(Group& group, Operation& operation);
-  void prepareMemory(Group& group, Operation& operation);
-  void enterPrepared(EngineLock& lock, Group& group, Operation& operation)
-      REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS;
-  void meetStream(Operation& operation);
-  bool lookAtGpus(Accelerator& gpus) REQUIRES(theEngineLock);
-  void watchGpus(bool held) REQUIRES(theEngineLock);
-  void drainGpus();
-  void registerHere(Group& group, const Transfer& transfer);
-  void recall(Region& region) REQUIRES(theEngineLock);
-  void beginDeregister(Region& region) REQUIRES(theEngineLock);
-  std::vector<std::string> borrowersOf(const Region& region)
-      REQUIRES(theEngineLock);
-  void requireGivenBack(Region& region) REQUIRES(theEngineLock);
-  void recallAll();
-  void afterPost(EngineLock& lock, Group& group, const Operation& operation)
-      REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS;
-  void unshareIdleLocked(Accelerator& gpus) REQUIRES(theEngineLock);
-  std::set<MemoryRegistrar*> visitLocked(
-      Group& group,
-      const std::function<void(PeerChannel&)>& visit) REQUIRES(theEngineLock);
-
-  EngineState state_;
-  uint64_t sends_ GUARDED_BY(theEngineLock) = 0;
-  Progress progress_;
-  Copier copier_;
-  WireUp wireUp_;
+  const std::unique_ptr<EngineCore> core_;
 };
-
-// Throws Error{kUnusable} in a forked child.
-void refuseInForkedChild();
 
 } // namespace dlslime

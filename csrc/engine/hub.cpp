@@ -1,6 +1,7 @@
 #include "engine/hub.h"
 
-#include "engine/connect/wireup.h"
+#include "engine/bootstrap/address_directory.h"
+#include "engine/peer/accept_queue.h"
 
 namespace dlslime {
 
@@ -16,6 +17,10 @@ Hub::Hub(std::shared_ptr<Engine> engine, const Endpoint::Options& options)
   // rank 0.
   const auto record = *exchange->tryGet(addressKey(0));
   address_ = endpointAddress(Bytes(kEndpointIdBytes), record, record);
+}
+
+std::vector<std::shared_ptr<Group>> Hub::accept() {
+  return acceptQueue_->accept();
 }
 
 void Hub::leave() {

@@ -26,9 +26,7 @@ class Hub {
   // Returns the groups of endpoints that have connected since the last call.
   // The caller owns the groups, and gives each back by Engine::leave() or
   // Engine::keepGuest().
-  std::vector<std::shared_ptr<Group>> accept() {
-    return acceptQueue_->accept();
-  }
+  std::vector<std::shared_ptr<Group>> accept();
   // Lets no endpoint connect any more; only guests accepted and still owned by
   // the caller stay. Idempotent.
   void leave();

@@ -3,7 +3,6 @@
 #include <pybind11/chrono.h>
 
 #include "base/config.h"
-#include "engine/bootstrap/net_address.h"
 #include "engine/engine.h"
 #include "torch_ext/bind/python_call.h"
 #include "torch_ext/c10d/backend.h"
@@ -104,15 +103,8 @@ py::dict explainDict(DlslimeBackend& backend, int rank) {
 }
 
 py::list machineReport() {
-  const Transports transports(Config::fromEnvironment());
   py::list list;
-  for (const auto& [route, transport, reason] : transports.routes()) {
-    std::string text = reason;
-    try {
-      text = transport == nullptr ? text : transport->describe();
-    } catch (const Error& error) {
-      text = error.what();
-    }
+  for (const auto& [route, text] : Engine::routesOfMachine()) {
     list.append(py::make_tuple(route, text));
   }
   return list;
@@ -158,7 +150,8 @@ void bindBackend(py::module& module) {
           return std::nullopt;
         }
         return checkedCall([&] {
-          return requiredAddresses(config.interfaces, config.interfacesSetting)
+          return Engine::ownAddresses(
+                     config.interfaces, config.interfacesSetting)
               .front();
         });
       },

@@ -6,7 +6,6 @@
 #include "torch_ext/bind/binding.h"
 #include "torch_ext/c10d/backend.h"
 #include "torch_ext/support/tensor_view.h"
-#include "transports/transports.h"
 
 namespace dlslime {
 
@@ -72,7 +71,7 @@ MemoryView memoryAt(const py::object& address, const py::object& size) {
     refuse("no process has memory there");
   }
   auto* const data = reinterpret_cast<std::byte*>(begin);
-  MemoryView view{data, bytes, nullptr, deviceOf(data)};
+  MemoryView view{data, bytes, nullptr, Engine::deviceOf(data)};
   view.mayFault = !view.onDevice();
   if (!view.onDevice() && !isMapped(begin, bytes)) {
     refuse("not all of the memory is mapped in this process");

@@ -17,8 +17,6 @@ namespace dlslime {
 
 namespace {
 
-constexpr milliseconds kSignalsEvery{200};
-constexpr milliseconds kLag{300};
 // A collective that has waited for its turn for up to kOften leaves the full
 // time-out to Gloo.
 constexpr milliseconds kOften{100};
@@ -168,7 +166,7 @@ void LiveCollectives::endAll(const Status& why) {
 }
 
 CollectiveWork::CollectiveWork(Setup setup)
-    : Work(setup.handle->group->rank(), setup.type),
+    : Work(setup.handle->rank(), setup.type),
       setup_(std::move(setup)),
       deadline_(deadlineAfter(setup_.limit)) {
   setup_.live->add(end_);
@@ -291,7 +289,7 @@ std::string CollectiveWork::describe() const {
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
     return static_cast<char>(std::tolower(c));
   });
-  return name + " in group \"" + setup_.handle->group->options().name + "\"";
+  return name + " in group \"" + setup_.handle->options().name + "\"";
 }
 
 // Returns errors of dlslime unchanged. Adds the known failures of ranks to

@@ -19,8 +19,6 @@ namespace {
 // users are below 2^31.
 constexpr uint32_t kStoreTag = 0x80000000;
 constexpr size_t kNonceBytes = 16;
-constexpr milliseconds kSignalsEvery{200};
-constexpr milliseconds kLag{300}; // the store's own error comes first
 
 // Returns a random number, drawn by rank 0 for all ranks.
 std::string agreeNonce(MessageStore& store, int rank) {
@@ -191,7 +189,7 @@ Collectives::BackendPtr Collectives::make(
     std::chrono::milliseconds limit) {
   const auto store = openStore(device, limit);
   try {
-    const auto nonce = agreeNonce(*store, handle_->group->rank());
+    const auto nonce = agreeNonce(*store, handle_->rank());
     auto backend = make_(nameOf(device), nonce, store, limit);
     store->finish();
     return backend;
@@ -246,9 +244,8 @@ std::string Collectives::describeLate(
 std::string Collectives::describe(
     c10::DeviceType device,
     const std::string& why) const {
-  const auto& group = *handle_->group;
-  return "the first collective of group \"" + group.options().name + "\" (" +
-      std::to_string(group.size()) + " ranks) on " + nameOf(device) +
+  return "the first collective of group \"" + handle_->options().name + "\" (" +
+      std::to_string(handle_->size()) + " ranks) on " + nameOf(device) +
       " tensors: " + why;
 }
 

@@ -14,6 +14,10 @@
 
 namespace dlslime {
 
+// Time after a deadline for a better explanation: the store's own error, or the
+// news of a rank's death.
+constexpr milliseconds kLag{300};
+
 // Makes torch's own backend for collectives of "cpu" or "cuda" tensors, on
 // every rank in the same collective. `store` serves only the ranks of the
 // group, and ends once all ranks have made the backend. Keys in the group's

@@ -27,7 +27,7 @@ milliseconds untilThen(TimePoint deadline) {
 void MonitoredBarrier::run(std::chrono::milliseconds limit, bool waitAllRanks) {
   const auto number = ++count_;
   const auto deadline = deadlineAfter(limit);
-  if (handle_->group->rank() == 0) {
+  if (handle_->rank() == 0) {
     lead(number, limit, deadline, waitAllRanks);
   } else {
     reach(number, deadline);
@@ -46,7 +46,7 @@ void MonitoredBarrier::reach(uint64_t number, TimePoint deadline) {
       DistBackendError,
       problem.empty(),
       "Rank ",
-      handle_->group->rank(),
+      handle_->rank(),
       " successfully reached monitoredBarrier, but received errors while "
       "waiting for send/recv from rank 0. Please check rank 0 logs for faulty "
       "rank. dlslime: rank 0: ",
@@ -58,7 +58,7 @@ void MonitoredBarrier::lead(
     milliseconds limit,
     TimePoint deadline,
     bool waitAllRanks) {
-  const int size = handle_->group->size();
+  const int size = handle_->size();
   std::string names, causes;
   int missing = 0;
   for (int rank = 1; rank < size && (missing == 0 || waitAllRanks); ++rank) {

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/status.h"
-#include "engine/bootstrap/net_address.h"
+#include "engine/engine.h"
 #include "torch_ext/store/pair_store.h"
 
 namespace dlslime {
@@ -29,7 +29,7 @@ at::Tensor asTensor(const std::byte* data, size_t size) {
 // late, and at a single end.
 void TorchCarrierSource::require() {
   if (!interfaces_.empty()) {
-    requiredAddresses(interfaces_, setting_);
+    Engine::ownAddresses(interfaces_, setting_);
   }
 }
 

@@ -33,7 +33,7 @@ P2PWork::P2PWork(
     std::vector<at::Tensor> tensors,
     const char* profilingTitle)
     : Work(
-          handle->group->rank(),
+          handle->rank(),
           type,
           profilingTitle,
           profilingTitle != nullptr

@@ -58,7 +58,7 @@ void Window::requireUsable() const {
 }
 
 int Window::checked(int64_t rank) const {
-  const int size = handle_->group->size();
+  const int size = handle_->size();
   TORCH_CHECK_VALUE(
       rank >= 0 && rank < size,
       "dlslime: a window has ranks 0 to ",
@@ -108,7 +108,7 @@ Window::WorkPtr Window::finish(
 }
 
 std::vector<Bytes> Window::exchange(const Bytes& mine) const {
-  const int size = handle_->group->size(), self = handle_->group->rank();
+  const int size = handle_->size(), self = handle_->rank();
   std::vector<Bytes> all(static_cast<size_t>(size), mine);
   std::vector<std::shared_ptr<Bytes>> incoming(static_cast<size_t>(size));
   std::vector<OperationPtr> operations;
@@ -287,7 +287,7 @@ at::Tensor Window::map_remote_tensor(int64_t rank) {
   const WithoutGil others;
   const std::lock_guard<std::mutex> guard(mutex_);
   TORCH_CHECK_VALUE(region_, "dlslime: the window has no tensor");
-  if (peer == handle_->group->rank()) {
+  if (peer == handle_->rank()) {
     return tensor_;
   }
   const auto& part = remotes_[static_cast<size_t>(peer)].part;

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/one_sided/transfer.h"
+#include "engine/engine.h"
 #include "torch_ext/one_sided/window_part.h"
 #include "torch_ext/support/waiting.h"
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "engine/one_sided/region.h"
+#include "engine/engine.h"
 
 namespace dlslime {
 

@@ -34,8 +34,8 @@ class MessageStore::Exchange : public std::enable_shared_from_this<Exchange> {
       milliseconds limit,
       std::function<void()> whileWaiting)
       : handle_(std::move(handle)),
-        rank_(handle_->group->rank()),
-        size_(handle_->group->size()),
+        rank_(handle_->rank()),
+        size_(handle_->size()),
         tag_(tag),
         limit_(limit),
         whileWaiting_(std::move(whileWaiting)),

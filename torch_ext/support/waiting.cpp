@@ -15,8 +15,6 @@ namespace dlslime {
 namespace {
 
 constexpr size_t kPendingShown = 16;
-// Longest delay of a signal's handler by a waiting main thread.
-constexpr milliseconds kSignalsEvery{200};
 
 } // namespace
 
@@ -86,7 +84,7 @@ void takeBack(
       operation->describe() + " timed out after " +
           std::to_string(limit.count()) +
           " ms: " + engine.describeLink(group, *operation) +
-          ". Pending in group \"" + group.options().name +
+          ". Pending in group \"" + handle.options().name +
           "\": " + engine.describePending(group, kPendingShown));
   engine.cancel(group, operation, why);
   if (!engine.wait(*operation, kGrace)) {
@@ -126,7 +124,7 @@ void GroupHandle::requireUsable() const {
   if (suspended.load(std::memory_order_relaxed)) {
     throw Error(
         ErrorCode::kUnusable,
-        "group \"" + group->options().name +
+        "group \"" + options().name +
             "\" is suspended: call resume() of its backend first");
   }
 }
@@ -142,8 +140,8 @@ void waitOrTakeBack(
     return;
   }
   refuseInForkedChild();
-  if (limit > handle.group->options().timeout) {
-    handle.group->awaitUntil(deadlineAfter(limit));
+  if (limit > handle.options().timeout) {
+    Engine::awaitUntil(*handle.group, deadlineAfter(limit));
   }
   const bool done = signals == Signals::kHeed
       ? waitHeedingSignals(engine, *operation, limit)

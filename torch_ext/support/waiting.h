@@ -7,6 +7,9 @@
 
 namespace dlslime {
 
+// Longest delay of a signal's handler by a waiting main thread.
+constexpr milliseconds kSignalsEvery{200};
+
 // State shared by the operations of a group. Operations may outlive the group's
 // object, and keep the engine alive through the handle.
 struct GroupHandle {
@@ -15,6 +18,15 @@ struct GroupHandle {
   std::atomic<std::chrono::milliseconds> timeout;
   std::atomic<bool> suspended{false};
 
+  const GroupOptions& options() const {
+    return Engine::optionsOf(*group);
+  }
+  int rank() const {
+    return options().rank;
+  }
+  int size() const {
+    return options().size;
+  }
   // Throws Error{kUnusable} if the group is suspended, or in a forked child.
   void requireUsable() const;
 };
@@ -61,8 +73,8 @@ bool onMainThread();
 // On the main thread, runs Python's handlers of pending signals, and throws the
 // exception of a handler. Takes the GIL.
 void heedSignals();
-// Returns a function that calls heedSignals() every 200 ms, for callers that
-// look more often.
+// Returns a function that calls heedSignals() every kSignalsEvery, for callers
+// that look more often.
 std::function<void()> heedingSignals();
 
 // Waits for the operation while heeding signals. Returns false if the operation

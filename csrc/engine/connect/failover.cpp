@@ -44,40 +44,43 @@ void Failover::advance() {
   std::map<ChannelKey, Search> searches;
   const auto now = Clock::now();
   for (const auto& entry : lost) {
-    const auto generation = entry.channel->generation();
-    const auto known = searches_.find(entry.key);
-    const bool same =
-        known != searches_.end() && known->second.generation == generation;
     auto& search = searches[entry.key];
-    // A short DLSLIME_RECOVERY_MS must not cost a pair a working connection.
-    const auto time = entry.channel->leftWhole()
-        ? std::max(state_.config.recovery, kLeastTime)
-        : state_.config.recovery;
-    if (same) {
-      search = known->second;
-    } else {
-      if (known != searches_.end()) { // found, then lost again
-        found_[entry.key] = {now, known->second.pause};
-      }
-      // A connection given up for a better connection is replaced at once.
-      const auto wait = entry.channel->leftWhole()
-          ? milliseconds(0)
-          : std::min(waitFor(entry.key, now), time / kPatienceParts);
-      search = {
-          generation,
-          deadlineAfter(time),
-          deadlineAfter(
-              std::min(state_.config.patience, time / kPatienceParts)),
-          now + wait,
-          std::max(wait, kFirstPause),
-          "there was no time to try"};
-    }
+    search = searchFor(entry, now);
     if (now >= search.next && !handshakes_.busy(entry.key)) {
       look(entry, search);
     }
   }
   noteFound(searches);
   searches_ = std::move(searches);
+}
+
+// Returns the search for the lost connection: the one under way, or a new one.
+Failover::Search Failover::searchFor(
+    const ChannelTable::Member& lost,
+    TimePoint now) {
+  const auto generation = lost.channel->generation();
+  const auto known = searches_.find(lost.key);
+  if (known != searches_.end()) {
+    if (known->second.generation == generation) {
+      return known->second;
+    }
+    found_[lost.key] = {now, known->second.pause}; // found, then lost again
+  }
+  // A short DLSLIME_RECOVERY_MS must not cost a pair a working connection.
+  const bool whole = lost.channel->leftWhole();
+  const auto time = whole ? std::max(state_.config.recovery, kLeastTime)
+                          : state_.config.recovery;
+  // A connection given up for a better connection is replaced at once.
+  const auto wait = whole
+      ? milliseconds(0)
+      : std::min(waitFor(lost.key, now), time / kPatienceParts);
+  return {
+      generation,
+      deadlineAfter(time),
+      deadlineAfter(std::min(state_.config.patience, time / kPatienceParts)),
+      now + wait,
+      std::max(wait, kFirstPause),
+      "there was no time to try"};
 }
 
 void Failover::noteFound(const std::map<ChannelKey, Search>& searches) {

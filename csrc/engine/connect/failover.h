@@ -33,6 +33,7 @@ class Failover {
     std::string problem; // why the last try failed
   };
   void drain();
+  Search searchFor(const ChannelTable::Member& lost, TimePoint now);
   void noteFound(const std::map<ChannelKey, Search>& searches);
   milliseconds waitFor(const ChannelKey& key, TimePoint now) const;
   void look(const ChannelTable::Member& lost, Search& search);

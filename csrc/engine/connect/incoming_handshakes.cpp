@@ -219,21 +219,9 @@ IncomingHandshakes::Answer IncomingHandshakes::connect(
   if (!group && (last || needsCarrier(transport))) {
     return Welcome{Verdict::kNotJoined, kNotJoinedText, {}};
   }
-  // The members are set singly, because no exception may strike a half-built
-  // aggregate.
-  MadeConnection made;
+  auto made = describedBy(hello);
   made.key = key;
-  made.peer.identity = hello.self;
-  made.peer.socketName = hello.socketName;
-  made.peer.addresses = hello.addresses;
   made.pairSecret = incoming.key.pairSecret();
-  made.unexpectedLimit = hello.unexpectedLimit;
-  made.replaces = hello.replaces;
-  made.peerLast = hello.lastSeen;
-  made.probe = hello.probe;
-  for (const auto& [route, reason] : hello.rejected) {
-    made.rejected.push_back({route, reason});
-  }
   Offer reply;
   try {
     if (last) {

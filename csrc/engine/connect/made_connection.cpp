@@ -64,6 +64,23 @@ void add(EngineState& state, MadeConnection& made, ControlSocket socket)
 
 } // namespace
 
+MadeConnection describedBy(const Hello& hello) {
+  // The members are set singly, because no exception may strike a half-built
+  // aggregate.
+  MadeConnection made;
+  made.peer.identity = hello.self;
+  made.peer.socketName = hello.socketName;
+  made.peer.addresses = hello.addresses;
+  made.unexpectedLimit = hello.unexpectedLimit;
+  made.replaces = hello.replaces;
+  made.peerLast = hello.lastSeen;
+  made.probe = hello.probe;
+  for (const auto& [route, reason] : hello.rejected) {
+    made.rejected.push_back({route, reason});
+  }
+  return made;
+}
+
 void install(EngineState& state, MadeConnection made, ControlSocket socket) {
   const auto& peer = made.peer.identity;
   EngineLock lock(state);

@@ -37,6 +37,9 @@ class HandshakeResults {
   ~HandshakeResults() = default;
 };
 
+// Returns what the hello of a peer says of the connection.
+MadeConnection describedBy(const Hello& hello);
+
 // Puts the connection to use: in a new channel of the table, or in the channel
 // that waits for a replacement. Throws Error if none waits any more.
 void install(EngineState& state, MadeConnection made, ControlSocket socket);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/config.h"
-#include "engine/peer/peer_channel.h"
+#include "interface/peer_report.h"
 #include "transports/transports.h"
 
 namespace dlslime {

@@ -106,7 +106,7 @@ bool ChannelTable::endsSoon() const {
 
 std::shared_ptr<PeerChannel> ChannelTable::claimCopy(CopyJob& job) const {
   auto* const found = looks_.firstBusy([&](PeerChannel& channel) {
-    return !channel.copyOverdue() && channel.claimCopy(job);
+    return !channel.copies().overdue() && channel.claimCopy(job);
   });
   return found != nullptr ? found->shared_from_this() : nullptr;
 }

@@ -10,8 +10,8 @@
 #include "base/config.h"
 #include "engine/bootstrap/control_socket.h"
 #include "engine/bootstrap/wire_records.h"
+#include "engine/channel/peer_channel.h"
 #include "engine/peer/look_order.h"
-#include "engine/peer/peer_channel.h"
 #include "engine/progress/epoll_waiter.h"
 
 namespace dlslime {

@@ -1,6 +1,6 @@
 #include "engine/peer/group.h"
 
-#include "engine/peer/peer_channel.h"
+#include "engine/channel/peer_channel.h"
 
 namespace dlslime {
 

@@ -17,30 +17,11 @@
 #include "engine/peer/unprepared.h"
 #include "engine/progress/completions.h"
 #include "engine/two_sided/receiving_group.h"
+#include "interface/group_options.h"
 #include "interface/rendezvous.h"
 #include "interface/transport.h"
 
 namespace dlslime {
-
-struct GroupOptions {
-  std::string name; // for messages to users
-  int rank = 0;
-  int size = 1;
-  milliseconds timeout{30 * 60 * 1000}; // for finding and connecting a peer
-  RoutePolicy route = RoutePolicy::kAuto;
-  FallbackPolicy fallback = FallbackPolicy::kWarn;
-  std::shared_ptr<Rendezvous> rendezvous;
-  // Address records are never renewed, as with endpoints: a peer that is not in
-  // the group, or does not answer, never will be.
-  bool oneLife = false;
-  // Queue of a hub, set in the hub's own group: each process joining the group
-  // gets a separate group, which is put into the queue.
-  std::shared_ptr<AcceptQueue> acceptQueue;
-  // The acceptQueue of the hub, set in the groups of guests.
-  std::shared_ptr<AcceptQueue> hub;
-  std::shared_ptr<gloo::CarrierSource> carrierSource; // see interface/carrier.h
-  int64_t joined = 0; // as in the address record; set by Engine::join()
-};
 
 // This process's part of a group: a link to each rank, and the matching of
 // messages with receives. Under the engine's lock, except options(), const

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/channel/peer_channel.h"
 #include "engine/peer/group.h"
-#include "engine/peer/peer_channel.h"
 
 namespace dlslime {
 

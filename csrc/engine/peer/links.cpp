@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/peer/peer_channel.h"
+#include "engine/channel/peer_channel.h"
 
 namespace dlslime {
 

@@ -81,7 +81,7 @@ bool Closer::isOver(Closing& closing) {
   socket.reset(); // now: the peer's close() may be waiting for the socket's end
   connection.reset();
   const EngineLock lock(state_);
-  if (!closing.atEnd || !channel->copying()) {
+  if (!closing.atEnd || !channel->copies().any()) {
     channel->quieted();
   }
   return true;

@@ -21,15 +21,19 @@ std::vector<RailPlan> planRails(std::vector<NicPtr> nics, int queuePairs) {
   return plans;
 }
 
-std::vector<RailPlan> matchRails(
+namespace {
+
+struct Match {
+  int near; // bits of the network that both NICs share
+  size_t order; // breaks ties: the first match wins
+  uint8_t peerNic;
+  NicPtr nic;
+};
+
+// Returns all pairs of NICs that can reach each other, nearest first.
+std::vector<Match> possibleMatches(
     const EndAddress& peer,
     const std::vector<NicPtr>& nics) {
-  struct Match {
-    int near;
-    size_t order; // breaks ties: the first match wins
-    uint8_t peerNic;
-    NicPtr nic;
-  };
   std::vector<Match> matches;
   for (const auto& rail : peer.rails) {
     for (const auto& nic : nics) {
@@ -48,9 +52,17 @@ std::vector<RailPlan> matchRails(
         return std::pair(-one.near, one.order) <
             std::pair(-other.near, other.order);
       });
+  return matches;
+}
+
+} // namespace
+
+std::vector<RailPlan> matchRails(
+    const EndAddress& peer,
+    const std::vector<NicPtr>& nics) {
   std::map<uint8_t, NicPtr> chosen;
   std::set<NicPtr> taken;
-  for (const auto& match : matches) {
+  for (const auto& match : possibleMatches(peer, nics)) {
     if (!chosen.contains(match.peerNic) && !taken.contains(match.nic)) {
       chosen[match.peerNic] = match.nic;
       taken.insert(match.nic);

@@ -238,7 +238,7 @@ std::function<void()> memoryGivenBack(size_t count) {
         header.id = id;
         header.address = region.secret;
         header.offset = region.id;
-        stuck->channel->onMessage(header, {});
+        stuck->channel->events().onMessage(header, {});
       };
   stuck->connection->full = true;
   tell(MessageType::kResolve, read, read.id);

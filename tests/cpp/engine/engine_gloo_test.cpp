@@ -5,6 +5,8 @@
 
 #include "base/at_end.h"
 #include "base/random.h"
+#include "engine/bootstrap/address_directory.h"
+#include "engine/bootstrap/wire_records.h"
 #include "fakes/cluster.h"
 #include "fakes/log_capture.h"
 #include "fakes/memory_carriers.h"

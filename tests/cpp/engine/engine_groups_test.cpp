@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "engine/bootstrap/address_directory.h"
 #include "fakes/cluster.h"
 #include "fakes/log_capture.h"
 

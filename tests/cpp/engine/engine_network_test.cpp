@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include "base/random.h"
+#include "engine/bootstrap/address_directory.h"
 #include "engine/bootstrap/listener.h"
 #include "engine/bootstrap/wire_records.h"
 #include "fakes/cluster.h"

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/bootstrap/address_directory.h"
 #include "engine/bootstrap/listener.h"
 #include "engine/bootstrap/wire_records.h"
 #include "engine/endpoint.h"

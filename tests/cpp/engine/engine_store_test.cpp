@@ -1,6 +1,7 @@
 // Groups whose store blocks, fails or dies.
 #include <gtest/gtest.h>
 
+#include "engine/peer/group.h"
 #include "fakes/cluster.h"
 #include "fakes/peers/scripted_store.h"
 

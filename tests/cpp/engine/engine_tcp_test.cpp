@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/random.h"
+#include "engine/bootstrap/address_directory.h"
 #include "engine/bootstrap/wire_records.h"
 #include "engine/connect/route.h"
 #include "fakes/cluster.h"

@@ -159,7 +159,7 @@ class Victim {
     const Bytes payload = somePayload();
     header.payloadSize = static_cast<uint32_t>(payload.size());
     header.sequence = input.oneIn(32) ? input.number<uint8_t>() : ++sequence;
-    bad->onMessage(header, payload);
+    bad->events().onMessage(header, payload);
   }
   void post() {
     const auto what = input.below(6);
@@ -201,7 +201,7 @@ class Victim {
       std::memset(pull.destination.data, 0x55, pull.destination.size);
     }
     const bool fails = pull.abandoned || input.oneIn(4);
-    bad->onPulled(pull.id, fails ? broken : Status());
+    bad->events().onPulled(pull.id, fails ? broken : Status());
   }
   // Writes into offered memory, or claims to have written.
   void land() {
@@ -214,7 +214,7 @@ class Victim {
       length = input.oneIn(8) ? length : offer.view.size;
       std::memset(offer.view.data, 0x66, offer.view.size);
     }
-    bad->onLanded(id, static_cast<uint16_t>(++sequence), length);
+    bad->events().onLanded(id, static_cast<uint16_t>(++sequence), length);
   }
   void endSomePush() {
     if (badWire->pushes.empty()) {
@@ -224,7 +224,7 @@ class Victim {
     badWire->pushes.pop_back();
     const volatile auto first = *push.source.data; // must be alive
     static_cast<void>(first);
-    bad->onPushed(push.id, input.oneIn(4) ? broken : Status());
+    bad->events().onPushed(push.id, input.oneIn(4) ? broken : Status());
   }
   template <typename Operations>
   void cancelSome(const Operations& operations) {

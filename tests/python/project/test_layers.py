@@ -95,6 +95,11 @@ def test_tree_that_follows_the_arrows_passes(tmp_path: Path) -> None:
             '"transports/shm/doorbell.h"',
             "c10d may not include csrc/transports",
         ),
+        (
+            "torch_ext/c10d/work.h",
+            '"engine/peer/group.h"',
+            "c10d may not include csrc/engine/peer",
+        ),
         ("torch_ext/support/gil.h", '"torch_ext/c10d/work.h"', "not include torch_ext/c10d"),
         ("torch_ext/c10d/work.h", "<cuda_runtime.h>", "CUDA toolkit"),
     ],

@@ -8,6 +8,8 @@
 
 #include "base/bytes.h"
 #include "base/random.h"
+#include "engine/bootstrap/handshake_limits.h"
+#include "engine/peer/group.h"
 #include "fakes/peers/knocking.h"
 
 namespace dlslime::testing {

@@ -152,7 +152,7 @@ TEST_F(LookOrderTest, ChannelWithWorkStaysBusy) {
   joined.source = 1;
   joined.id = 77;
   joined.sequence = 1;
-  peers[1].channel->onMessage(joined, {});
+  peers[1].channel->events().onMessage(joined, {});
   const auto send = GuardedOperation::send(1, 0, pattern(100000)); // announced
   endpoint.send(*group, send);
   calm();

@@ -140,12 +140,12 @@ TEST_F(CopierTest, EndWaitsForACopyThatComesBack) {
 using CopyingChannel = ScriptedChannel;
 
 TEST_F(CopyingChannel, PairWhoseCopyIsOverdueIsLentNoOtherThread) {
-  EXPECT_FALSE(channel->copyOverdue());
-  channel->noteGiven();
-  EXPECT_FALSE(channel->copyOverdue());
-  EXPECT_TRUE(eventually([&] { return channel->copyOverdue(); }));
-  channel->noteBack();
-  EXPECT_FALSE(channel->copyOverdue());
+  EXPECT_FALSE(channel->copies().overdue());
+  channel->copies().noteGiven();
+  EXPECT_FALSE(channel->copies().overdue());
+  EXPECT_TRUE(eventually([&] { return channel->copies().overdue(); }));
+  channel->copies().noteBack();
+  EXPECT_FALSE(channel->copies().overdue());
 }
 
 Node joined(const std::string& folder, int rank) {

@@ -113,7 +113,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
     const Bytes payload(size, std::byte{0x77});
     header.payloadSize = static_cast<uint32_t>(size);
     header.sequence = random() % 50 == 0 ? random() % 100 : ++sequence;
-    bad->onMessage(header, payload);
+    bad->events().onMessage(header, payload);
   }
   void post() {
     const auto tag = static_cast<uint32_t>(random() % 4);
@@ -137,7 +137,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
     if (pull.destination.size != 0) { // must be alive
       std::memset(pull.destination.data, 0x55, pull.destination.size);
     }
-    bad->onPulled(
+    bad->events().onPulled(
         pull.id,
         pull.abandoned || random() % 4 == 0
             ? Status(ErrorCode::kTransportFailed, "broken")
@@ -156,7 +156,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
     if (random() % 50 != 0) {
       ++sequence;
     }
-    bad->onLanded(id, static_cast<uint16_t>(sequence), length);
+    bad->events().onLanded(id, static_cast<uint16_t>(sequence), length);
   }
   void endSomePush() {
     if (!badWire->pushes.empty()) {
@@ -165,7 +165,7 @@ class ProtocolFuzz : public ::testing::TestWithParam<unsigned> {
       // The memory must be alive.
       const volatile auto first = *push.source.data;
       static_cast<void>(first);
-      bad->onPushed(
+      bad->events().onPushed(
           push.id,
           random() % 4 == 0 ? Status(ErrorCode::kTransportFailed, "broken")
                             : Status());

@@ -26,7 +26,7 @@ class ProtocolMalformed : public ::testing::Test {
   void deliver(MessageHeader header, const Bytes& payload = {}) {
     header.sequence = ++sequence;
     header.payloadSize = static_cast<uint32_t>(payload.size());
-    channel->onMessage(header, payload);
+    channel->events().onMessage(header, payload);
     endpoint.settle();
   }
   // Begins the streaming of a message into a receive; returns the local number

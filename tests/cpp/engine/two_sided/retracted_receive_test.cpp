@@ -44,7 +44,7 @@ class RetractedReceive : public ScriptedChannel {
     if (gone) {
       mprotect(memory, kSize, PROT_NONE);
     }
-    channel->onLanded(offer, static_cast<uint16_t>(++sequence), kSize);
+    channel->events().onLanded(offer, static_cast<uint16_t>(++sequence), kSize);
     endpoint.settle();
   }
   GuardedPtr next(size_t size) {

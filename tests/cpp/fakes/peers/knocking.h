@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "engine/bootstrap/address_directory.h"
 #include "engine/bootstrap/wire_records.h"
 #include "fakes/cluster.h"
 #include "fakes/log_capture.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "engine/channel/peer_channel.h"
 #include "engine/one_sided/region.h"
-#include "engine/peer/peer_channel.h"
 #include "fakes/guarded_operation.h"
 #include "fakes/peers/endpoint.h"
 #include "fakes/peers/scripted_connection.h"
@@ -33,7 +33,7 @@ class ScriptedChannel : public ::testing::Test {
   }
   void deliver(MessageHeader header, const Bytes& payload = {}) {
     header.sequence = ++sequence;
-    channel->onMessage(header, payload);
+    channel->events().onMessage(header, payload);
     endpoint.settle();
   }
   MessageHeader message(MessageType type, uint32_t tag) const {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "engine/bootstrap/address_directory.h"
 #include "engine/bootstrap/wire_records.h"
 
 #include "fakes/cluster.h"

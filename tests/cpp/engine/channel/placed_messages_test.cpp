@@ -42,7 +42,7 @@ class PlacedMessages : public ScriptedChannel {
     auto header = put({{0, 20'000}});
     header.id = id;
     header.slot = 0;
-    channel->onPlaced(header, fault);
+    channel->events().onPlaced(header, fault);
     ++sequence;
   }
   void expectAnswer(FinishStatus status) {
@@ -58,24 +58,24 @@ class PlacedMessages : public ScriptedChannel {
 
 TEST_F(PlacedMessages, PutGoesWhereItsPiecesAre) {
   const auto header = put({{10, 20'000}, {50'000, 30'000}});
-  const auto placement = channel->placementOf(header, begin);
+  const auto placement = channel->events().placementOf(header, begin);
   EXPECT_EQ(placement.from, 32U);
   ASSERT_EQ(placement.places.size(), 2U);
   EXPECT_EQ(placement.places[0].data(), memory.data() + 10);
   EXPECT_EQ(placement.places[1].data(), memory.data() + 50'000);
   EXPECT_EQ(placement.places[1].size(), 30'000U);
-  channel->onPlaced(header, Fault::kNone);
+  channel->events().onPlaced(header, Fault::kNone);
   expectAnswer(FinishStatus::kOk);
 }
 
 TEST_F(PlacedMessages, FaultOfAPlaceIsAnswered) {
-  channel->onPlaced(put({{0, 20'000}}), Fault::kReadOnly);
+  channel->events().onPlaced(put({{0, 20'000}}), Fault::kReadOnly);
   expectAnswer(FinishStatus::kUnwritable);
 }
 
 TEST_F(PlacedMessages, FaultOfAnEarlierPartIsAnsweredAtTheEnd) {
   part(5, Fault::kReadOnly);
-  channel->onPlaced(put({{0, 20'000}}), Fault::kNone);
+  channel->events().onPlaced(put({{0, 20'000}}), Fault::kNone);
   expectAnswer(FinishStatus::kUnwritable);
 }
 
@@ -85,7 +85,7 @@ TEST_F(PlacedMessages, WritesThatFailAreBoundedAndNoneIsCalledGood) {
     part(id, Fault::kReadOnly);
   }
   part(5, Fault::kReadOnly); // exceeds the limit by one
-  channel->onPlaced(put({{0, 20'000}}), Fault::kNone);
+  channel->events().onPlaced(put({{0, 20'000}}), Fault::kNone);
   expectAnswer(FinishStatus::kUnwritable);
 }
 
@@ -96,13 +96,13 @@ TEST_F(PlacedMessages, WritesThatFailedAreForgottenWithTheirRegion) {
   deliver(forgotten);
   EXPECT_EQ(region->lent, 0U);
   lend(region); // anew
-  channel->onPlaced(put({{0, 20'000}}), Fault::kNone);
+  channel->events().onPlaced(put({{0, 20'000}}), Fault::kNone);
   expectAnswer(FinishStatus::kOk);
 }
 
 TEST_F(PlacedMessages, PutThatIsNotWhollyUnderstoodHasNoPlaces) {
   const auto none = [&](const MessageHeader& header, ByteSpan bytes) {
-    return channel->placementOf(header, bytes).places.empty();
+    return channel->events().placementOf(header, bytes).places.empty();
   };
   auto header = put({{0, 20'000}, {20'000, 20'000}});
   EXPECT_FALSE(none(header, begin));
@@ -129,7 +129,7 @@ TEST_F(PlacedMessages, OnlyChunksAndPutsHavePlaces) {
     auto header = put({{0, 20'000}});
     header.type = type;
     EXPECT_EQ(
-        channel->placementOf(header, begin).places.empty(),
+        channel->events().placementOf(header, begin).places.empty(),
         type != MessageType::kPut) // no read is under way
         << static_cast<int>(type);
   }
@@ -138,17 +138,18 @@ TEST_F(PlacedMessages, OnlyChunksAndPutsHavePlaces) {
 TEST_F(PlacedMessages, PutOfAnUnknownGroupHasNoPlacesAndIsRefused) {
   auto header = put({{0, 20'000}});
   header.group = 999;
-  EXPECT_TRUE(channel->placementOf(header, begin).places.empty());
-  channel->onPlaced(header, Fault::kNone); // known when the payload began
+  EXPECT_TRUE(channel->events().placementOf(header, begin).places.empty());
+  channel->events().onPlaced(
+      header, Fault::kNone); // known when the payload began
   expectAnswer(FinishStatus::kGroupGone);
 }
 
 TEST_F(PlacedMessages, PutOfAClosedGroupIsRefused) {
   const auto header = put({{0, 20'000}});
-  EXPECT_FALSE(channel->placementOf(header, begin).places.empty());
+  EXPECT_FALSE(channel->events().placementOf(header, begin).places.empty());
   group->close(Status(ErrorCode::kCancelled, "over"));
-  EXPECT_TRUE(channel->placementOf(header, begin).places.empty());
-  channel->onPlaced(header, Fault::kGone);
+  EXPECT_TRUE(channel->events().placementOf(header, begin).places.empty());
+  channel->events().onPlaced(header, Fault::kGone);
   EXPECT_EQ(connection->sent.back().status, FinishStatus::kGroupGone);
 }
 
@@ -156,7 +157,7 @@ TEST_F(PlacedMessages, PutsWhoseAnswersAreNotReadFailTheChannel) {
   connection->full = true;
   for (int i = 0; i < 300'000 && channel->alive(); ++i) {
     const auto header = put({{0, 20'000}});
-    channel->onPlaced(header, Fault::kNone);
+    channel->events().onPlaced(header, Fault::kNone);
     ++sequence;
   }
   EXPECT_FALSE(channel->alive());

@@ -1,11 +1,11 @@
-#include "engine/peer/peer_channel.h"
+#include "engine/channel/peer_channel.h"
 
 #include <algorithm>
 #include <bit>
 #include <new>
 
 #include "base/log.h"
-#include "engine/peer/batch.h"
+#include "engine/channel/batch.h"
 #include "engine/progress/copier.h"
 
 namespace dlslime {
@@ -17,34 +17,14 @@ constexpr milliseconds kSlowDrainTime{10000};
 // Most looks for the peer's last messages: more than messages fit into a ring.
 constexpr int kMostLastLooks = 16 * 1024;
 
-// Calls `tell`, which may be repeated, up to three times for want of memory: an
-// operation not told of a failure would wait for ever.
-template <typename Tell>
-void insist(const Tell& tell) {
-  constexpr int kTries = 3;
-  for (int i = 1; i <= kTries; ++i) {
-    try {
-      tell();
-      return;
-    } catch (const std::bad_alloc&) {
-      if (i == kTries) {
-        logWithoutMemory("telling that a connection has failed");
-      }
-    }
-  }
-}
 } // namespace
 
 void PeerChannel::use(
     std::unique_ptr<Connection> connection,
     std::vector<RejectedRoute> rejected,
     bool began) {
-  connection_ = std::move(connection);
-  connection_->useSocket(socket_);
-  rejected_ = std::move(rejected);
-  route_ = connection_->route();
+  connection_.use(std::move(connection), std::move(rejected), began);
   gpus_.connected(*connection_);
-  best_.note(*connection_, began);
   state_ = State::kOpen;
 }
 
@@ -53,18 +33,17 @@ void PeerChannel::connected(
     std::vector<RejectedRoute> rejected,
     bool began) {
   use(std::move(connection), std::move(rejected), began);
-  out_.emplace(*connection_, completions_, limits_);
-  in_.emplace(*connection_, *out_, gpus_, completions_, sequencer_, limits_);
-  initiator_.emplace(
+  parts_.emplace(
       *connection_,
-      *out_,
       gpus_,
       completions_,
       regions_,
+      incoming_.sequencer(),
+      limits_,
       peer_,
       [this](const TransferPtr& transfer) { owner_.sendNote(*transfer); });
-  target_.emplace(*connection_, *out_, gpus_, regions_);
-  toItself_ = route_ == "self";
+  incoming_.connect(owner_, *parts_, gpus_);
+  toItself_ = route() == "self";
 }
 
 void PeerChannel::resumed(
@@ -75,30 +54,20 @@ void PeerChannel::resumed(
     bool began) {
   use(std::move(connection), std::move(rejected), began);
   generation_ = generation;
-  in_->resume(*connection_);
-  const auto status = out_->resume(*connection_, peerLast);
-  if (!status.ok()) {
+  if (const auto status = parts_->resume(*connection_, peerLast);
+      !status.ok()) {
     fail(status);
     return;
   }
-  target_->resume(*connection_);
-  initiator_->resume(*connection_);
   std::string reasons;
-  for (const auto& entry : rejected_) {
+  for (const auto& entry : connection_.rejected()) {
     reasons += "; not over " + entry.route + ": " + entry.reason;
   }
   sayReplaced(
       "connected to pid " + std::to_string(peer_.pid) + " on " + peer_.host +
-      " again, over " + route_ + " " + connection_->info().devices +
+      " again, over " + route() + " " + connection_->info().devices +
       ": lost messages are sent again" + reasons);
   owner_.onChannelResumed(*this);
-}
-
-bool PeerChannel::couldBeBetter() const {
-  const auto tried = [](const auto& entry) { return entry.tried; };
-  return state_ == State::kOpen &&
-      (best_.beats(*connection_) ||
-       std::any_of(rejected_.begin(), rejected_.end(), tried));
 }
 
 bool PeerChannel::sever(const Status& why) {
@@ -126,9 +95,7 @@ bool PeerChannel::replace(const Status& why, ReplaceAbility::When least) {
   const bool device =
       connection_->replaceable() == ReplaceAbility::When::kBroken;
   detachAt_ = deadlineAfter(device ? kDrainTime : kSlowDrainTime);
-  out_->sever();
-  in_->sever();
-  initiator_->sever();
+  parts_->sever();
   connection_->replacing()->sever();
   return true;
 }
@@ -148,30 +115,26 @@ void PeerChannel::sayReplaced(const std::string& what) const {
 // Gives up the old connection once drained, or after the drain time.
 void PeerChannel::detachIfDrained() {
   const bool over = connection_->drained() || Clock::now() >= detachAt_;
-  if (!over || copies_ > 0) {
+  if (!over || copies_.any()) {
     return;
   }
   if (!peerClosed_.ok()) {
     fail(peerClosed_); // all messages of the peer are handled
     return;
   }
-  copyName_ = info().copyName;
-  out_->keepUnconfirmed(connection_->replacing()->unconfirmed());
-  in_->detach();
-  initiator_->detach();
-  target_->detach();
-  severed_ = std::move(connection_);
+  parts_->detach(connection_->replacing()->unconfirmed());
+  severed_ = connection_.take();
 }
 
 void PeerChannel::quieted() {
   quiet_ = true;
-  in_->rendezvous().quieted();
-  initiator_->quieted();
+  parts_->in.rendezvous().quieted();
+  parts_->initiator.quieted();
   if (state_ == State::kFailed) {
     if (!connection_) {
-      out_->releasePushed();
+      parts_->out.releasePushed();
     }
-    out_->releaseFailed();
+    parts_->out.releaseFailed();
   }
 }
 
@@ -179,14 +142,12 @@ bool PeerChannel::idle() const {
   if (!quiet_ || !connection_) {
     return quiet_;
   }
-  const bool ended = out_->idle() && in_->idle() && initiator_->idle();
-  return copies_ == 0 && (ended || Clock::now() >= giveUpAt_);
+  return !copies_.any() && (parts_->idle() || Clock::now() >= giveUpAt_);
 }
 
 bool PeerChannel::working() const {
   return state_ != State::kOpen || severed_ != nullptr || !peerClosed_.ok() ||
-      copies_ > 0 || sequencer_.kept() > 0 || !out_->handedOver() ||
-      !out_->idle() || !in_->idle() || !initiator_->idle() || !target_->idle();
+      copies_.any() || incoming_.sequencer().kept() > 0 || parts_->working();
 }
 
 // Fails the pair, and not the process, when a peer's messages exhaust memory.
@@ -209,27 +170,7 @@ void PeerChannel::failForWantOfMemory() {
 
 std::string PeerChannel::connectionText() const {
   return "the connection to pid " + std::to_string(peer_.pid) + " on " +
-      peer_.host + " over " + route_;
-}
-
-// Sends queued messages first. The three parts take turns to be next, because
-// each may use up all room of the connection.
-bool PeerChannel::flush() {
-  constexpr int kHalves = 3;
-  const bool queued = out_->flushQueued();
-  bool any = false;
-  const int first = firstToFlush_;
-  for (int i = 0; i < kHalves; ++i) {
-    const int which = (first + i) % kHalves;
-    const bool sent = which == 0 ? out_->flushStreams()
-        : which == 1             ? initiator_->flush()
-                                 : target_->flush();
-    if (sent && !any) {
-      firstToFlush_ = (which + 1) % kHalves;
-    }
-    any |= sent;
-  }
-  return any || queued;
+      peer_.host + " over " + route();
 }
 
 bool PeerChannel::pollOnce(int most, bool flushes) {
@@ -240,12 +181,12 @@ bool PeerChannel::pollOnce(int most, bool flushes) {
   bool any = false;
   {
     const Batch batch(*connection_);
-    any = handleKept();
+    any = incoming_.handleKept();
     if (!gpus_.uploads().many()) {
-      any |= connection_->poll(*this, broken, most);
+      any |= connection_->poll(incoming_, broken, most);
     }
     if (broken.ok() && state_ == State::kOpen && (flushes || any)) {
-      any |= flush();
+      any |= parts_->flush();
     }
   }
   // A device ends in microseconds, perhaps without telling: keep polling.
@@ -274,23 +215,8 @@ bool PeerChannel::pollOnce(int most, bool flushes) {
 
 bool PeerChannel::claimCopy(CopyJob& job) {
   job = {}; // clears the last copy
-  if (!connection_ || state_ == State::kSevered ||
-      connection_->copying() == nullptr ||
-      !connection_->copying()->claimCopy(job)) {
-    return false;
-  }
-  ++copies_;
-  return true;
-}
-
-void PeerChannel::noteGiven() {
-  if (given_++ == 0) {
-    givenAt_ = Clock::now();
-  }
-}
-
-bool PeerChannel::copyOverdue() const {
-  return given_ > 0 && Clock::now() - givenAt_ > Copier::kPatience;
+  return connection_ && state_ != State::kSevered &&
+      copies_.claim(*connection_, job);
 }
 
 void PeerChannel::finishCopy(const CopyJob& job) {
@@ -299,8 +225,8 @@ void PeerChannel::finishCopy(const CopyJob& job) {
   } catch (const std::bad_alloc&) {
     failForWantOfMemory();
   }
-  if (--copies_ == 0 && state_ == State::kFailed) {
-    insist([&] { out_->releaseFailed(); });
+  if (copies_.noteFinished() && state_ == State::kFailed) {
+    insist([&] { parts_->out.releaseFailed(); });
   }
 }
 
@@ -310,19 +236,16 @@ void PeerChannel::fail(const Status& why) {
   }
   state_ = State::kFailed;
   failure_ = why;
-  quiet_ |= connection_ != nullptr; // the connection reports what has ended
+  quiet_ |= static_cast<bool>(connection_); // the connection reports what has ended
   if (connection_ &&
       connection_->replaceable() == ReplaceAbility::When::kBroken) {
     giveUpAt_ = deadlineAfter(kDrainTime); // else closing ends the rest
   }
-  if (out_) {
-    insist([&] { out_->fail(why); });
-    insist([&] { in_->fail(why); });
-    insist([&] { initiator_->fail(why); });
-    target_->fail();
+  if (parts_) {
+    parts_->fail(why);
     gpus_.drop();
-    if (copies_ == 0 && quiet_) {
-      insist([&] { out_->releaseFailed(); });
+    if (!copies_.any() && quiet_) {
+      insist([&] { parts_->out.releaseFailed(); });
     }
   }
   insist([&] { owner_.onChannelFailed(*this, why); });
@@ -354,13 +277,32 @@ void PeerChannel::peerClosed(const Status& why) {
 }
 
 std::unique_ptr<Connection> PeerChannel::takeConnection() {
-  copyName_ = info().copyName;
   // Outbound and Inbound stay, because groups may hold arrivals from them; only
   // the initiator may still use the connection, when a part of a transfer ends.
-  if (initiator_) {
-    initiator_->detach();
+  if (parts_) {
+    parts_->initiator.detach();
   }
-  return std::move(connection_);
+  return connection_.take();
+}
+
+void PeerChannel::onRegistered(const RegionPtr& region, const Status& status) {
+  try {
+    parts_->initiator.onRegistered(*region, status);
+    parts_->target.onRegistered(region, status);
+  } catch (const std::bad_alloc&) { // work may be half done
+    failForWantOfMemory();
+  }
+}
+
+void PeerChannel::askForShare(uint64_t id) {
+  parts_->out.sendControl(wire::Reshare{id});
+}
+
+void PeerChannel::addSharedInUse(std::set<uint64_t>& ids) {
+  if (parts_) {
+    parts_->out.addShownInUse(ids);
+    parts_->target.addShownInUse(ids);
+  }
 }
 
 } // namespace dlslime

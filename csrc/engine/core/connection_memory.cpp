@@ -1,20 +1,25 @@
-// Part of Engine: memory held by connections.
-#include "engine/engine.h"
+#include "engine/core/connection_memory.h"
+
+#include <functional>
+#include <set>
+
+#include "engine/core/forked_child.h"
 #include "engine/state/engine_lock.h"
 
 namespace dlslime {
 
+namespace {
 // Visits every channel of the group once. Returns the registrars of the
 // channels, which live as long as the engine.
-std::set<MemoryRegistrar*> Engine::visitLocked(
+std::set<MemoryRegistrar*> visit(
     Group& group,
-    const std::function<void(PeerChannel&)>& visit) {
+    const std::function<void(PeerChannel&)>& act) {
   std::set<PeerChannel*> channels;
   std::set<MemoryRegistrar*> registrars;
   for (int rank = 0; rank < group.size(); ++rank) {
     const auto& channel = group.link(rank).channel;
     if (channel && channels.insert(channel.get()).second) {
-      visit(*channel);
+      act(*channel);
       registrars.insert(channel->registrar());
     }
   }
@@ -22,9 +27,25 @@ std::set<MemoryRegistrar*> Engine::visitLocked(
   return registrars;
 }
 
-uint32_t Engine::peerPid(Group& group, int rank) {
+// Ends the sharing of idle allocations of all groups, because the engine does
+// not know to which group an allocation belongs. Memory that a peer may fetch
+// at any time stays shared; the rest is shared again at the next use.
+void unshareIdle(EngineState& state, Accelerator& gpus)
+    REQUIRES(theEngineLock) {
+  const auto members = state.channels.those(
+      [](const PeerChannel& channel) { return channel.alive(); });
+  std::set<uint64_t> inUse;
+  for (const auto& member : members) {
+    member.channel->addSharedInUse(inUse);
+  }
+  gpus.sharing().shareOnly(inUse);
+}
+
+} // namespace
+
+uint32_t peerPid(EngineState& state, Group& group, int rank) {
   refuseInForkedChild();
-  const EngineLock lock(state_);
+  const EngineLock lock(state);
   const auto& link = group.link(rank);
   if (link.state == Group::LinkState::kFailed) {
     throw Error(link.failure);
@@ -38,40 +59,27 @@ uint32_t Engine::peerPid(Group& group, int rank) {
   return link.channel->info().peerPid;
 }
 
-MemoryUse Engine::memoryUse(Group& group) {
+MemoryUse memoryUse(EngineState& state, Group& group) {
   MemoryUse use;
   std::set<MemoryRegistrar*> registrars;
   {
-    const EngineLock lock(state_);
-    registrars = visitLocked(
+    const EngineLock lock(state);
+    registrars = visit(
         group, [&](PeerChannel& channel) { use += channel.info().memory; });
   }
   for (auto* const registrar : registrars) {
     use += registrar->memoryUse();
   }
-  if (auto* const gpus = state_.accelerator()) {
+  if (auto* const gpus = state.accelerator()) {
     use += gpus->memoryUse();
   }
   return use;
 }
 
-// Ends the sharing of idle allocations of all groups, because the engine does
-// not know to which group an allocation belongs. Memory that a peer may fetch
-// at any time stays shared; the rest is shared again at the next use.
-void Engine::unshareIdleLocked(Accelerator& gpus) {
-  const auto members = state_.channels.those(
-      [](const PeerChannel& channel) { return channel.alive(); });
-  std::set<uint64_t> inUse;
-  for (const auto& member : members) {
-    member.channel->addSharedInUse(inUse);
-  }
-  gpus.sharing().shareOnly(inUse);
-}
-
-void Engine::trim(Group& group) {
+void trim(EngineState& state, Group& group) {
   std::set<MemoryRegistrar*> registrars;
   {
-    const EngineLock lock(state_);
+    const EngineLock lock(state);
     const auto pending = group.pending();
     if (!pending.empty()) {
       throw Error(
@@ -80,19 +88,18 @@ void Engine::trim(Group& group) {
               " operations of this group are pending, the first of them " +
               pending.front()->describe() + ": wait for them first");
     }
-    registrars =
-        visitLocked(group, [](PeerChannel& channel) { channel.trim(); });
-    if (auto* const gpus = state_.accelerator()) {
-      unshareIdleLocked(*gpus);
+    registrars = visit(group, [](PeerChannel& channel) { channel.trim(); });
+    if (auto* const gpus = state.accelerator()) {
+      unshareIdle(state, *gpus);
     }
   }
   for (auto* const registrar : registrars) {
     registrar->trim();
   }
-  if (auto* const gpus = state_.accelerator()) {
+  if (auto* const gpus = state.accelerator()) {
     gpus->trim();
   }
-  state_.gpuReclaimer.sweep();
+  state.gpuReclaimer.sweep();
 }
 
 } // namespace dlslime

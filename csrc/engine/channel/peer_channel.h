@@ -7,14 +7,11 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/one_sided/rma_initiator.h"
-#include "engine/one_sided/rma_target.h"
-#include "engine/peer/best_connection.h"
-#include "engine/peer/channel_owner.h"
-#include "engine/peer/rejected_route.h"
-#include "engine/two_sided/inbound.h"
-#include "engine/two_sided/outbound.h"
-#include "engine/two_sided/sequencer.h"
+#include "engine/channel/channel_owner.h"
+#include "engine/channel/channel_parts.h"
+#include "engine/channel/connection_slot.h"
+#include "engine/channel/incoming_messages.h"
+#include "engine/channel/lent_copies.h"
 #include "interface/transport.h"
 
 namespace dlslime {
@@ -23,8 +20,7 @@ namespace dlslime {
 // all groups. Outlives connections: a broken connection is replaced if the
 // route can tell what was lost (docs/protocol.md, "Replacing a connection").
 // Under the engine's lock.
-class PeerChannel final : public ConnectionEvents,
-                          public std::enable_shared_from_this<PeerChannel> {
+class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
  public:
   enum class State : uint8_t { kConnecting, kOpen, kSevered, kFailed };
 
@@ -48,10 +44,7 @@ class PeerChannel final : public ConnectionEvents,
       bool began = true);
   // Sets the socket that this and all later connections are to use.
   void useSocket(int fd) {
-    socket_ = fd;
-    if (connection_) {
-      connection_->useSocket(fd);
-    }
+    connection_.useSocket(fd);
   }
   // Replaces the severed connection by the pair's connection number
   // `generation`. The peer has seen every message up to number `peerLast`.
@@ -78,7 +71,7 @@ class PeerChannel final : public ConnectionEvents,
   void quieted();
   // Returns the `peerLast` that resumed() at the peer takes.
   uint64_t lastSeen() const {
-    return sequencer_.last();
+    return incoming_.sequencer().last();
   }
   // Number of the present connection in the life of the pair, counted from 1.
   uint32_t generation() const {
@@ -107,32 +100,23 @@ class PeerChannel final : public ConnectionEvents,
         connection_->copying()->endsSoon();
   }
   bool allSent() {
-    return !connection_ || (out_->handedOver() && connection_->allSent());
+    return !connection_ || (parts_->out.handedOver() && connection_->allSent());
   }
   // True if the region is lent to the peer.
   bool lends(const Region& region) const {
-    return alive() && target_ && target_->lent(region.handle().id) != nullptr;
+    return alive() && parts_ &&
+        parts_->target.lent(region.handle().id) != nullptr;
   }
   bool claimCopy(CopyJob& job);
   void finishCopy(const CopyJob& job);
-  // True while claimed copies are being made, and touch memory.
-  bool copying() const {
-    return copies_ > 0;
+  // The copies claimed and not finished.
+  LentCopies& copies() {
+    return copies_;
   }
-  // noteGiven() and noteBack() count the claimed copies in the hands of the
-  // Copier.
-  void noteGiven();
-  void noteBack() {
-    --given_;
-  }
-  // True if the Copier has been busy with the channel for so long that no more
-  // threads should be lent to the peer.
-  bool copyOverdue() const;
   // True if a part of the channel has the operation.
   bool serves(const Operation& operation) const {
-    const auto* const holder = operation.holder;
-    return holder != nullptr && out_ &&
-        (holder == &*out_ || in_->has(holder) || holder == &*initiator_);
+    return operation.holder != nullptr && parts_ &&
+        parts_->has(operation.holder);
   }
 
   State state() const {
@@ -166,18 +150,18 @@ class PeerChannel final : public ConnectionEvents,
     return peer_;
   }
   const std::vector<RejectedRoute>& rejected() const {
-    return rejected_;
+    return connection_.rejected();
   }
   // Name of the present or last route; empty before connected().
   const std::string& route() const {
-    return route_;
+    return connection_.route();
   }
   MemoryRegistrar* registrar() const {
-    return connection_ ? connection_->registrar() : nullptr;
+    return connection_.registrar();
   }
   // Of the connection; without one only the name of the copies is left.
   ConnectionInfo info() const {
-    return connection_ ? connection_->info() : ConnectionInfo(copyName_);
+    return connection_.info();
   }
   void trim() {
     if (connection_) {
@@ -199,19 +183,25 @@ class PeerChannel final : public ConnectionEvents,
         connection_->replaceable() != ReplaceAbility::When::kNever;
   }
   // True if a connection was better once, or a better route was tried in vain.
-  bool couldBeBetter() const;
+  bool couldBeBetter() const {
+    return state_ == State::kOpen && connection_.couldBeBetter();
+  }
   // The four accessors below may be called only after connected().
   Outbound& out() {
-    return *out_;
+    return parts_->out;
   }
   Inbound& in() {
-    return *in_;
+    return parts_->in;
   }
   RmaInitiator& initiator() {
-    return *initiator_;
+    return parts_->initiator;
   }
   RmaTarget& target() {
-    return *target_;
+    return parts_->target;
+  }
+  // What the connection tells the channel.
+  ConnectionEvents& events() {
+    return incoming_;
   }
   // Goes on after the channel's registrar has registered a region, or has
   // failed to.
@@ -219,19 +209,6 @@ class PeerChannel final : public ConnectionEvents,
   // Takes out the connection of a failed channel that is polled no more, for
   // close() outside of the lock.
   std::unique_ptr<Connection> takeConnection();
-
-  void onMessage(const MessageHeader& header, ByteSpan payload) override;
-  Placement placementOf(const MessageHeader& header, ByteSpan begin) override;
-  void onPlaced(const MessageHeader& header, Fault fault) override;
-  void onPulled(uint64_t pullId, const Status& status) override;
-  void onPartlyPulled(uint64_t pullId, size_t arrived) override {
-    in_->rendezvous().onPartlyPulled(pullId, arrived);
-  }
-  void onPushed(uint64_t pushId, const Status& status) override;
-  void onLanded(uint64_t offerId, uint16_t sequenceBits, size_t length)
-      override;
-  void onParted() override;
-  void onTransferred(uint64_t id, const Status& status) override;
 
  private:
   std::string connectionText() const;
@@ -243,29 +220,8 @@ class PeerChannel final : public ConnectionEvents,
       bool began);
   bool pollSafely(int most, bool flushes);
   bool pollOnce(int most, bool flushes);
-  bool flush();
   void detachIfDrained();
-  void refuse(const MessageHeader& header);
-  void limitAnswers();
   void askForShare(uint64_t id);
-  void inOrder(const MessageHeader& header, ByteSpan payload);
-  // Handles some of the messages kept until their turn: a peer may have sent
-  // many thousands. True: more may be left.
-  bool handleKept();
-  void dispatch(const MessageHeader& header, ByteSpan payload);
-  void handle(const MessageHeader& header, ByteSpan payload);
-  void toOutbound(const MessageHeader& header);
-  void toInbound(const MessageHeader& header, ByteSpan payload);
-  void toInitiator(const MessageHeader& header, ByteSpan payload);
-  void toTarget(const MessageHeader& header, ByteSpan payload);
-  void toGpus(const MessageHeader& header, ByteSpan payload);
-  void onEager(const MessageHeader& header, ByteSpan payload);
-  void onRts(const wire::Rts& rts);
-  void onPushedMessage(const MessageHeader& header);
-  template <typename Message>
-  ReceivingGroup* groupOf(const Message& message) {
-    return owner_.groupOf(*this, message.group, message.source);
-  }
 
   ChannelOwner& owner_;
   Completions& completions_;
@@ -282,23 +238,12 @@ class PeerChannel final : public ConnectionEvents,
   bool quiet_ = true; // false: a severed connection may touch memory
   std::unique_ptr<Connection> severed_;
   Status peerClosed_; // set by peerClosed() until the route is drained
-  std::vector<RejectedRoute> rejected_;
-  std::unique_ptr<Connection> connection_;
-  int socket_ = -1;
-  int firstToFlush_ = 0; // the part that comes first in the next flush()
-  std::string route_;
-  BestConnection best_;
+  ConnectionSlot connection_;
   bool leftWhole_ = false;
-  std::string_view copyName_; // of the last connection, once gone
-  int copies_ = 0; // claimed and not finished: they use the connection
-  int given_ = 0; // claimed copies in the hands of the Copier
-  TimePoint givenAt_{}; // when given_ was last raised from 0
+  LentCopies copies_;
   PeerGpus gpus_;
-  std::optional<Outbound> out_;
-  std::optional<Inbound> in_;
-  std::optional<RmaInitiator> initiator_;
-  std::optional<RmaTarget> target_;
-  Sequencer sequencer_;
+  IncomingMessages incoming_{*this};
+  std::optional<ChannelParts> parts_;
 };
 
 } // namespace dlslime

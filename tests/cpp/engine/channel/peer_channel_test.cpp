@@ -1,4 +1,4 @@
-#include "engine/peer/peer_channel.h"
+#include "engine/channel/peer_channel.h"
 
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ TEST_F(PeerChannelTest, FailureKeepsAReceiveWhoseMemoryIsStillWritten) {
   endpoint.settle();
   EXPECT_EQ(receive->releases(), 0);
   EXPECT_FALSE(channel->idle());
-  channel->onPulled(
+  channel->events().onPulled(
       connection->pulls[0].id, Status(ErrorCode::kCancelled, "given up"));
   endpoint.settle();
   EXPECT_EQ(receive->releases(), 1);
@@ -83,7 +83,7 @@ TEST_F(PeerChannelTest, ReceiveThatEndsAmongItsBytesLacksNoPreparing) {
   EXPECT_EQ(findUnprepared(*group, 1, &registrar).operations.size(), 1U);
   endpoint.completions.finishEarly(receive, kBroken); // ended for the caller
   EXPECT_TRUE(findUnprepared(*group, 1, &registrar).operations.empty());
-  channel->onPulled(connection->pulls[0].id, kBroken);
+  channel->events().onPulled(connection->pulls[0].id, kBroken);
   endpoint.settle();
   EXPECT_EQ(receive->ends(), 1);
 }
@@ -108,7 +108,7 @@ TEST_F(PushingChannelTest, OffersThatComeTooLateBecomeFewUntilTheyAreOfUse) {
     const bool offered = !connection->offered.empty();
     if (offered && pushed) {
       const auto id = connection->offered[0].id;
-      channel->onLanded(id, static_cast<uint16_t>(++sequence), 1000);
+      channel->events().onLanded(id, static_cast<uint16_t>(++sequence), 1000);
       endpoint.settle();
     } else {
       auto eager = message(MessageType::kEager, 5);
@@ -143,7 +143,7 @@ TEST_F(PushingChannelTest, FailureKeepsAPushedSendWhoseMemoryIsStillRead) {
   EXPECT_EQ(send->status().code(), ErrorCode::kPeerFailed);
   EXPECT_EQ(send->releases(), 0);
   EXPECT_FALSE(channel->idle());
-  channel->onPushed(connection->pushes[0].id, kBroken);
+  channel->events().onPushed(connection->pushes[0].id, kBroken);
   endpoint.settle();
   EXPECT_EQ(send->ends(), 1);
   EXPECT_EQ(send->releases(), 1);
@@ -172,7 +172,7 @@ TEST_F(PushingChannelTest, PushThatWasLostBeforeTheFailureIsLetGoWithIt) {
   const auto send = pushed();
   connection->when = ReplaceAbility::When::kBroken;
   ASSERT_TRUE(channel->sever(kBroken));
-  channel->onPushed(connection->pushes.at(0).id, kBroken);
+  channel->events().onPushed(connection->pushes.at(0).id, kBroken);
   endpoint.settle();
   EXPECT_EQ(send->ends(), 0);
   channel->fail(kBroken);
@@ -238,8 +238,8 @@ TEST_F(PeerChannelTest, MessagesKeptBehindABadOneAreDropped) {
   join.offset = other->epoch();
   bad.sequence = sequence + 2;
   join.sequence = sequence + 3;
-  channel->onMessage(join, {});
-  channel->onMessage(bad, {});
+  channel->events().onMessage(join, {});
+  channel->events().onMessage(bad, {});
   deliver(message(MessageType::kCredit, 0));
   ASSERT_EQ(channel->state(), PeerChannel::State::kFailed);
   EXPECT_NE(other->link(1).state, Group::LinkState::kReady);
@@ -266,7 +266,7 @@ TEST_F(PeerChannelTest, ManyKeptBehindAGapAreHandledAFewAtATime) {
   auto join = message(MessageType::kJoin, 0); // answered each time
   for (int i = 0; i < kMany; ++i) {
     join.sequence = sequence + 2 + static_cast<uint64_t>(i);
-    channel->onMessage(join, {});
+    channel->events().onMessage(join, {});
   }
   deliver(message(MessageType::kCredit, 0));
   int looks = 0;
@@ -284,7 +284,7 @@ TEST_F(PeerChannelTest, GapOfSixtyFiveThousandMessagesFailsTheChannel) {
   auto header = message(MessageType::kCredit, 0);
   for (uint64_t i = 0; i <= 65536; ++i) {
     header.sequence = sequence + 2 + i;
-    channel->onMessage(header, {});
+    channel->events().onMessage(header, {});
   }
   EXPECT_EQ(channel->state(), PeerChannel::State::kFailed);
 }

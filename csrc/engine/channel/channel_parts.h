@@ -1,0 +1,73 @@
+#pragma once
+
+#include <new>
+
+#include "base/log.h"
+#include "engine/one_sided/rma_initiator.h"
+#include "engine/one_sided/rma_target.h"
+#include "engine/two_sided/inbound.h"
+#include "engine/two_sided/outbound.h"
+#include "engine/two_sided/sequencer.h"
+
+namespace dlslime {
+
+// Calls `tell`, which may be repeated, up to three times for want of memory: an
+// operation not told of a failure would wait for ever.
+template <typename Tell>
+void insist(const Tell& tell) {
+  constexpr int kTries = 3;
+  for (int i = 1; i <= kTries; ++i) {
+    try {
+      tell();
+      return;
+    } catch (const std::bad_alloc&) {
+      if (i == kTries) {
+        logWithoutMemory("telling that a connection has failed");
+      }
+    }
+  }
+}
+
+// Both halves of send and receive and of transfers over a channel. They outlive
+// the channel's connections. Under the engine's lock.
+struct ChannelParts {
+  ChannelParts(
+      Connection& connection,
+      PeerGpus& gpus,
+      Completions& completions,
+      RegionTable& regions,
+      Sequencer& sequencer,
+      const Outbound::Limits& limits,
+      const PeerIdentity& peer,
+      TransferFinisher::SendNote sendNote);
+
+  Outbound out;
+  Inbound in;
+  RmaInitiator initiator;
+  RmaTarget target;
+
+  // Sends what waits for room. Queued messages go first; then three parts take
+  // turns to be next, because each may use up all room of the connection.
+  bool flush();
+  // Returns whether no operation of this end is under way.
+  bool idle() const {
+    return out.idle() && in.idle() && initiator.idle();
+  }
+  bool working() const {
+    return !out.handedOver() || !idle() || !target.idle();
+  }
+  bool has(const OperationHolder* holder) const {
+    return holder == &out || in.has(holder) || holder == &initiator;
+  }
+  // The following lead through the replacement of the connection.
+  void sever();
+  void detach(std::vector<SentMessage> unconfirmed);
+  [[nodiscard]] Status resume(Connection& connection, uint64_t peerLast);
+  // Ends all operations with `why`.
+  void fail(const Status& why);
+
+ private:
+  int first_ = 0; // the part that comes first in the next flush()
+};
+
+} // namespace dlslime
