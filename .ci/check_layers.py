@@ -40,7 +40,9 @@ ARROWS = {
     "csrc/transports/shm": "csrc/transports/common",
     "csrc/transports/tcp": "",
     "csrc/transports/rdma/device": "",
-    "csrc/transports/rdma": "csrc/transports/common csrc/transports/rdma/device",
+    "csrc/transports/rdma/rail": "csrc/transports/rdma/device",
+    "csrc/transports/rdma": """
+        csrc/transports/common csrc/transports/rdma/device csrc/transports/rdma/rail""",
     "csrc/transports": """
         csrc/transports/gloo csrc/transports/loopback csrc/transports/rdma csrc/transports/shm
         csrc/transports/tcp csrc/cuda csrc/cuda/driver""",

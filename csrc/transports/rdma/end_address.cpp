@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/bytes.h"
-#include "transports/rdma/eager_ring.h"
+#include "transports/rdma/rail/eager_ring.h"
 
 namespace dlslime::rdma {
 

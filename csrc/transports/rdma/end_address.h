@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "interface/memory.h"
-#include "transports/rdma/queue_pair.h"
+#include "transports/rdma/rail/queue_pair.h"
 
 namespace dlslime::rdma {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "interface/transport.h"
-#include "transports/rdma/rail.h"
+#include "transports/rdma/rail/rail.h"
 
 namespace dlslime::rdma {
 

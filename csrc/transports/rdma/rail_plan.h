@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "transports/rdma/end_address.h"
-#include "transports/rdma/rail.h"
+#include "transports/rdma/rail/rail.h"
 
 namespace dlslime::rdma {
 

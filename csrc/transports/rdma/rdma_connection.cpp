@@ -1,49 +1,50 @@
 #include "transports/rdma/rdma_connection.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "base/bytes.h"
 #include "base/log.h"
-#include "transports/rdma/rail_problems.h"
+#include "transports/rdma/rail/rail_problems.h"
 
 namespace dlslime::rdma {
 
 namespace {
-
-// Time granted to the remaining rails after the first greeting has passed. A
-// lost packet costs 0.54 s by default.
-constexpr milliseconds kOtherRailsTime{1500};
-
+// Number of received immediates after which receives are posted again, in a
+// single call.
+constexpr uint32_t kReceiveLump = 32;
 } // namespace
 
 RdmaConnection::RdmaConnection(
     std::unique_ptr<RingMemory> memory,
     Rails rails,
     FindRegistrar findRegistrar)
-    : Connection(
-          {"rdma", kMostRecordBytes - sizeof(MessageHeader), false, true}),
+    : Connection({"rdma", EagerMessages::kMostPayload, false, true}),
       memory_(std::move(memory)),
-      rails_(std::move(rails)),
+      rails_(
+          std::move(rails),
+          [this](const Rail& rail, SendQueue::Refused refused) {
+            onRefused(rail, refused);
+          }),
+      requests_(rails_, regions_, bulk_),
+      messages_(rails_, *memory_),
+      pushes_(rails_, regions_),
+      greetings_(rails_, [this](uint32_t numbers) { keepRails(numbers); }),
       findRegistrar_(std::move(findRegistrar)) {
-  abilities_.pulling = this;
-  abilities_.pushing = this;
-  abilities_.rma = this;
-  abilities_.batching = this;
-  abilities_.verifying = this;
+  abilities_.pulling = &requests_;
+  abilities_.pushing = &pushes_;
+  abilities_.rma = &requests_;
+  abilities_.batching = &rails_;
+  abilities_.verifying = &greetings_;
   abilities_.replacing = this;
 }
 
 RdmaConnection::~RdmaConnection() {
-  for (const auto& rail : rails_) {
-    rail->pair.toError(); // before memory_ is freed
-  }
+  rails_.toError(); // before any memory of theirs is freed
 }
 
 EndAddress RdmaConnection::address() const {
   EndAddress address;
   address.ring = reinterpret_cast<uint64_t>(memory_->ring());
-  for (const auto& rail : rails_) {
+  for (const auto& rail : rails_.all()) {
     address.rails.push_back(
         {rail->number,
          rail->nicNumber,
@@ -54,33 +55,17 @@ EndAddress RdmaConnection::address() const {
 }
 
 void RdmaConnection::keepRails(uint32_t numbers) {
-  std::erase_if(rails_, [numbers](const auto& rail) {
-    return (numbers >> rail->number & 1) == 0;
-  });
-  if (rails_.empty()) {
-    throw Error(
-        ErrorCode::kUnavailable, "the peer takes none of our queue pairs");
-  }
-  regions_.use(rails_);
-  bulk_.use(rails_);
-  abilities_.registrar = findRegistrar_(nics());
-}
-
-std::vector<NicPtr> RdmaConnection::nics() const {
-  std::vector<NicPtr> nics;
-  for (const auto& rail : rails_) {
-    if (std::find(nics.begin(), nics.end(), rail->nic) == nics.end()) {
-      nics.push_back(rail->nic);
-    }
-  }
-  return nics;
+  rails_.keep(numbers);
+  regions_.use(rails_.all());
+  bulk_.use(rails_.all());
+  abilities_.registrar = findRegistrar_(rails_.nics());
 }
 
 void RdmaConnection::connect(const EndAddress& peer, bool initiator) {
   uint32_t common = 0;
   RailProblems problems;
   for (const auto& end : peer.rails) {
-    for (auto& rail : rails_) {
+    for (const auto& rail : rails_.all()) {
       if (rail->number != end.number) {
         continue;
       }
@@ -94,242 +79,133 @@ void RdmaConnection::connect(const EndAddress& peer, bool initiator) {
   }
   problems.settle(common != 0);
   keepRails(common);
-  peerReady_ = initiator;
-  for (auto& rail : rails_) {
-    if (initiator) {
-      postGreeting(*rail);
-    }
+  if (initiator) {
+    rails_.peerIsReady();
+    greetings_.post();
   }
-}
-
-bool RdmaConnection::verify(Bytes& result) {
-  uint32_t good = 0;
-  bool waiting = false;
-  std::string problems;
-  for (auto& rail : rails_) {
-    ibv_wc completion{};
-    if (!rail->greeted && rail->problem.empty() &&
-        rail->completions->poll(&completion, 1) > 0) {
-      rail->queue.completed(completion.wr_id);
-      rail->greeted = completion.status == IBV_WC_SUCCESS;
-      rail->problem = rail->greeted
-          ? ""
-          : describeCompletion(completion.status, completion.vendor_err);
-    }
-    good |= rail->greeted ? 1U << rail->number : 0;
-    waiting |= !rail->greeted && rail->problem.empty();
-    problems += rail->problem.empty() ? ""
-                                      : (problems.empty() ? "" : "; ") +
-            rail->nic->name() + ": " + rail->problem;
-  }
-  if (good == 0 && !waiting) {
-    throw Error(
-        ErrorCode::kUnavailable,
-        "the connection is made, but no message passes (" + problems + ")");
-  }
-  if (good != 0 && waiting) {
-    verifyBy_ = std::min(verifyBy_, deadlineAfter(kOtherRailsTime));
-  }
-  if (good == 0 || (waiting && Clock::now() < verifyBy_)) {
-    return false;
-  }
-  keepRails(good);
-  ByteWriter writer;
-  writer.number(good);
-  result = writer.take();
-  return true;
-}
-
-void RdmaConnection::confirm(ByteSpan result) {
-  ByteReader reader(result);
-  const auto good = reader.number<uint32_t>();
-  if (!reader.atEnd()) {
-    throw Error(ErrorCode::kPeerFailed, "the confirmation is malformed");
-  }
-  keepRails(good);
 }
 
 ConnectionInfo RdmaConnection::info() const {
   ConnectionInfo info("read");
-  for (const auto& rail : rails_) {
-    info.devices += (info.devices.empty() ? "" : ", ") + rail->nic->name();
-  }
-  // Ranks the number of NICs above the number of queue pairs.
-  info.lanes = nics().size() * (EndAddress::kMostRails + 1) + rails_.size();
-  info.merit = meritOf(info.lanes);
+  rails_.describe(info);
   info.memory = {0, 2 * kRingBytes}; // NICs may access both rings at any time
   return info;
 }
 
-// Ranks the distance of the nearest NIC above the lanes.
-size_t RdmaConnection::meritOf(size_t lanes) const {
-  constexpr size_t kMostLanes =
-      (RemoteBuffer::kMostKeys + 1) * (EndAddress::kMostRails + 1);
-  auto nearest = kFarthest;
-  for (const auto& rail : rails_) {
-    nearest = std::min(nearest, rail->nic->distance());
-  }
-  const auto steps =
-      static_cast<size_t>(kFarthest) - static_cast<size_t>(nearest);
-  return steps * kMostLanes + lanes;
+void RdmaConnection::onRefused(const Rail& rail, SendQueue::Refused refused) {
+  bulk_.refused(rail, refused.bulk, rails_.broken());
+  pushes_.lose(refused.push);
 }
 
-void RdmaConnection::breakWith(const Rail& rail, const std::string& what) {
-  if (broken_.ok()) {
-    broken_ = Status(
-        ErrorCode::kTransportFailed,
-        "RDMA by " + rail.nic->name() + ": " + what);
-    for (const auto& other : rails_) {
-      other->pair.toError(); // so that NICs soon stop accessing memory
+int RdmaConnection::pollRail(Rail& rail, ConnectionEvents& events, int most) {
+  int taken = 0;
+  while (taken < most) {
+    const int count = rail.completions->poll(
+        polled_.data(), std::min(kPollBatch, most - taken));
+    for (int i = 0; i < count; ++i) {
+      onCompletion(rail, polled_[static_cast<size_t>(i)], events);
+    }
+    messages_.returnCredit();
+    taken += count;
+    if (count < kPollBatch) {
+      break;
     }
   }
-  for (const auto& other : rails_) {
-    const auto refused = other->queue.takeRefused();
-    bulk_.refused(*other, refused.bulk, broken_);
-    losePushes(refused.push);
-  }
+  messages_.giveBackReceives(rail, kReceiveLump);
+  return taken;
 }
 
-// Returns no registrations if registering fails; the message is then streamed,
-// as a small message is.
-RailMemory::Regions RdmaConnection::registered(MemoryView view) const {
-  try {
-    return regions_.worthwhile(view);
-  } catch (const Error& error) {
-    if (first().nic->said().isNew(error.what())) {
-      logWarning(
-          std::string(error.what()) +
-          "; messages from and to such memory are copied through the eager "
-          "ring, which is slower");
+bool RdmaConnection::poll(ConnectionEvents& events, Status& broken, int most) {
+  bool any = false;
+  for (const auto& rail : rails_.all()) {
+    try {
+      any |= pollRail(*rail, events, most) > 0;
+      if (rail->lost()) {
+        rails_.breakWith(*rail, rail->nic->whyLost());
+      }
+    } catch (const Error& error) {
+      rails_.breakWith(*rail, error.what());
     }
   }
-  return {};
-}
-
-RemoteBuffer RdmaConnection::expose(uint64_t id, MemoryView view) {
-  auto regions = registered(view);
-  const auto remote = RailMemory::remote(regions, view);
-  exposed_[id] = std::move(regions);
-  return remote;
-}
-
-void RdmaConnection::unexpose(uint64_t id) {
-  exposed_.erase(id);
-}
-
-bool RdmaConnection::pull(
-    uint64_t pullId,
-    uint64_t /*peerId*/,
-    RemoteBuffer source,
-    MemoryView destination) {
-  if (source.keys[first().peerNicNumber] == 0) {
-    return false;
+  if (rails_.whole()) {
+    requests_.post();
   }
-  auto regions = registered(destination);
-  if (regions_.first(regions) == nullptr) {
-    return false;
+  // Failures caused by a broken connection are reported only after the owner
+  // has learned of the break and decided what happens next.
+  if (rails_.whole() || givenUp_) {
+    any |= bulk_.report(events);
+    pushes_.reportFailed(events);
   }
-  bulk_.startPull(pullId, source, destination, std::move(regions));
-  postBulk();
-  return true;
+  broken = rails_.broken();
+  return any;
 }
 
-RemoteBuffer RdmaConnection::reach(
-    MemoryView view,
-    const Registration* registration) {
-  if (registration == nullptr) {
-    return {}; // no key: transfers go in messages
-  }
-  reached_ = true;
-  const auto& memory = *static_cast<const RegisteredRegion*>(registration);
-  return RailMemory::remote(regions_.of(memory), view);
-}
-
-bool RdmaConnection::direct(
-    const RemoteBuffer& there,
-    const Registration* registration) const {
-  const auto* const memory = static_cast<const RegisteredRegion*>(registration);
-  return std::any_of(rails_.begin(), rails_.end(), [&](const auto& rail) {
-    return there.keys[rail->peerNicNumber] != 0 &&
-        (memory == nullptr || memory->regions.contains(rail->nic.get()));
-  });
-}
-
-void RdmaConnection::start(const TransferWork& work) {
-  const auto& memory = *static_cast<const RegisteredRegion*>(work.registration);
-  bulk_.startTransfer(work, regions_.of(memory));
-  beginBatch();
-  postBulk();
-  endBatch();
-}
-
-void RdmaConnection::stop(uint64_t transferId) {
-  bulk_.abandon(
-      Bulk::Kind::kTransfer,
-      transferId,
-      Status(ErrorCode::kCancelled, "the transfer was given up"));
-}
-
-void RdmaConnection::postBulk() {
-  if (!broken_.ok()) {
+void RdmaConnection::onCompletion(
+    Rail& rail,
+    const ibv_wc& completion,
+    ConnectionEvents& events) {
+  const bool received = completion.status == IBV_WC_SUCCESS &&
+      (completion.opcode & IBV_WC_RECV) != 0;
+  if (received) {
+    ++rail.takenReceives;
+    onImmediate(completion, events);
     return;
   }
-  std::string why;
-  if (const auto* const rail = bulk_.post(why)) {
-    breakWith(*rail, why);
+  if (completion.status != IBV_WC_SUCCESS) {
+    rails_.breakWith(
+        rail, describeCompletion(completion.status, completion.vendor_err));
+  }
+  if (completion.wr_id == kReceiveId) { // a flushed receive: no message follows
+    flushed_ |= &rail == &rails_.first();
+    return;
+  }
+  const auto id = rail.queue.completed(completion.wr_id);
+  const auto status = completion.status == IBV_WC_SUCCESS
+      ? Status()
+      : rails_.broken(); // the first cause
+  if (id.kind == RequestKind::kBulk) {
+    bulk_.completed(rail, status);
+  } else if (id.kind == RequestKind::kPush) {
+    pushes_.onCompleted(id.number, status, events);
+  } else if (id.kind == RequestKind::kFlush) {
+    flushAsked_ = false;
   }
 }
 
-void RdmaConnection::abandon(uint64_t pullId) {
-  bulk_.abandon(
-      Bulk::Kind::kPull,
-      pullId,
-      Status(ErrorCode::kCancelled, "the transfer was given up"));
+void RdmaConnection::onImmediate(
+    const ibv_wc& completion,
+    ConnectionEvents& events) {
+  const uint32_t immediate = be32toh(completion.imm_data);
+  rails_.peerIsReady();
+  if ((immediate & kCreditBit) != 0) {
+    messages_.onCredit(immediate & kPositionMask);
+  } else if ((immediate & kPushBit) != 0) {
+    pushes_.onLanded(immediate, completion.byte_len, events);
+  } else {
+    messages_.onRecord(immediate, events);
+  }
 }
 
 void RdmaConnection::peerClosed() {
-  // The NICs would retry requests to the closed peer for seconds.
-  for (const auto& rail : rails_) {
-    rail->pair.toError();
-  }
+  rails_.toError(); // the NICs would retry requests to the closed peer
 }
 
 void RdmaConnection::sever() {
-  breakWith(first(), "the connection was given up");
+  rails_.breakWith(rails_.first(), "the connection was given up");
   givenUp_ = true;
-  bulk_.abandonAll(Status(ErrorCode::kTransportFailed, broken_.message()));
+  bulk_.abandonAll(
+      Status(ErrorCode::kTransportFailed, rails_.broken().message()));
 }
 
 // Returns whether every posted request has ended. A queue pair in error
 // completes its receives last, after the messages that came before the error.
 bool RdmaConnection::drained() const {
-  return flushed_ && bulk_.empty() && pushing_.empty();
-}
-
-// The mirror holds every record until the peer has returned credit for the
-// record.
-std::vector<SentMessage> RdmaConnection::unconfirmed() const {
-  std::vector<SentMessage> messages;
-  for (uint32_t at = out_.tail(); at != out_.head();) {
-    const auto* const record = memory_->mirror() + at % kRingUnits * kRingUnit;
-    SentMessage message;
-    std::memcpy(&message.header, record, sizeof(message.header));
-    if (message.header.type == MessageType{}) { // skipped to the ring's end
-      at = (at + kRingUnits - at % kRingUnits) & kPositionMask;
-      continue;
-    }
-    const auto* const payload = record + sizeof(message.header);
-    message.payload.assign(payload, payload + message.header.payloadSize);
-    at = (at + unitsOf(sizeof(message.header) + message.payload.size())) &
-        kPositionMask;
-    messages.push_back(std::move(message));
-  }
-  return messages;
+  return flushed_ && bulk_.empty() && pushes_.empty();
 }
 
 void RdmaConnection::endPulls() {
   givenUp_ = true;
-  if (!offered_.empty() || reached_) {
+  if (pushes_.offersMemory() || requests_.reached()) {
     peerClosed(); // stops the peer's writes into our memory
   }
   bulk_.abandonAll(Status(ErrorCode::kCancelled, "the transfer was given up"));
@@ -337,17 +213,15 @@ void RdmaConnection::endPulls() {
 
 // Posts a request behind all others, so that its completion covers all.
 bool RdmaConnection::postFlush() {
-  auto& queue = first().queue;
   int error = 0;
   ibv_send_wr last{};
   last.opcode = IBV_WR_RDMA_WRITE;
-  return broken_.ok() && peerReady_ && queue.room() &&
-      queue.post(last, RequestKind::kFlush, 0, error);
+  return rails_.mayPost() &&
+      rails_.first().queue.post(last, RequestKind::kFlush, 0, error);
 }
 
 bool RdmaConnection::allSent() {
-  const auto& queue = first().queue;
-  if (!broken_.ok() || !peerReady_ || queue.idle()) {
+  if (!rails_.whole() || !rails_.peerReady() || rails_.first().queue.idle()) {
     flushAsked_ = false;
     return true;
   }
@@ -358,7 +232,7 @@ bool RdmaConnection::allSent() {
 // Lets posted requests go out first, because the NIC reads the connection's
 // memory until then. Returns false until all are out.
 bool RdmaConnection::close(bool atOnce) {
-  auto& rail = first();
+  auto& rail = rails_.first();
   if (atOnce || (!closing_ && !postFlush())) {
     return true;
   }

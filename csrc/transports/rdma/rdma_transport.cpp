@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "base/fork_guard.h"
-#include "transports/rdma/rail_problems.h"
+#include "transports/rdma/rail/rail_problems.h"
 
 namespace dlslime::rdma {
 

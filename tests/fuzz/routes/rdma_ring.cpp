@@ -114,7 +114,7 @@ class Victim final : public ConnectionEvents {
   void offer() {
     const MemoryView view{offeredMemory.get(), kOfferedBytes};
     prepared = network().registrar->prepare(view);
-    offered = connection->offer(1, view);
+    offered = connection->pushing()->offer(1, view);
   }
   // Makes the peer write a record or anything, with an immediate or without.
   void write() {
@@ -167,7 +167,7 @@ class Victim final : public ConnectionEvents {
         send();
         break;
       case 1:
-        connection->withdraw(1);
+        connection->pushing()->withdraw(1);
         offered.reset();
         break;
       case 2:
@@ -182,7 +182,7 @@ class Victim final : public ConnectionEvents {
   }
   // Confirms with the input's bytes; nonsense drops the connection.
   void confirm() {
-    connection->confirm(copyOf(input.blob()));
+    connection->verifying()->confirm(copyOf(input.blob()));
   }
   void poll() {
     Status broken;

@@ -1,4 +1,4 @@
-#include "transports/rdma/send_queue.h"
+#include "transports/rdma/rail/send_queue.h"
 
 #include <utility>
 

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "transports/rdma/eager_ring.h"
+#include "transports/rdma/rail/eager_ring.h"
 
 namespace dlslime::rdma {
 

@@ -1,4 +1,4 @@
-#include "transports/rdma/queue_pair.h"
+#include "transports/rdma/rail/queue_pair.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-#include "transports/rdma/ring_memory.h"
+#include "transports/rdma/rail/ring_memory.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "transports/rdma/queue_pair.h"
-#include "transports/rdma/ring_memory.h"
-#include "transports/rdma/send_queue.h"
+#include "transports/rdma/rail/queue_pair.h"
+#include "transports/rdma/rail/ring_memory.h"
+#include "transports/rdma/rail/send_queue.h"
 
 namespace dlslime::rdma {
 

@@ -1,4 +1,4 @@
-#include "transports/rdma/rail.h"
+#include "transports/rdma/rail/rail.h"
 
 #include <algorithm>
 #include <string>

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "transports/rdma/queue_pair.h"
+#include "transports/rdma/rail/queue_pair.h"
 
 namespace dlslime::rdma {
 

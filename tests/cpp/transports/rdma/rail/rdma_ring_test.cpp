@@ -1,4 +1,4 @@
-#include "transports/rdma/eager_ring.h"
+#include "transports/rdma/rail/eager_ring.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,6 @@
-#include "transports/rdma/rdma_connection.h"
+#include "transports/rdma/pushes.h"
 
 #include <algorithm>
-
-// Pushes: messages written straight into the receiver's memory.
 
 namespace dlslime::rdma {
 
@@ -13,28 +11,32 @@ constexpr PushAbility::Range kPushed{kLeastPushed, kLeastStriped - 1};
 constexpr int kSlotShift = 16;
 } // namespace
 
-PushAbility::Range RdmaConnection::range() const {
+PushAbility::Range Pushes::range() const {
   return kPushed;
 }
 
-std::optional<RemoteBuffer> RdmaConnection::offer(
-    uint64_t id,
-    MemoryView view) {
-  auto region = regions_.findFirst(view);
-  return region && broken_.ok() ? offered_.offer(id, view, std::move(region))
-                                : std::nullopt;
+std::optional<RemoteBuffer> Pushes::offer(uint64_t id, MemoryView view) {
+  auto region = memory_.findFirst(view);
+  return region && rails_.whole() ? offered_.offer(id, view, std::move(region))
+                                  : std::nullopt;
 }
 
-PushAbility::Result RdmaConnection::push(
+// Returns the number of the next push; 0 stands for none.
+uint32_t Pushes::nextNumber() {
+  lastNumber_ += lastNumber_ == UINT32_MAX ? 2 : 1;
+  return lastNumber_;
+}
+
+PushAbility::Result Pushes::push(
     uint64_t id,
     RemoteBuffer target,
     MemoryView source,
     uint64_t sequence) {
-  auto region = regions_.findFirst(source);
+  auto region = memory_.findFirst(source);
   if (!region || target.slot >= OfferedMemory::kSlots) {
     return Result::kNever;
   }
-  if (!broken_.ok() || !peerReady_ || !first().queue.room()) {
+  if (!rails_.mayPost()) {
     return Result::kNoRoom;
   }
   ibv_sge segment{};
@@ -50,58 +52,55 @@ PushAbility::Result RdmaConnection::push(
       static_cast<uint16_t>(sequence));
   request.wr.rdma.remote_addr = target.address;
   request.wr.rdma.rkey = target.keys[0];
-  const auto number = nextPush_++;
-  pushing_.push_back({number, id, std::move(region)});
-  int error = 0;
-  if (!first().queue.post(request, RequestKind::kPush, number, error)) {
-    pushing_.pop_back();
-    breakWith(first(), "a push could not be posted: " + errnoText(error));
+  const RequestId request_id{RequestKind::kPush, 0, nextNumber()};
+  posted_.push_back({request_id.number, id, std::move(region)});
+  if (!rails_.post(rails_.first(), request, request_id, "a push")) {
+    posted_.pop_back();
     return Result::kNoRoom; // nothing goes out any more
   }
   return Result::kPosted;
 }
 
-void RdmaConnection::onPushed(
+void Pushes::onCompleted(
     uint32_t number,
     const Status& status,
     ConnectionEvents& events) {
   // A queue pair completes its requests in order, failed requests included.
-  for (auto it = pushing_.begin(); it != pushing_.end(); ++it) {
-    if (it->number != number) {
-      continue;
-    }
-    if (!status.ok()) {
-      it->over = true;
-      return;
-    }
-    const auto id = it->id;
-    pushing_.erase(it);
-    events.onPushed(id, status);
+  const auto push = std::find_if(
+      posted_.begin(), posted_.end(), [number](const Posted& known) {
+        return known.number == number;
+      });
+  if (push == posted_.end()) {
     return;
   }
+  if (!status.ok()) {
+    push->failed = true;
+    return;
+  }
+  const auto id = push->id;
+  posted_.erase(push);
+  events.onPushed(id, status);
 }
 
-// Marks the push with number `first` and all later pushes as failed, because
-// the device refused them. 0: none was refused.
-void RdmaConnection::losePushes(uint32_t first) {
+void Pushes::lose(uint32_t first) {
   auto push = std::find_if(
-      pushing_.begin(), pushing_.end(), [first](const Pushing& known) {
+      posted_.begin(), posted_.end(), [first](const Posted& known) {
         return known.number == first;
       });
-  for (; push != pushing_.end(); ++push) {
-    push->over = true;
+  for (; push != posted_.end(); ++push) {
+    push->failed = true;
   }
 }
 
-void RdmaConnection::reportFailedPushes(ConnectionEvents& events) {
-  while (!pushing_.empty() && pushing_.front().over) {
-    const auto id = pushing_.front().id;
-    pushing_.pop_front();
-    events.onPushed(id, broken_);
+void Pushes::reportFailed(ConnectionEvents& events) {
+  while (!posted_.empty() && posted_.front().failed) {
+    const auto id = posted_.front().id;
+    posted_.pop_front();
+    events.onPushed(id, rails_.broken());
   }
 }
 
-void RdmaConnection::onLanded(
+void Pushes::onLanded(
     uint32_t immediate,
     size_t bytes,
     ConnectionEvents& events) {
@@ -109,8 +108,8 @@ void RdmaConnection::onLanded(
       static_cast<uint16_t>((immediate & kPositionMask) >> kSlotShift);
   const auto id = offered_.idOf(slot);
   if (id == 0) {
-    breakWith(
-        first(),
+    rails_.breakWith(
+        rails_.first(),
         "the peer has pushed " + std::to_string(bytes) + " bytes into slot " +
             std::to_string(slot) + ", which was not offered");
     return;
