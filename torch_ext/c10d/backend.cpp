@@ -62,13 +62,18 @@ const char* titleOf(c10d::OpType type) {
 } // namespace
 
 DlslimeBackend::DlslimeBackend(Setup setup)
-    : Backend(setup.rank, setup.size),
+    : DlslimeBackend(setup, joinGroup(setup)) {}
+
+DlslimeBackend::DlslimeBackend(
+    Setup setup,
+    const std::shared_ptr<GroupHandle>& handle)
+    : CollectiveBackend(
+          setup.rank,
+          setup.size,
+          handle,
+          std::move(setup.makeCollectives)),
       options_(setup.options),
-      handle_(joinGroup(setup)),
-      collectives_(std::make_shared<Collectives>(
-          handle_,
-          std::move(setup.makeCollectives))),
-      monitoredBarrier_(handle_),
+      handle_(handle),
       splits_(setup.rank, setup.size, std::move(setup.makeChild)) {
   init();
 }
@@ -77,11 +82,7 @@ DlslimeBackend::~DlslimeBackend() {
   if (inForkedChild()) {
     return;
   }
-  // Gloo's destructor waits for collectives under way, perhaps for ever, so a
-  // busy Gloo is leaked.
-  if (liveCollectives_->busy() || pythonEnds()) {
-    collectives_->leak();
-  }
+  collectives_.leakIfBusy(pythonEnds());
   // At the interpreter's end the group is not left: peers learn of the end from
   // the end of the process, and from nothing before.
   if (pythonEnds()) {
@@ -219,24 +220,19 @@ void DlslimeBackend::abort() {
   if (inForkedChild() || left_.load()) {
     return;
   }
-  aborted_.store(true);
-  handle_->engine->abort(
-      *handle_->group,
-      Status(ErrorCode::kCancelled, "the process group was aborted"));
-  liveCollectives_->endAll(
-      Status(ErrorCode::kCancelled, "the process group was aborted"));
-  for (const auto& backend : collectives_->made()) {
-    backend->abort();
-  }
+  const Status why(ErrorCode::kCancelled, "the process group was aborted");
+  collectives_.refuse();
+  handle_->engine->abort(*handle_->group, why);
+  collectives_.endAll(why);
 }
 
 void DlslimeBackend::shutdown() {
   if (inForkedChild() || left_.exchange(true)) {
     return;
   }
-  collectives_->close();
+  collectives_.backends().close();
   handle_->engine->leave(*handle_->group);
-  for (const auto& backend : collectives_->made()) {
+  for (const auto& backend : collectives_.backends().made()) {
     backend->shutdown();
   }
 }
@@ -244,13 +240,13 @@ void DlslimeBackend::shutdown() {
 void DlslimeBackend::setTimeout(std::chrono::milliseconds timeout) {
   handle_->timeout.store(checkedTimeout("a group's", timeout));
   options_->timeout = timeout;
-  for (const auto& backend : collectives_->made()) {
+  for (const auto& backend : collectives_.backends().made()) {
     backend->setTimeout(timeout);
   }
 }
 
 c10d::ErrorType DlslimeBackend::getError() {
-  if (aborted_.load()) {
+  if (collectives_.aborted()) {
     return c10d::ErrorType::COMM_ERROR;
   }
   return handle_->engine->hasFailedPeer(*handle_->group)
@@ -260,7 +256,7 @@ c10d::ErrorType DlslimeBackend::getError() {
 
 void DlslimeBackend::setGroupUid(const std::string& uid) {
   Backend::setGroupUid(uid);
-  collectives_->setNames(uid, getGroupDesc());
+  collectives_.backends().setNames(uid, getGroupDesc());
 }
 
 PeerReport DlslimeBackend::explain(int rank) {

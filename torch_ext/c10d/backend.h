@@ -7,10 +7,7 @@
 #include <memory>
 
 #include "engine/engine.h"
-#include "torch_ext/c10d/coalescing.h"
-#include "torch_ext/c10d/collective_work.h"
-#include "torch_ext/c10d/collectives.h"
-#include "torch_ext/c10d/monitored_barrier.h"
+#include "torch_ext/c10d/collective_backend.h"
 #include "torch_ext/c10d/splits.h"
 #include "torch_ext/c10d/torch_carrier.h"
 #include "torch_ext/c10d/work.h"
@@ -28,11 +25,8 @@ namespace dlslime {
 
 // Backend of a process group: the process's engine carries sends and receives,
 // torch's own backends carry collectives. Any thread may call.
-class DlslimeBackend final : public c10d::Backend {
+class DlslimeBackend final : public CollectiveBackend {
  public:
-  using Tensors = std::vector<at::Tensor>;
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
   struct Setup {
     c10::intrusive_ptr<c10d::Store> store;
     int rank;
@@ -85,13 +79,6 @@ class DlslimeBackend final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override;
   c10d::ErrorType getError() override;
   void setGroupUid(const std::string& uid) override;
-  void enableCollectivesTiming() override {}
-  // The sequence number counts collectives only, because ranks may differ in
-  // the number of sends and receives.
-  void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override {
-    return sequence_.load();
-  }
 
   // report(), explain(), connections() and groups() serve
   // dlslime_backend.stats() and explain().
@@ -128,65 +115,6 @@ class DlslimeBackend final : public c10d::Backend {
     return allocateShared(count, options);
   }
 
-  // --- c10d/backend_collectives.cpp
-  // -------------------------------------------
-  WorkPtr broadcast(Tensors&, const c10d::BroadcastOptions&) override;
-  WorkPtr allreduce(Tensors&, const c10d::AllreduceOptions&) override;
-  WorkPtr allreduce_sparse(Tensors&, const c10d::AllreduceOptions&) override;
-  WorkPtr allreduce_coalesced(Tensors&, const c10d::AllreduceCoalescedOptions&)
-      override;
-  WorkPtr reduce(Tensors&, const c10d::ReduceOptions&) override;
-  WorkPtr allgather(
-      std::vector<Tensors>&,
-      Tensors&,
-      const c10d::AllgatherOptions&) override;
-  WorkPtr _allgather_base(
-      at::Tensor&,
-      at::Tensor&,
-      const c10d::AllgatherOptions&) override;
-  WorkPtr allgather_coalesced(
-      std::vector<Tensors>&,
-      Tensors&,
-      const c10d::AllgatherOptions&) override;
-  WorkPtr allgather_into_tensor_coalesced(
-      Tensors&,
-      Tensors&,
-      const c10d::AllgatherOptions&) override;
-  WorkPtr gather(std::vector<Tensors>&, Tensors&, const c10d::GatherOptions&)
-      override;
-  WorkPtr scatter(Tensors&, std::vector<Tensors>&, const c10d::ScatterOptions&)
-      override;
-  WorkPtr reduce_scatter(
-      Tensors&,
-      std::vector<Tensors>&,
-      const c10d::ReduceScatterOptions&) override;
-  WorkPtr _reduce_scatter_base(
-      at::Tensor&,
-      at::Tensor&,
-      const c10d::ReduceScatterOptions&) override;
-  WorkPtr reduce_scatter_tensor_coalesced(
-      Tensors&,
-      Tensors&,
-      const c10d::ReduceScatterOptions&) override;
-  WorkPtr alltoall_base(
-      at::Tensor&,
-      at::Tensor&,
-      std::vector<int64_t>&,
-      std::vector<int64_t>&,
-      const c10d::AllToAllOptions&) override;
-  WorkPtr alltoall(Tensors&, Tensors&, const c10d::AllToAllOptions&) override;
-  WorkPtr barrier(const c10d::BarrierOptions&) override;
-  void monitoredBarrier(const c10d::BarrierOptions&, bool) override;
-  // startCoalescing() and endCoalescing() enclose collectives only: torch gives
-  // each send and receive a separate work, because supportsCoalescing() is
-  // false.
-  void startCoalescing() override {
-    coalescing_.start();
-  }
-  WorkPtr endCoalescing() override {
-    return coalescing_.end();
-  }
-
 #if DLSLIME_TORCH_HAS_SUSPEND // --- backend_memory.cpp --------------------
   // Gives memory back until resume(): idle buffers and registrations of the
   // connections (several groups may share a connection), idle sharing of GPU
@@ -216,30 +144,15 @@ class DlslimeBackend final : public c10d::Backend {
       int peer,
       int tag,
       c10d::OpType type);
-  void requireCollectives() const;
-  std::chrono::milliseconds limitOf(std::chrono::milliseconds timeout) const;
-  template <typename Settings, typename Check, typename Call>
-  WorkPtr runOn(
-      c10::DeviceType device,
-      c10d::OpType type,
-      const Settings& options,
-      const Check& check,
-      Call call);
+  DlslimeBackend(Setup setup, const std::shared_ptr<GroupHandle>& handle);
 
   const c10::intrusive_ptr<BackendOptions> options_;
   const std::shared_ptr<GroupHandle> handle_;
-  const std::shared_ptr<LiveCollectives> liveCollectives_ =
-      std::make_shared<LiveCollectives>();
-  const std::shared_ptr<Collectives> collectives_;
-  MonitoredBarrier monitoredBarrier_;
-  Coalescing coalescing_;
   Splits splits_;
-  std::atomic<uint64_t> sequence_{0};
 #ifdef C10D_BACKEND_HAS_WINDOW
   std::atomic<uint32_t> windows_{0}; // number of windows made
 #endif
   std::atomic<bool> left_{false};
-  std::atomic<bool> aborted_{false};
 };
 
 } // namespace dlslime

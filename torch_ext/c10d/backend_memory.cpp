@@ -22,7 +22,7 @@ void DlslimeBackend::suspend() {
   }
   try {
     checkedCall([&] { handle_->engine->trim(*handle_->group); });
-    for (const auto& backend : collectives_->made()) {
+    for (const auto& backend : collectives_.backends().made()) {
       if (holdsMemory(*backend)) {
         backend->suspend();
       }
@@ -38,7 +38,7 @@ void DlslimeBackend::resume() {
   if (!handle_->suspended.load()) {
     return;
   }
-  for (const auto& backend : collectives_->made()) {
+  for (const auto& backend : collectives_.backends().made()) {
     if (holdsMemory(*backend)) {
       backend->resume();
     }
@@ -53,7 +53,7 @@ std::unordered_map<std::string, uint64_t> DlslimeBackend::getMemoryStats() {
       {"suspend", use.idle},
       {"persist", use.lasting},
       {"total", use.idle + use.lasting}};
-  for (const auto& backend : collectives_->made()) {
+  for (const auto& backend : collectives_.backends().made()) {
     if (holdsMemory(*backend)) {
       for (const auto& [name, bytes] : backend->getMemoryStats()) {
         stats[name] += bytes;

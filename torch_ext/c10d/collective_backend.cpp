@@ -1,128 +1,19 @@
-// Collectives, each passed on to torch's own backend for the device.
-#include <algorithm>
-
-#include "torch_ext/c10d/backend.h"
-#include "torch_ext/c10d/collective_checks.h"
-#include "torch_ext/c10d/collective_work.h"
-#include "torch_ext/support/checked_call.h"
-#include "torch_ext/support/python_end.h"
-#include "torch_ext/support/timeouts.h"
+#include "torch_ext/c10d/collective_backend.h"
 
 namespace dlslime {
 
-using WorkPtr = DlslimeBackend::WorkPtr;
-
-// Throws if collectives cannot be called. Comes before any call that takes a
-// lock: a forked child may inherit a held lock.
-void DlslimeBackend::requireCollectives() const {
-  checkedCall([&] { handle_->requireUsable(); });
-  TORCH_CHECK_WITH(
-      DistBackendError,
-      !aborted_.load(),
-      "dlslime: the process group was aborted");
-}
-
-std::chrono::milliseconds DlslimeBackend::limitOf(
-    std::chrono::milliseconds timeout) const {
-  return timeout == c10d::kUnsetTimeout
-      ? handle_->timeout.load()
-      : checkedTimeout("a collective's", timeout);
-}
+using WorkPtr = CollectiveBackend::WorkPtr;
 
 namespace {
-
-c10::DeviceType deviceOf(const DlslimeBackend::Tensors& tensors) {
+c10::DeviceType deviceOf(const CollectiveBackend::Tensors& tensors) {
   return tensors.empty() ? c10::DeviceType::CPU : tensors[0].device().type();
 }
-
-// Returns the options with the time-out shortened by the time since `begun`, if
-// longer than 100 ms.
-template <typename Settings>
-Settings
-within(std::chrono::milliseconds limit, TimePoint begun, Settings options) {
-  const auto taken = std::chrono::duration_cast<std::chrono::milliseconds>(
-      Clock::now() - begun);
-  if (taken > std::chrono::milliseconds(100)) {
-    options.timeout = std::max(limit - taken, std::chrono::milliseconds(1));
-  }
-  return options;
-}
-
-// Begins a collective of CPU tensors. Throws if the collective is refused at
-// once.
-void beginNow(
-    Collectives& collectives,
-    const c10::intrusive_ptr<CollectiveWork>& work,
-    std::chrono::milliseconds limit,
-    Collectives::Begin begin) {
-  try {
-    collectives.begin(c10::DeviceType::CPU, limit, std::move(begin), [work] {
-      work->endIfLate();
-    });
-  } catch (...) { // the work never begins
-    work->begin(std::current_exception(), {});
-    throw;
-  }
-  if (const auto refusal = work->refusal()) {
-    std::rethrow_exception(refusal);
-  }
-}
-
 } // namespace
 
-// Passes the backend and the options to `call`, perhaps later and on a
-// different thread, so `call` holds the arguments by value. Setting up the
-// backend counts against the time-out. A collective refused by `check` does not
-// begin.
-template <typename Settings, typename Check, typename Call>
-WorkPtr DlslimeBackend::runOn(
-    c10::DeviceType device,
-    c10d::OpType type,
-    const Settings& options,
-    const Check& check,
-    Call call) {
-  const StaysWhenPythonEnds stays;
-  const auto limit = limitOf(options.timeout);
-  requireCollectives();
-  if (device == c10::DeviceType::CPU) {
-    check(CollectiveChecks(getRank(), getSize()));
-  }
-  const auto number = sequence_.fetch_add(1) + 1;
-  if (device != c10::DeviceType::CPU) {
-    const auto begun = Clock::now();
-    const auto backend = collectives_->await(device, limit);
-    const auto work = call(*backend, within(limit, begun, options));
-    coalescing_.note(work);
-    return work;
-  }
-  const auto work = c10::make_intrusive<CollectiveWork>(CollectiveWork::Setup{
-      handle_, liveCollectives_, collectives_, type, number, limit});
-  const auto ask = [work, options, call = std::move(call)](
-                       const Collectives::BackendPtr& backend,
-                       const std::exception_ptr& problem) mutable {
-    return work->begin(problem, [&](const auto& left) {
-      auto own = options;
-      own.timeout = left.value_or(options.timeout);
-      return call(*backend, own);
-    });
-  };
-  try {
-    beginNow(*collectives_, work, limit, ask);
-  } catch (...) {
-    sequence_.fetch_sub(1); // no rank counts a refused call
-    throw;
-  }
-  if (aborted_.load()) { // aborted during the call
-    work->abort();
-  }
-  coalescing_.note(work);
-  return work;
-}
-
-WorkPtr DlslimeBackend::broadcast(
+WorkPtr CollectiveBackend::broadcast(
     Tensors& tensors,
     const c10d::BroadcastOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(tensors),
       c10d::OpType::BROADCAST,
       options,
@@ -132,10 +23,10 @@ WorkPtr DlslimeBackend::broadcast(
       });
 }
 
-WorkPtr DlslimeBackend::allreduce(
+WorkPtr CollectiveBackend::allreduce(
     Tensors& tensors,
     const c10d::AllreduceOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(tensors),
       c10d::OpType::ALLREDUCE,
       options,
@@ -145,10 +36,10 @@ WorkPtr DlslimeBackend::allreduce(
       });
 }
 
-WorkPtr DlslimeBackend::allreduce_sparse(
+WorkPtr CollectiveBackend::allreduce_sparse(
     Tensors& tensors,
     const c10d::AllreduceOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(tensors),
       c10d::OpType::_ALLREDUCE_SPARSE,
       options,
@@ -158,10 +49,10 @@ WorkPtr DlslimeBackend::allreduce_sparse(
       });
 }
 
-WorkPtr DlslimeBackend::allreduce_coalesced(
+WorkPtr CollectiveBackend::allreduce_coalesced(
     Tensors& tensors,
     const c10d::AllreduceCoalescedOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(tensors),
       c10d::OpType::ALLREDUCE_COALESCED,
       options,
@@ -171,10 +62,10 @@ WorkPtr DlslimeBackend::allreduce_coalesced(
       });
 }
 
-WorkPtr DlslimeBackend::reduce(
+WorkPtr CollectiveBackend::reduce(
     Tensors& tensors,
     const c10d::ReduceOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(tensors),
       c10d::OpType::REDUCE,
       options,
@@ -184,11 +75,11 @@ WorkPtr DlslimeBackend::reduce(
       });
 }
 
-WorkPtr DlslimeBackend::allgather(
+WorkPtr CollectiveBackend::allgather(
     std::vector<Tensors>& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(inputs),
       c10d::OpType::ALLGATHER,
       options,
@@ -199,11 +90,11 @@ WorkPtr DlslimeBackend::allgather(
       });
 }
 
-WorkPtr DlslimeBackend::_allgather_base(
+WorkPtr CollectiveBackend::_allgather_base(
     at::Tensor& output,
     at::Tensor& input,
     const c10d::AllgatherOptions& options) {
-  return runOn(
+  return collectives_.run(
       input.device().type(),
       c10d::OpType::_ALLGATHER_BASE,
       options,
@@ -214,11 +105,11 @@ WorkPtr DlslimeBackend::_allgather_base(
       });
 }
 
-WorkPtr DlslimeBackend::allgather_coalesced(
+WorkPtr CollectiveBackend::allgather_coalesced(
     std::vector<Tensors>& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(inputs),
       c10d::OpType::ALLGATHER_COALESCED,
       options,
@@ -229,11 +120,11 @@ WorkPtr DlslimeBackend::allgather_coalesced(
       });
 }
 
-WorkPtr DlslimeBackend::allgather_into_tensor_coalesced(
+WorkPtr CollectiveBackend::allgather_into_tensor_coalesced(
     Tensors& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(inputs),
       c10d::OpType::COALESCED,
       options,
@@ -246,11 +137,11 @@ WorkPtr DlslimeBackend::allgather_into_tensor_coalesced(
       });
 }
 
-WorkPtr DlslimeBackend::gather(
+WorkPtr CollectiveBackend::gather(
     std::vector<Tensors>& outputs,
     Tensors& inputs,
     const c10d::GatherOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(inputs),
       c10d::OpType::GATHER,
       options,
@@ -261,11 +152,11 @@ WorkPtr DlslimeBackend::gather(
       });
 }
 
-WorkPtr DlslimeBackend::scatter(
+WorkPtr CollectiveBackend::scatter(
     Tensors& outputs,
     std::vector<Tensors>& inputs,
     const c10d::ScatterOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(outputs),
       c10d::OpType::SCATTER,
       options,
@@ -276,11 +167,11 @@ WorkPtr DlslimeBackend::scatter(
       });
 }
 
-WorkPtr DlslimeBackend::reduce_scatter(
+WorkPtr CollectiveBackend::reduce_scatter(
     Tensors& outputs,
     std::vector<Tensors>& inputs,
     const c10d::ReduceScatterOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(outputs),
       c10d::OpType::REDUCE_SCATTER,
       options,
@@ -291,11 +182,11 @@ WorkPtr DlslimeBackend::reduce_scatter(
       });
 }
 
-WorkPtr DlslimeBackend::_reduce_scatter_base(
+WorkPtr CollectiveBackend::_reduce_scatter_base(
     at::Tensor& output,
     at::Tensor& input,
     const c10d::ReduceScatterOptions& options) {
-  return runOn(
+  return collectives_.run(
       output.device().type(),
       c10d::OpType::_REDUCE_SCATTER_BASE,
       options,
@@ -308,11 +199,11 @@ WorkPtr DlslimeBackend::_reduce_scatter_base(
       });
 }
 
-WorkPtr DlslimeBackend::reduce_scatter_tensor_coalesced(
+WorkPtr CollectiveBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs,
     Tensors& inputs,
     const c10d::ReduceScatterOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(outputs),
       // A separate OpType came with torch 2.12 or later.
       c10d::OpType::_REDUCE_SCATTER_BASE,
@@ -324,13 +215,13 @@ WorkPtr DlslimeBackend::reduce_scatter_tensor_coalesced(
       });
 }
 
-WorkPtr DlslimeBackend::alltoall_base(
+WorkPtr CollectiveBackend::alltoall_base(
     at::Tensor& output,
     at::Tensor& input,
     std::vector<int64_t>& outputSplits,
     std::vector<int64_t>& inputSplits,
     const c10d::AllToAllOptions& options) {
-  return runOn(
+  return collectives_.run(
       input.device().type(),
       c10d::OpType::ALLTOALL_BASE,
       options,
@@ -347,11 +238,11 @@ WorkPtr DlslimeBackend::alltoall_base(
       });
 }
 
-WorkPtr DlslimeBackend::alltoall(
+WorkPtr CollectiveBackend::alltoall(
     Tensors& outputs,
     Tensors& inputs,
     const c10d::AllToAllOptions& options) {
-  return runOn(
+  return collectives_.run(
       deviceOf(inputs),
       c10d::OpType::ALLTOALL,
       options,
@@ -362,8 +253,8 @@ WorkPtr DlslimeBackend::alltoall(
       });
 }
 
-WorkPtr DlslimeBackend::barrier(const c10d::BarrierOptions& options) {
-  return runOn(
+WorkPtr CollectiveBackend::barrier(const c10d::BarrierOptions& options) {
+  return collectives_.run(
       options.device ? options.device->type() : c10::DeviceType::CPU,
       c10d::OpType::BARRIER,
       options,
@@ -373,13 +264,10 @@ WorkPtr DlslimeBackend::barrier(const c10d::BarrierOptions& options) {
       });
 }
 
-void DlslimeBackend::monitoredBarrier(
+void CollectiveBackend::monitoredBarrier(
     const c10d::BarrierOptions& options,
     bool waitAllRanks) {
-  const auto limit = limitOf(options.timeout);
-  requireCollectives();
-  sequence_.fetch_add(1);
-  monitoredBarrier_.run(limit, waitAllRanks);
+  collectives_.monitoredBarrier(options.timeout, waitAllRanks);
 }
 
 } // namespace dlslime
