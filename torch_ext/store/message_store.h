@@ -10,6 +10,8 @@
 
 namespace dlslime {
 
+class StoreExchange;
+
 // A store among the ranks of a group, by the group's own messages: needs no
 // server, keeps nothing of an earlier incarnation, and knows which ranks have
 // not come. Every rank keeps every value; rank 0 passes values on. All ranks
@@ -51,8 +53,7 @@ class MessageStore final : public SetupStore {
       const std::chrono::milliseconds& timeout) override;
 
  private:
-  class Exchange;
-  const std::shared_ptr<Exchange> exchange_;
+  const std::shared_ptr<StoreExchange> exchange_;
 };
 
 } // namespace dlslime
