@@ -102,7 +102,7 @@ struct Config {
   size_t announcedLimitBytes = size_t{64} << 20;
   // DLSLIME_SPIN_US: how long a waiting thread polls before sleeping. If unset,
   // a few times the cost of sleeping and waking
-  // (engine/progress/syscall_cost.h): 50 us for a cost of 9 us.
+  // (engine/progress/pacing.h): 50 us for a cost of 9 us.
   std::optional<microseconds> spin;
   // DLSLIME_TICK_US: how often the background thread looks for news while
   // threads of the program wait or post. If unset, the time follows from the

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "engine/progress/engine_thread.h"
-#include "engine/progress/syscall_cost.h"
+#include "engine/progress/pacing.h"
 
 namespace dlslime {
 
@@ -21,9 +21,9 @@ Driver::Driver(EngineState& state)
       progress_(
           *this,
           state.epoll,
-          state.config.spin.value_or(usualSpin()),
+          state.config.spin.value_or(Pacing::ofMachine().spin),
           Progress::kMostSpin,
-          state.config.tick.value_or(backgroundTick())),
+          state.config.tick.value_or(Pacing::ofMachine().tick)),
       copier_([this](const ClaimedCopy& made, bool more) {
         return finishCopy(made, more);
       }) {

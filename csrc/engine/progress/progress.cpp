@@ -8,7 +8,7 @@
 #include "base/at_end.h"
 #include "base/relax.h"
 #include "engine/progress/engine_thread.h"
-#include "engine/progress/syscall_cost.h"
+#include "engine/progress/pacing.h"
 
 namespace dlslime {
 
@@ -42,8 +42,7 @@ Progress::Progress(
       epoll_(epoll),
       spin_(spin),
       mostSpin_(std::max(spin, mostSpin)),
-      tick_(tick),
-      servingSpin_(servingSpin()) {}
+      tick_(tick) {}
 
 Progress::~Progress() {
   stop();
@@ -322,7 +321,8 @@ void Progress::serve() {
       true; // since the last sleep; without news a single look is enough
   int looksWithNews = 0;
   while (alone()) {
-    const auto end = Clock::now() + (news ? servingSpin_ : microseconds(0));
+    const auto end =
+        Clock::now() + (news ? pacing_.servingSpin : microseconds(0));
     news = !source_.mustLook();
     do {
       while (source_.step(nullptr) && alone()) {

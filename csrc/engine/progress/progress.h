@@ -120,8 +120,8 @@ class Progress {
   const microseconds spin_;
   const microseconds mostSpin_; // for operations about to end
   const microseconds tick_;
-  const microseconds servingSpin_;
-  YieldBackoff pace_;
+  const Pacing pacing_ = Pacing::ofMachine();
+  YieldBackoff pace_{pacing_};
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   class Waiting; // counts a thread among waiters_

@@ -5,7 +5,7 @@
 namespace dlslime {
 
 void YieldBackoff::yield(int64_t& displaced) {
-  if (between_ <= 1) { // yields are cheap: measuring would cost more
+  if (!adapts_) { // yields are cheap: measuring would cost more
     sched_yield();
     return;
   }

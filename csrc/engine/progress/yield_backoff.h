@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "engine/progress/syscall_cost.h"
+#include "engine/progress/pacing.h"
 
 namespace dlslime {
 
@@ -15,8 +15,10 @@ namespace dlslime {
 // Any thread may call.
 class YieldBackoff {
  public:
-  YieldBackoff(int before, int between) : before_(before), between_(between) {}
-  YieldBackoff() : YieldBackoff(pollsBeforeYield(), pollsPerYield()) {}
+  explicit YieldBackoff(const Pacing& pacing)
+      : adapts_(pacing.adapts),
+        before_(pacing.pollsBeforeYield),
+        between_(pacing.pollsPerYield) {}
 
   // Polls before the first yield since the last news.
   int before() const {
@@ -46,6 +48,7 @@ class YieldBackoff {
   // us without a bound; a ping-pong of 8 bytes takes 90 us with any bound.
   static constexpr int kMostRarity = 8;
 
+  const bool adapts_;
   const int before_, between_;
   std::atomic<int> rarity_{1};
 };

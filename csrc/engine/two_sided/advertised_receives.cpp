@@ -14,7 +14,7 @@ void AdvertisedReceives::offer(
   // up would have to be read back from the GPU, for the next receive.
   if (pushing == nullptr || receive->holder != nullptr || view.onDevice() ||
       !pushing->range().contains(view.size) ||
-      (mayBeEager(*receive) && !pace_.due())) {
+      (mayBeEager(*receive) && !throttle_.due())) {
     return;
   }
   const auto id = offers_.insert({});
@@ -57,7 +57,7 @@ bool AdvertisedReceives::mayBeEager(const Operation& receive) const {
 
 void AdvertisedReceives::miss(Operation& receive) {
   if (mayBeEager(receive)) {
-    pace_.note(false);
+    throttle_.note(false);
   }
   close(receive);
 }
@@ -121,7 +121,7 @@ AdvertisedReceives::Landed AdvertisedReceives::land(uint64_t id) {
   }
   Landed landed{offer->receive, false};
   if (mayBeEager(*landed.receive)) {
-    pace_.note(true);
+    throttle_.note(true);
   }
   close(*landed.receive);
   return landed;

@@ -1,9 +1,8 @@
 #pragma once
 
-#include <algorithm>
-
 #include "base/slab.h"
 #include "engine/progress/completions.h"
+#include "engine/progress/pacing.h"
 #include "engine/two_sided/outbound.h"
 #include "interface/transport.h"
 
@@ -11,26 +10,6 @@ namespace dlslime {
 
 class ReceivingGroup;
 class Sequencer;
-
-// Decides when to offer memory to a sender that can send eagerly, and so need
-// not wait for an offer. An offer is a message, wasted if the offer comes too
-// late: in a ping-pong every second offer is late, which costs more than the
-// copies saved by the rest (under a user-mode kernel 311 us instead of 294 for
-// 64 KiB). So offers become rarer while useless, and more frequent once used.
-class AdvertiseThrottle {
- public:
-  bool due() {
-    since_ = (since_ + 1) % rarity_;
-    return since_ == 0;
-  }
-  void note(bool used) {
-    rarity_ = used ? std::max(rarity_ / 2, 1) : std::min(rarity_ * 2, kMost);
-  }
-
- private:
-  static constexpr int kMost = 16;
-  int rarity_ = 1, since_ = 0;
-};
 
 // Receives whose memory was offered to a peer for the next message of the tag:
 // the receiver's half of pushing (docs/protocol.md, "Push"). Offered receives
@@ -96,7 +75,7 @@ class AdvertisedReceives final : public OperationHolder {
   const Sequencer& sequencer_;
   Slab<Offer> offers_;
   size_t retracted_ = 0; // number of retracted offers
-  AdvertiseThrottle pace_;
+  AdvertiseThrottle throttle_{Pacing::ofMachine().adapts};
 };
 
 } // namespace dlslime

@@ -1,4 +1,4 @@
-#include "engine/progress/syscall_cost.h"
+#include "engine/progress/pacing.h"
 
 #include <sched.h>
 #include <sys/resource.h>
@@ -62,29 +62,26 @@ int64_t timesDisplaced() {
   return int64_t{usage.ru_nvcsw} + usage.ru_nivcsw;
 }
 
-int pollsPerYield() {
-  const auto cost = syscallCost();
-  return cost < kDear ? 1 : static_cast<int>(cost / kPoll);
+Pacing Pacing::of(nanoseconds syscallCost, bool oneCpu) {
+  using std::chrono::duration_cast;
+  Pacing pacing;
+  pacing.adapts = syscallCost >= kDear;
+  pacing.pollsPerYield =
+      pacing.adapts ? static_cast<int>(syscallCost / kPoll) : 1;
+  pacing.pollsBeforeYield =
+      std::max(oneCpu ? 1 : kPollsOnSeveralCpus, pacing.pollsPerYield);
+  pacing.spin = std::max(
+      duration_cast<microseconds>(kCostsPerSpin * syscallCost), kLeastSpin);
+  pacing.servingSpin = pacing.spin * 2 / 5;
+  pacing.tick = std::clamp(
+      duration_cast<microseconds>(kCostsPerTick * syscallCost),
+      kLeastTick,
+      kMostTick);
+  return pacing;
 }
 
-int pollsBeforeYield() {
-  return std::max(oneCpu() ? 1 : kPollsOnSeveralCpus, pollsPerYield());
-}
-
-microseconds usualSpin() {
-  const auto spin =
-      std::chrono::duration_cast<microseconds>(kCostsPerSpin * syscallCost());
-  return std::max(spin, kLeastSpin);
-}
-
-microseconds servingSpin() {
-  return usualSpin() * 2 / 5;
-}
-
-microseconds backgroundTick() {
-  const auto tick =
-      std::chrono::duration_cast<microseconds>(kCostsPerTick * syscallCost());
-  return std::clamp(tick, kLeastTick, kMostTick);
+Pacing Pacing::ofMachine() {
+  return of(syscallCost(), oneCpu());
 }
 
 } // namespace dlslime
