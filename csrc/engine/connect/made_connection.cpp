@@ -15,7 +15,7 @@ namespace {
 std::shared_ptr<PeerChannel> findWaiting(
     EngineState& state,
     const MadeConnection& made,
-    Unprepared& unprepared) REQUIRES(theEngineLock) {
+    Unprepared& unprepared) REQUIRES(kEngineLock) {
   auto channel = state.channels.find(made.key);
   if (!channel || !channel->awaitsConnection()) {
     throw Error(
@@ -32,7 +32,7 @@ void replace(
     EngineState& state,
     EngineLock& lock,
     MadeConnection& made,
-    ControlSocket socket) REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS {
+    ControlSocket socket) REQUIRES(kEngineLock) NO_THREAD_SAFETY_ANALYSIS {
   Unprepared unprepared;
   auto channel = findWaiting(state, made, unprepared);
   while (!unprepared.operations.empty()) {
@@ -51,7 +51,7 @@ void replace(
 }
 
 void add(EngineState& state, MadeConnection& made, ControlSocket socket)
-    REQUIRES(theEngineLock) {
+    REQUIRES(kEngineLock) {
   auto channel = state.makeChannel(made.peer.identity, made.unexpectedLimit);
   channel->connected(
       std::move(made.connection), std::move(made.rejected), made.began);

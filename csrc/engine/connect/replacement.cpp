@@ -14,7 +14,7 @@ Replacement refuse(Verdict verdict, std::string why = "") {
 // Gives up the working connection to be replaced, if there is one.
 Replacement handOver(
     const std::shared_ptr<PeerChannel>& channel,
-    uint32_t replaces) REQUIRES(theEngineLock) {
+    uint32_t replaces) REQUIRES(kEngineLock) {
   if (!channel) {
     return refuse(
         Verdict::kStranger,

@@ -30,8 +30,7 @@ std::set<MemoryRegistrar*> visit(
 // Ends the sharing of idle allocations of all groups, because the engine does
 // not know to which group an allocation belongs. Memory that a peer may fetch
 // at any time stays shared; the rest is shared again at the next use.
-void unshareIdle(EngineState& state, Accelerator& gpus)
-    REQUIRES(theEngineLock) {
+void unshareIdle(EngineState& state, Accelerator& gpus) REQUIRES(kEngineLock) {
   const auto members = state.channels.those(
       [](const PeerChannel& channel) { return channel.alive(); });
   std::set<uint64_t> inUse;

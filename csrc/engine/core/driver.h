@@ -31,10 +31,10 @@ class Driver final : public ProgressSource {
 
   // Looks for news of the operation's peer. True if there was any.
   bool lookFor(const Operation& operation, int most = kMessagesPerPoll)
-      REQUIRES(theEngineLock);
+      REQUIRES(kEngineLock);
   // Decides whether GPUs have to be looked at from time to time. `held`:
   // operations wait for streams.
-  void watchGpus(bool held) REQUIRES(theEngineLock);
+  void watchGpus(bool held) REQUIRES(kEngineLock);
 
   // A peer can keep a copy from returning, so a thread of the program makes
   // only copies of the pair that it waits for; the Copier makes all further
@@ -53,14 +53,14 @@ class Driver final : public ProgressSource {
   void onReady(const std::vector<uint64_t>& tokens) override;
 
  private:
-  bool lookAtAll() REQUIRES(theEngineLock);
-  bool lookWhileAwaiting(const Operation& operation) REQUIRES(theEngineLock);
-  bool lookAtRest(bool any) REQUIRES(theEngineLock);
-  bool lookAtGpus(Accelerator& gpus) REQUIRES(theEngineLock);
-  PeerChannel* channelOf(const Operation& operation) REQUIRES(theEngineLock);
+  bool lookAtAll() REQUIRES(kEngineLock);
+  bool lookWhileAwaiting(const Operation& operation) REQUIRES(kEngineLock);
+  bool lookAtRest(bool any) REQUIRES(kEngineLock);
+  bool lookAtGpus(Accelerator& gpus) REQUIRES(kEngineLock);
+  PeerChannel* channelOf(const Operation& operation) REQUIRES(kEngineLock);
   // Leaves the lock of the caller, of which the analysis knows nothing inside.
   bool giveCopy(EngineLock& lock)
-      REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS;
+      REQUIRES(kEngineLock) NO_THREAD_SAFETY_ANALYSIS;
   void runCopies(CopyJob job, std::shared_ptr<PeerChannel> channel);
   std::optional<ClaimedCopy> finishCopy(const ClaimedCopy& made, bool more);
 

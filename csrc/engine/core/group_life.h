@@ -35,7 +35,7 @@ class GroupLife {
   void cancelLocked(
       Group& group,
       const OperationPtr& operation,
-      const Status& why) REQUIRES(theEngineLock);
+      const Status& why) REQUIRES(kEngineLock);
   bool isClosed(Group& group);
   void linger(Group& group, TimePoint deadline);
   bool allSent();

@@ -24,14 +24,14 @@ class Posting {
   // These two leave or enter a lock of their callers, of which the analysis
   // knows nothing inside of them.
   void enterPrepared(EngineLock& lock, Group& group, Operation& operation)
-      REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS;
+      REQUIRES(kEngineLock) NO_THREAD_SAFETY_ANALYSIS;
   void afterPost(EngineLock& lock, Group& group, const Operation& operation)
-      REQUIRES(theEngineLock) NO_THREAD_SAFETY_ANALYSIS;
+      REQUIRES(kEngineLock) NO_THREAD_SAFETY_ANALYSIS;
 
   EngineState& state_;
   Driver& driver_;
   WireUp& wireUp_;
-  uint64_t sends_ GUARDED_BY(theEngineLock) = 0;
+  uint64_t sends_ GUARDED_BY(kEngineLock) = 0;
 };
 
 } // namespace dlslime

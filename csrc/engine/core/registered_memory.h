@@ -26,11 +26,11 @@ class RegisteredMemory {
   void recallAll();
 
  private:
-  void recall(Region& region) REQUIRES(theEngineLock);
-  void beginDeregister(Region& region) REQUIRES(theEngineLock);
+  void recall(Region& region) REQUIRES(kEngineLock);
+  void beginDeregister(Region& region) REQUIRES(kEngineLock);
   std::vector<std::string> borrowersOf(const Region& region)
-      REQUIRES(theEngineLock);
-  void requireGivenBack(Region& region) REQUIRES(theEngineLock);
+      REQUIRES(kEngineLock);
+  void requireGivenBack(Region& region) REQUIRES(kEngineLock);
 
   EngineState& state_;
   Driver& driver_;

@@ -99,8 +99,8 @@ class PartOwner {
 };
 
 // The connection, as transfers may use it.
-struct TransferRoute { // NOLINT(*-member-init): always made with the first
-  Connection* connection; // null while being replaced
+struct TransferRoute {
+  Connection* connection = nullptr; // null while being replaced
   bool severed = false; // nothing new begins until the replacement
 
   bool usable() const {

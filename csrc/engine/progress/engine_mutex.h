@@ -12,7 +12,7 @@ namespace dlslime {
 // What clang's thread safety analysis calls the engine's lock. A program has
 // one engine, and the analysis need not tell several engines of a test apart.
 class CAPABILITY("engine lock") EngineRole {};
-inline constexpr EngineRole theEngineLock; // NOLINT(*-naming): a lock
+inline constexpr EngineRole kEngineLock;
 
 // The engine's lock. A polling thread takes the lock again and again, and being
 // awake would win a plain mutex each time, while a thread with work is still
@@ -20,7 +20,7 @@ inline constexpr EngineRole theEngineLock; // NOLINT(*-naming): a lock
 // lock, and lock() tries for a while before sleeping.
 class EngineMutex {
  public:
-  void lock() ACQUIRE(theEngineLock) NO_THREAD_SAFETY_ANALYSIS {
+  void lock() ACQUIRE(kEngineLock) NO_THREAD_SAFETY_ANALYSIS {
     if (try_lock()) {
       return;
     }
@@ -32,7 +32,7 @@ class EngineMutex {
     holder_.setThis();
   }
   // NOLINTNEXTLINE(readability-identifier-naming): the standard library's name
-  bool try_lock() TRY_ACQUIRE(true, theEngineLock) NO_THREAD_SAFETY_ANALYSIS {
+  bool try_lock() TRY_ACQUIRE(true, kEngineLock) NO_THREAD_SAFETY_ANALYSIS {
     const bool locked = mutex_.try_lock();
     if (locked) {
       holder_.setThis();
@@ -42,18 +42,18 @@ class EngineMutex {
   // Tries to lock, for a look that can be made later; false as well if a thread
   // is waiting in lock().
   bool lockIfUnwanted()
-      TRY_ACQUIRE(true, theEngineLock) NO_THREAD_SAFETY_ANALYSIS {
+      TRY_ACQUIRE(true, kEngineLock) NO_THREAD_SAFETY_ANALYSIS {
     return !wanted() && try_lock();
   }
   // Tells the analysis, where it can't know, that the calling thread holds the
   // lock; in checked builds, ends the process unless the thread does.
-  void assertHeld() const ASSERT_CAPABILITY(theEngineLock) {
+  void assertHeld() const ASSERT_CAPABILITY(kEngineLock) {
     holder_.requireThis("the engine's lock is not held");
   }
   bool wanted() const {
     return wanted_.load(std::memory_order_relaxed) > 0;
   }
-  void unlock() RELEASE(theEngineLock) NO_THREAD_SAFETY_ANALYSIS {
+  void unlock() RELEASE(kEngineLock) NO_THREAD_SAFETY_ANALYSIS {
     holder_.setNone();
     mutex_.unlock();
   }

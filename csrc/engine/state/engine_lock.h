@@ -12,11 +12,10 @@ namespace dlslime {
 // of the state are made under an EngineLock.
 class SCOPED_CAPABILITY EngineLock {
  public:
-  explicit EngineLock(EngineState& state) ACQUIRE(theEngineLock)
+  explicit EngineLock(EngineState& state) ACQUIRE(kEngineLock)
       : state_(state), lock_(state.mutex) {}
   // Takes over the lock that the caller has taken.
-  EngineLock(EngineState& state, std::adopt_lock_t taken)
-      REQUIRES(theEngineLock)
+  EngineLock(EngineState& state, std::adopt_lock_t taken) REQUIRES(kEngineLock)
       : state_(state), lock_(state.mutex, taken) {}
   ~EngineLock() RELEASE() NO_THREAD_SAFETY_ANALYSIS {
     if (lock_.owns_lock()) {

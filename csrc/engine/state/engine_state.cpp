@@ -48,7 +48,7 @@ void EngineState::wakeWireUp() {
 }
 
 void EngineState::retireFailed() {
-  const AtEnd wake([this, before = retired.size()]() REQUIRES(theEngineLock) {
+  const AtEnd wake([this, before = retired.size()]() REQUIRES(kEngineLock) {
     if (retired.size() > before) {
       wakeWireUp();
     }

@@ -32,20 +32,20 @@ struct EngineState {
       token; // a peer proves by the token to have read our address record
 
   EngineMutex mutex;
-  Completions completions GUARDED_BY(theEngineLock);
-  GroupRegistry groupRegistry GUARDED_BY(theEngineLock){completions, [this] {
-                                                          wakeWireUp();
-                                                        }};
+  Completions completions GUARDED_BY(kEngineLock);
+  GroupRegistry groupRegistry GUARDED_BY(kEngineLock){completions, [this] {
+                                                        wakeWireUp();
+                                                      }};
   // Ended operations of groups already gone: streams may still touch the
   // memory.
-  StreamGate strays GUARDED_BY(theEngineLock){completions};
+  StreamGate strays GUARDED_BY(kEngineLock){completions};
   Transports transports;
   EpollWaiter epoll; // usable from any thread without the lock
-  ChannelTable channels GUARDED_BY(theEngineLock){epoll};
-  RegionTable regions GUARDED_BY(theEngineLock);
+  ChannelTable channels GUARDED_BY(kEngineLock){epoll};
+  RegionTable regions GUARDED_BY(kEngineLock);
   // Connections waiting for the closer, since closing a connection may mean
   // joining threads.
-  std::vector<ChannelTable::Retired> retired GUARDED_BY(theEngineLock);
+  std::vector<ChannelTable::Retired> retired GUARDED_BY(kEngineLock);
   UniqueFd nudge; // eventfd waking the wire-up thread
   // True while operations wait for a stream or copies run at a GPU: no
   // descriptor tells of the end. Set under the lock, read by any thread.
@@ -71,14 +71,14 @@ struct EngineState {
   // eager messages.
   std::shared_ptr<PeerChannel> makeChannel(
       PeerIdentity peer,
-      uint64_t unexpectedLimit) REQUIRES(theEngineLock);
+      uint64_t unexpectedLimit) REQUIRES(kEngineLock);
   // Returns a group with a link over the channel, and the link's rank in
   // `rank`; null if no group has such a link. Under the lock.
   std::shared_ptr<Group> groupUsing(const PeerChannel& channel, int& rank) const
-      REQUIRES(theEngineLock);
+      REQUIRES(kEngineLock);
   // Retires severed connections and the connections of failed, idle channels.
   // Under the lock.
-  void retireFailed() REQUIRES(theEngineLock);
+  void retireFailed() REQUIRES(kEngineLock);
   // Any thread.
   void wakeWireUp();
 
