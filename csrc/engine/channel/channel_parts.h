@@ -59,6 +59,22 @@ struct ChannelParts {
   bool has(const OperationHolder* holder) const {
     return holder == &out || in.has(holder) || holder == &initiator;
   }
+  // True if the region is lent to the peer.
+  bool lends(const Region& region) const {
+    return target.lent(region.handle().id) != nullptr;
+  }
+  // Adds the ids of the allocations of our GPUs that the peer may access at any
+  // time.
+  void addSharedInUse(std::set<uint64_t>& ids) {
+    out.addShownInUse(ids);
+    target.addShownInUse(ids);
+  }
+  // Goes on after the channel's registrar has registered a region, or has
+  // failed to.
+  void onRegistered(const RegionPtr& region, const Status& status) {
+    initiator.onRegistered(*region, status);
+    target.onRegistered(region, status);
+  }
   // The following lead through the replacement of the connection.
   void sever();
   void detach(std::vector<SentMessage> unconfirmed);

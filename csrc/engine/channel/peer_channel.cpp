@@ -1,7 +1,6 @@
 #include "engine/channel/peer_channel.h"
 
 #include <algorithm>
-#include <bit>
 #include <new>
 
 #include "base/log.h"
@@ -11,9 +10,8 @@
 namespace dlslime {
 
 namespace {
-// A healthy device ends its work in microseconds; kernel networks take longer.
-constexpr milliseconds kDrainTime{1000};
-constexpr milliseconds kSlowDrainTime{10000};
+// Time for a failed device to end its work; a healthy one takes microseconds.
+constexpr milliseconds kGiveUpTime{1000};
 // Most looks for the peer's last messages: more than messages fit into a ring.
 constexpr int kMostLastLooks = 16 * 1024;
 
@@ -43,7 +41,6 @@ void PeerChannel::connected(
       peer_,
       [this](const TransferPtr& transfer) { owner_.sendNote(*transfer); });
   incoming_.connect(owner_, *parts_, gpus_);
-  toItself_ = route() == "self";
 }
 
 void PeerChannel::resumed(
@@ -53,20 +50,12 @@ void PeerChannel::resumed(
     uint64_t peerLast,
     bool began) {
   use(std::move(connection), std::move(rejected), began);
-  generation_ = generation;
   if (const auto status = parts_->resume(*connection_, peerLast);
       !status.ok()) {
     fail(status);
     return;
   }
-  std::string reasons;
-  for (const auto& entry : connection_.rejected()) {
-    reasons += "; not over " + entry.route + ": " + entry.reason;
-  }
-  sayReplaced(
-      "connected to pid " + std::to_string(peer_.pid) + " on " + peer_.host +
-      " again, over " + route() + " " + connection_->info().devices +
-      ": lost messages are sent again" + reasons);
+  connection_.noteReplaced(generation);
   owner_.onChannelResumed(*this);
 }
 
@@ -83,39 +72,16 @@ bool PeerChannel::replace(const Status& why, ReplaceAbility::When least) {
       !peerClosed_.ok()) {
     return false;
   }
-  ++replacements_;
-  const bool broken = least == ReplaceAbility::When::kBroken;
-  sayReplaced(
-      connectionText() + (broken ? " is lost (" : " is given up (") +
-      why.message() + "): the engine is connecting again");
   state_ = State::kSevered;
   failure_ = why;
-  leftWhole_ = !broken;
-  quiet_ = false;
-  const bool device =
-      connection_->replaceable() == ReplaceAbility::When::kBroken;
-  detachAt_ = deadlineAfter(device ? kDrainTime : kSlowDrainTime);
   parts_->sever();
-  connection_->replacing()->sever();
+  connection_.sever(why, least == ReplaceAbility::When::kBroken);
   return true;
-}
-
-// Logs ever fewer warnings, since a peer may ask for connections without end.
-void PeerChannel::sayReplaced(const std::string& what) const {
-  if (!std::has_single_bit(replacements_)) {
-    logInfo(what);
-    return;
-  }
-  logWarning(
-      replacements_ == 1 ? what
-                         : what + " (the " + std::to_string(replacements_) +
-              "th time; only the 1st, 2nd, 4th, 8th, ... are warnings)");
 }
 
 // Gives up the old connection once drained, or after the drain time.
 void PeerChannel::detachIfDrained() {
-  const bool over = connection_->drained() || Clock::now() >= detachAt_;
-  if (!over || copies_.any()) {
+  if (!connection_.mayRetire() || copies_.any()) {
     return;
   }
   if (!peerClosed_.ok()) {
@@ -123,11 +89,11 @@ void PeerChannel::detachIfDrained() {
     return;
   }
   parts_->detach(connection_->replacing()->unconfirmed());
-  severed_ = connection_.take();
+  connection_.retire();
 }
 
 void PeerChannel::quieted() {
-  quiet_ = true;
+  connection_.quieted();
   parts_->in.rendezvous().quieted();
   parts_->initiator.quieted();
   if (state_ == State::kFailed) {
@@ -139,15 +105,16 @@ void PeerChannel::quieted() {
 }
 
 bool PeerChannel::idle() const {
-  if (!quiet_ || !connection_) {
-    return quiet_;
+  if (!connection_.quiet() || !connection_) {
+    return connection_.quiet();
   }
   return !copies_.any() && (parts_->idle() || Clock::now() >= giveUpAt_);
 }
 
 bool PeerChannel::working() const {
-  return state_ != State::kOpen || severed_ != nullptr || !peerClosed_.ok() ||
-      copies_.any() || incoming_.sequencer().kept() > 0 || parts_->working();
+  return state_ != State::kOpen || connection_.hasRetired() ||
+      !peerClosed_.ok() || copies_.any() || incoming_.sequencer().kept() > 0 ||
+      parts_->working();
 }
 
 // Fails the pair, and not the process, when a peer's messages exhaust memory.
@@ -164,13 +131,8 @@ void PeerChannel::failForWantOfMemory() {
   fail(inWords([&] {
     return Status(
         ErrorCode::kExhausted,
-        "this process has no memory left for " + connectionText());
+        "this process has no memory left for " + connection_.describe());
   }));
-}
-
-std::string PeerChannel::connectionText() const {
-  return "the connection to pid " + std::to_string(peer_.pid) + " on " +
-      peer_.host + " over " + route();
 }
 
 bool PeerChannel::pollOnce(int most, bool flushes) {
@@ -189,9 +151,7 @@ bool PeerChannel::pollOnce(int most, bool flushes) {
       any |= parts_->flush();
     }
   }
-  // A device ends in microseconds, perhaps without telling: keep polling.
-  const bool device =
-      connection_->replaceable() == ReplaceAbility::When::kBroken;
+  const bool device = connection_.ofDevice(); // ends soon: keep polling
   if (state_ == State::kSevered) {
     detachIfDrained();
     return any || !connection_ || device;
@@ -206,7 +166,7 @@ bool PeerChannel::pollOnce(int most, bool flushes) {
     const auto lost = inWords([&] {
       return Status(
           broken.code(),
-          connectionText() + " is lost (" + broken.message() + ")");
+          connection_.describe() + " is lost (" + broken.message() + ")");
     });
     fail(peerClosed_.ok() ? lost : peerClosed_);
   }
@@ -236,15 +196,16 @@ void PeerChannel::fail(const Status& why) {
   }
   state_ = State::kFailed;
   failure_ = why;
-  quiet_ |= static_cast<bool>(connection_); // the connection reports what has ended
-  if (connection_ &&
-      connection_->replaceable() == ReplaceAbility::When::kBroken) {
-    giveUpAt_ = deadlineAfter(kDrainTime); // else closing ends the rest
+  if (connection_) {
+    connection_.quieted(); // the connection reports what has ended
+  }
+  if (connection_ && connection_.ofDevice()) {
+    giveUpAt_ = deadlineAfter(kGiveUpTime); // else closing ends the rest
   }
   if (parts_) {
     parts_->fail(why);
     gpus_.drop();
-    if (!copies_.any() && quiet_) {
+    if (!copies_.any() && connection_.quiet()) {
       insist([&] { parts_->out.releaseFailed(); });
     }
   }
@@ -287,21 +248,9 @@ std::unique_ptr<Connection> PeerChannel::takeConnection() {
 
 void PeerChannel::onRegistered(const RegionPtr& region, const Status& status) {
   try {
-    parts_->initiator.onRegistered(*region, status);
-    parts_->target.onRegistered(region, status);
+    parts_->onRegistered(region, status);
   } catch (const std::bad_alloc&) { // work may be half done
     failForWantOfMemory();
-  }
-}
-
-void PeerChannel::askForShare(uint64_t id) {
-  parts_->out.sendControl(wire::Reshare{id});
-}
-
-void PeerChannel::addSharedInUse(std::set<uint64_t>& ids) {
-  if (parts_) {
-    parts_->out.addShownInUse(ids);
-    parts_->target.addShownInUse(ids);
   }
 }
 

@@ -2,14 +2,13 @@
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/channel/channel_connection.h"
 #include "engine/channel/channel_owner.h"
 #include "engine/channel/channel_parts.h"
-#include "engine/channel/connection_slot.h"
 #include "engine/channel/incoming_messages.h"
 #include "engine/channel/lent_copies.h"
 #include "interface/transport.h"
@@ -35,17 +34,15 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
         regions_(regions),
         limits_(limits),
         peer_(std::move(peer)),
-        gpus_(peer_, [this](uint64_t id) { askForShare(id); }) {}
+        gpus_(peer_, [this](uint64_t id) {
+          parts_->out.sendControl(wire::Reshare{id});
+        }) {}
 
   // `began`: this end has asked for the connection.
   void connected(
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected,
       bool began = true);
-  // Sets the socket that this and all later connections are to use.
-  void useSocket(int fd) {
-    connection_.useSocket(fd);
-  }
   // Replaces the severed connection by the pair's connection number
   // `generation`. The peer has seen every message up to number `peerLast`.
   void resumed(
@@ -59,23 +56,12 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
   bool sever(const Status& why);
   // Gives a working connection up, for a better connection; else as sever().
   bool handOver(const Status& why);
-  // True once the severed connection is not needed any more, and can be taken.
-  bool hasSevered() const {
-    return severed_ != nullptr;
-  }
-  std::unique_ptr<Connection> takeSevered() {
-    return std::move(severed_);
-  }
   // Called when a connection taken out of the channel has been destroyed, so
   // that no memory is touched any more.
   void quieted();
   // Returns the `peerLast` that resumed() at the peer takes.
   uint64_t lastSeen() const {
     return incoming_.sequencer().last();
-  }
-  // Number of the present connection in the life of the pair, counted from 1.
-  uint32_t generation() const {
-    return generation_;
   }
   // Ends all operations with `why`. Receives whose memory may still be written
   // end later: poll until idle(). Idempotent.
@@ -95,28 +81,14 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
   bool glance(int most) {
     return pollSafely(most, false);
   }
-  bool endsSoon() const {
-    return connection_ && connection_->copying() != nullptr &&
-        connection_->copying()->endsSoon();
-  }
   bool allSent() {
     return !connection_ || (parts_->out.handedOver() && connection_->allSent());
-  }
-  // True if the region is lent to the peer.
-  bool lends(const Region& region) const {
-    return alive() && parts_ &&
-        parts_->target.lent(region.handle().id) != nullptr;
   }
   bool claimCopy(CopyJob& job);
   void finishCopy(const CopyJob& job);
   // The copies claimed and not finished.
   LentCopies& copies() {
     return copies_;
-  }
-  // True if a part of the channel has the operation.
-  bool serves(const Operation& operation) const {
-    return operation.holder != nullptr && parts_ &&
-        parts_->has(operation.holder);
   }
 
   State state() const {
@@ -131,10 +103,10 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
   }
   // True if the channel is severed and nothing of the old connection is left.
   bool awaitsConnection() const {
-    return state_ == State::kSevered && quiet_;
+    return state_ == State::kSevered && connection_.quiet();
   }
   bool toItself() const {
-    return toItself_;
+    return connection_.route() == "self";
   }
   // True if the channel has failed and nothing touches memory any more, or only
   // a device that does not report the end: then destroying the connection, and
@@ -149,19 +121,12 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
   const PeerIdentity& peer() const {
     return peer_;
   }
-  const std::vector<RejectedRoute>& rejected() const {
-    return connection_.rejected();
+  // The present and earlier connections.
+  const ChannelConnection& connection() const {
+    return connection_;
   }
-  // Name of the present or last route; empty before connected().
-  const std::string& route() const {
-    return connection_.route();
-  }
-  MemoryRegistrar* registrar() const {
-    return connection_.registrar();
-  }
-  // Of the connection; without one only the name of the copies is left.
-  ConnectionInfo info() const {
-    return connection_.info();
+  ChannelConnection& connection() {
+    return connection_;
   }
   void trim() {
     if (connection_) {
@@ -169,35 +134,17 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
     }
     gpus_.trim();
   }
-  // Adds the ids of the allocations of our GPUs that the peer may access at any
-  // time.
-  void addSharedInUse(std::set<uint64_t>& ids);
-  // True if the severed connection was given up while working, so that no loss
-  // has to be told.
-  bool leftWhole() const {
-    return leftWhole_;
-  }
   // True if the channel is open and handOver() is possible.
   bool replaceable() const {
     return state_ == State::kOpen &&
         connection_->replaceable() != ReplaceAbility::When::kNever;
   }
-  // True if a connection was better once, or a better route was tried in vain.
-  bool couldBeBetter() const {
-    return state_ == State::kOpen && connection_.couldBeBetter();
+  // Both halves of the protocols; null before connected().
+  ChannelParts* parts() {
+    return parts_ ? &*parts_ : nullptr;
   }
-  // The four accessors below may be called only after connected().
-  Outbound& out() {
-    return parts_->out;
-  }
-  Inbound& in() {
-    return parts_->in;
-  }
-  RmaInitiator& initiator() {
-    return parts_->initiator;
-  }
-  RmaTarget& target() {
-    return parts_->target;
+  const ChannelParts* parts() const {
+    return parts_ ? &*parts_ : nullptr;
   }
   // What the connection tells the channel.
   ConnectionEvents& events() {
@@ -211,9 +158,7 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
   std::unique_ptr<Connection> takeConnection();
 
  private:
-  std::string connectionText() const;
   bool replace(const Status& why, ReplaceAbility::When least);
-  void sayReplaced(const std::string& what) const;
   void use(
       std::unique_ptr<Connection> connection,
       std::vector<RejectedRoute> rejected,
@@ -221,7 +166,6 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
   bool pollSafely(int most, bool flushes);
   bool pollOnce(int most, bool flushes);
   void detachIfDrained();
-  void askForShare(uint64_t id);
 
   ChannelOwner& owner_;
   Completions& completions_;
@@ -229,17 +173,10 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
   const Outbound::Limits limits_;
   const PeerIdentity peer_;
   State state_ = State::kConnecting;
-  bool toItself_ = false;
   Status failure_; // or why the channel is severed
-  TimePoint detachAt_{}; // severed: end of waiting for drained()
   TimePoint giveUpAt_ = never(); // failed: when idle() waits no longer
-  uint32_t generation_ = 1;
-  uint32_t replacements_ = 0; // begun so far
-  bool quiet_ = true; // false: a severed connection may touch memory
-  std::unique_ptr<Connection> severed_;
   Status peerClosed_; // set by peerClosed() until the route is drained
-  ConnectionSlot connection_;
-  bool leftWhole_ = false;
+  ChannelConnection connection_{peer_};
   LentCopies copies_;
   PeerGpus gpus_;
   IncomingMessages incoming_{*this};

@@ -25,7 +25,8 @@ void Failback::advance() {
   {
     const EngineLock lock(state_);
     members = state_.channels.those([all](const PeerChannel& channel) {
-      return channel.couldBeBetter() || (all && channel.replaceable());
+      return (channel.open() && channel.connection().couldBeBetter()) ||
+          (all && channel.replaceable());
     });
   }
   const auto now = Clock::now();
@@ -72,7 +73,9 @@ void Failback::probe(const ChannelTable::Member& member) {
   Prober::Standing standing;
   {
     const EngineLock lock(state_);
-    standing = {member.channel->route(), member.channel->info().merit};
+    standing = {
+        member.channel->connection().route(),
+        member.channel->connection().info().merit};
   }
   handshakes_.probe(std::move(request), std::move(standing));
 }

@@ -58,7 +58,7 @@ void Failover::advance() {
 Failover::Search Failover::searchFor(
     const ChannelTable::Member& lost,
     TimePoint now) {
-  const auto generation = lost.channel->generation();
+  const auto generation = lost.channel->connection().generation();
   const auto known = searches_.find(lost.key);
   if (known != searches_.end()) {
     if (known->second.generation == generation) {
@@ -67,7 +67,7 @@ Failover::Search Failover::searchFor(
     found_[lost.key] = {now, known->second.pause}; // found, then lost again
   }
   // A short DLSLIME_RECOVERY_MS must not cost a pair a working connection.
-  const bool whole = lost.channel->leftWhole();
+  const bool whole = lost.channel->connection().leftWhole();
   const auto time = whole ? std::max(state_.config.recovery, kLeastTime)
                           : state_.config.recovery;
   // A connection given up for a better connection is replaced at once.
@@ -163,7 +163,7 @@ void Failover::look(const ChannelTable::Member& lost, Search& search) {
     request.record = lost.contact.record;
     request.pairSecret = lost.contact.pairSecret;
     request.record.group = group->remoteId(request.rank);
-    request.replaces = lost.channel->generation();
+    request.replaces = lost.channel->connection().generation();
     request.lastSeen = lost.channel->lastSeen();
   }
   handshakes_.begin(request);
@@ -177,7 +177,7 @@ void Failover::giveUp(const ChannelTable::Member& lost, const Search& search) {
   lost.channel->fail(Status(
       ErrorCode::kPeerFailed,
       "the connection to pid " + std::to_string(peer.pid) + " on " + peer.host +
-          " over " + lost.channel->route() + " was lost (" +
+          " over " + lost.channel->connection().route() + " was lost (" +
           lost.channel->failure().message() +
           "), and could not be replaced (tried for " +
           std::to_string(state_.config.recovery.count()) +

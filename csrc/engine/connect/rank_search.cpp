@@ -185,7 +185,7 @@ bool RankSearch::join(
       return false;
     }
     const auto unprepared =
-        findUnprepared(group, task.rank, channel->registrar());
+        findUnprepared(group, task.rank, channel->connection().registrar());
     if (unprepared.operations.empty()) {
       if (group.link(task.rank).state == Group::LinkState::kResolving) {
         task.problem = kNotJoinedText;

@@ -20,7 +20,7 @@ Replacement handOver(
         Verdict::kStranger,
         "the connection that is to be replaced is given up");
   }
-  if (replaces < channel->generation()) {
+  if (replaces < channel->connection().generation()) {
     return refuse(Verdict::kCrossed); // replaced already
   }
   const Status why(

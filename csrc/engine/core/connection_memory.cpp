@@ -20,7 +20,7 @@ std::set<MemoryRegistrar*> visit(
     const auto& channel = group.link(rank).channel;
     if (channel && channels.insert(channel.get()).second) {
       act(*channel);
-      registrars.insert(channel->registrar());
+      registrars.insert(channel->connection().registrar());
     }
   }
   registrars.erase(nullptr);
@@ -35,7 +35,9 @@ void unshareIdle(EngineState& state, Accelerator& gpus) REQUIRES(kEngineLock) {
       [](const PeerChannel& channel) { return channel.alive(); });
   std::set<uint64_t> inUse;
   for (const auto& member : members) {
-    member.channel->addSharedInUse(inUse);
+    if (auto* const parts = member.channel->parts()) {
+      parts->addSharedInUse(inUse);
+    }
   }
   gpus.sharing().shareOnly(inUse);
 }
@@ -55,7 +57,7 @@ uint32_t peerPid(EngineState& state, Group& group, int rank) {
         group.nameOf(rank) +
             " is not connected now: exchange a message with it first");
   }
-  return link.channel->info().peerPid;
+  return link.channel->connection().info().peerPid;
 }
 
 MemoryUse memoryUse(EngineState& state, Group& group) {
@@ -63,8 +65,9 @@ MemoryUse memoryUse(EngineState& state, Group& group) {
   std::set<MemoryRegistrar*> registrars;
   {
     const EngineLock lock(state);
-    registrars = visit(
-        group, [&](PeerChannel& channel) { use += channel.info().memory; });
+    registrars = visit(group, [&](PeerChannel& channel) {
+      use += channel.connection().info().memory;
+    });
   }
   for (auto* const registrar : registrars) {
     use += registrar->memoryUse();

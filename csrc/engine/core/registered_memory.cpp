@@ -84,7 +84,7 @@ void RegisteredMemory::recall(Region& region) {
   region.closing = true;
   for (const auto& member : state_.channels.those(
            [](const PeerChannel& channel) { return channel.alive(); })) {
-    member.channel->target().recall(region);
+    member.channel->parts()->target.recall(region);
   }
 }
 
@@ -93,8 +93,11 @@ void RegisteredMemory::recall(Region& region) {
 // else would make a silent peer give a region back. Under the lock.
 std::vector<std::string> RegisteredMemory::borrowersOf(const Region& region) {
   std::vector<std::string> names;
-  for (const auto& [key, contact, channel] : state_.channels.those(
-           [&](const PeerChannel& one) { return one.lends(region); })) {
+  for (const auto& [key, contact, channel] :
+       state_.channels.those([&](const PeerChannel& one) {
+         return one.alive() && one.parts() != nullptr &&
+             one.parts()->lends(region);
+       })) {
     const auto& peer = channel->peer();
     const auto name = "pid " + std::to_string(peer.pid) + " on " + peer.host;
     int rank = 0;

@@ -41,7 +41,7 @@ void ChannelTable::add(
   const auto token = nextToken_++;
   if (socket) {
     epoll_.add(socket->fd(), token);
-    channel->useSocket(socket->fd());
+    channel->connection().useSocket(socket->fd());
   }
   auto origin = socket ? socket->peerOrigin() : "";
   Entry entry{
@@ -79,7 +79,7 @@ void ChannelTable::replaceSocket(
   dropSocket(entry);
   entry.token = nextToken_++;
   epoll_.add(socket.fd(), entry.token);
-  entry.channel->useSocket(socket.fd());
+  entry.channel->connection().useSocket(socket.fd());
   entry.socket.emplace(std::move(socket));
 }
 
@@ -100,7 +100,7 @@ std::vector<ChannelTable::Member> ChannelTable::those(
 
 bool ChannelTable::endsSoon() const {
   return looks_.firstBusy([](const PeerChannel& channel) {
-    return channel.endsSoon();
+    return channel.connection().endsSoon();
   }) != nullptr;
 }
 
@@ -112,14 +112,16 @@ std::shared_ptr<PeerChannel> ChannelTable::claimCopy(CopyJob& job) const {
 }
 
 PeerChannel* ChannelTable::serving(const Operation& operation) const {
-  return looks_.firstBusy(
-      [&](const PeerChannel& channel) { return channel.serves(operation); });
+  return looks_.firstBusy([&](const PeerChannel& channel) {
+    return operation.holder != nullptr && channel.parts() != nullptr &&
+        channel.parts()->has(operation.holder);
+  });
 }
 
 void ChannelTable::dropSocket(Entry& entry) {
   if (entry.socket) {
     epoll_.remove(entry.socket->fd());
-    entry.channel->useSocket(-1);
+    entry.channel->connection().useSocket(-1);
     entry.socket.reset();
   }
 }
@@ -178,7 +180,7 @@ void ChannelTable::noteFailure(const Entry& entry) {
 
 bool ChannelTable::someOver() const {
   return looks_.firstBusy([](const PeerChannel& channel) {
-    return channel.hasSevered() ||
+    return channel.connection().hasRetired() ||
         channel.state() == PeerChannel::State::kFailed;
   }) != nullptr;
 }
@@ -197,14 +199,15 @@ void ChannelTable::reap(std::vector<Retired>& retired) {
 // Returns true if the entry can be erased. Reserves room in `retired` first, so
 // that no connection is taken and then lost.
 bool ChannelTable::isOver(Entry& entry, std::vector<Retired>& retired) {
-  const bool severed = entry.channel->hasSevered();
+  const bool severed = entry.channel->connection().hasRetired();
   const bool failed = entry.channel->state() == PeerChannel::State::kFailed;
   if (!severed && !failed) {
     return false;
   }
   retired.reserve(retired.size() + 2);
   if (severed) {
-    retired.push_back({entry.channel->takeSevered(), entry.channel, {}});
+    retired.push_back(
+        {entry.channel->connection().takeRetired(), entry.channel, {}});
   }
   if (!failed) {
     return false;

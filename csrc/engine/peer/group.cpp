@@ -112,7 +112,7 @@ void Group::receive(const OperationPtr& operation) {
   if (auto arrival = matcher_.takeArrival(*operation)) {
     auto& source = link(arrival->source);
     auto channel = source.channel;
-    channel->in().deliver(*this, operation, std::move(*arrival));
+    channel->parts()->in.deliver(*this, operation, std::move(*arrival));
     return;
   }
   if (operation->peer() == Operation::kAnySource) {
@@ -133,11 +133,12 @@ void Group::receive(const OperationPtr& operation) {
 
 void Group::makeReady(int source, uint32_t tag) {
   const auto& peer = link(source);
-  if (peer.state != LinkState::kReady || !peer.channel->in().mayBePushed()) {
+  if (peer.state != LinkState::kReady ||
+      !peer.channel->parts()->in.mayBePushed()) {
     return;
   }
   if (const auto receive = matcher_.nextReceive(source, tag)) {
-    peer.channel->in().advertised().offer(*this, receive);
+    peer.channel->parts()->in.advertised().offer(*this, receive);
   }
 }
 
@@ -153,7 +154,7 @@ void Group::linkReady(
   peer.state = LinkState::kReady;
   peer.channel = std::move(channel);
   peer.remoteGroup = remoteGroup;
-  links_.use(peer, peer.channel->registrar());
+  links_.use(peer, peer.channel->connection().registrar());
   while (auto operation = peer.waiting.pop()) {
     peer.send(operation, options_.rank);
   }
@@ -205,7 +206,7 @@ void Group::failLink(int rank, const Status& why) {
   peer.state = LinkState::kFailed;
   peer.failure = why;
   if (peer.channel) {
-    matcher_.removeAnnounced(&peer.channel->in());
+    matcher_.removeAnnounced(&peer.channel->parts()->in);
   }
   end(std::move(peer.waiting), why);
   end(matcher_.takeReceivesFrom(rank), why);
@@ -248,7 +249,7 @@ void Group::close(const Status& why) {
   }
   end(matcher_.takeAnySource(), why);
   for (const auto& arrival : matcher_.takeArrivals()) {
-    link(arrival.source).channel->in().discard(arrival);
+    link(arrival.source).channel->parts()->in.discard(arrival);
   }
 }
 
@@ -265,13 +266,13 @@ std::vector<OperationPtr> Group::pending() {
     if (!channel->alive()) {
       continue;
     }
-    for (auto& op : channel->out().pending(id_)) {
+    for (auto& op : channel->parts()->out.pending(id_)) {
       all.push_back(std::move(op));
     }
-    for (auto& op : channel->initiator().pending(id_)) {
+    for (auto& op : channel->parts()->initiator.pending(id_)) {
       all.push_back(std::move(op));
     }
-    for (auto& op : channel->in().rendezvous().pending(id_)) {
+    for (auto& op : channel->parts()->in.rendezvous().pending(id_)) {
       all.push_back(std::move(op));
     }
   }

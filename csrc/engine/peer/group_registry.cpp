@@ -127,7 +127,7 @@ void GroupRegistry::onChannelResumed(PeerChannel& channel) {
     for (int rank = 0; rank < group->size(); ++rank) {
       auto& link = group->link(rank);
       if (link.channel.get() == &channel) {
-        group->links().use(link, channel.registrar());
+        group->links().use(link, channel.connection().registrar());
       }
     }
   }

@@ -12,12 +12,12 @@ PeerReport reportPeer(Group& group, int rank) {
   report.rank = rank;
   report.counters = link.counters;
   if (link.channel) {
-    report.route = link.channel->route();
-    auto info = link.channel->info();
+    report.route = link.channel->connection().route();
+    auto info = link.channel->connection().info();
     report.copy = info.copyName;
     report.devices = std::move(info.devices);
-    report.replaced = link.channel->generation() - 1;
-    report.rejected = link.channel->rejected();
+    report.replaced = link.channel->connection().generation() - 1;
+    report.rejected = link.channel->connection().rejected();
     report.peer = link.channel->peer();
   }
   return report;
@@ -58,7 +58,7 @@ std::string describeLink(Group& group, const Operation& operation) {
   }
   const auto& link = group.link(operation.peer());
   if (link.state == Group::LinkState::kReady) {
-    return "the peer is connected over " + link.channel->route() +
+    return "the peer is connected over " + link.channel->connection().route() +
         (send
              ? ", and has not confirmed the message: no matching "
                "receive was posted at the peer, or the message is being fetched"

@@ -52,19 +52,19 @@ void sendLeave(
     uint32_t remoteGroup,
     uint32_t rank,
     bool aborted) {
-  channel.out().sendControl(wire::Leave{remoteGroup, rank, aborted});
+  channel.parts()->out.sendControl(wire::Leave{remoteGroup, rank, aborted});
 }
 
 void refuse(
     PeerChannel& channel,
     const wire::Join& join,
     const AcceptQueue::Refusal& why) {
-  channel.out().sendControl(
+  channel.parts()->out.sendControl(
       wire::Refused{join.joinersGroup, join.target, why.reason, why.amount});
 }
 
 void sayStale(PeerChannel& channel, const wire::Join& join) {
-  channel.out().sendControl(wire::Stale{join.joinersGroup, join.target});
+  channel.parts()->out.sendControl(wire::Stale{join.joinersGroup, join.target});
 }
 
 // Most endpoints of a process at a hub, where a process needs only an endpoint
@@ -83,7 +83,7 @@ void Joins::leave(Group& group, bool aborted) {
         link.remoteGroup,
         static_cast<uint32_t>(group.rank()),
         aborted);
-    link.channel->out().flushQueued();
+    link.channel->parts()->out.flushQueued();
   }
 }
 
@@ -98,8 +98,8 @@ void Joins::send(
   }
   link.state = State::kJoining;
   link.channel = channel;
-  group.links().use(link, channel->registrar());
-  channel->out().sendControl(wire::Join{
+  group.links().use(link, channel->connection().registrar());
+  channel->parts()->out.sendControl(wire::Join{
       remoteGroup,
       static_cast<uint32_t>(group.rank()),
       static_cast<uint32_t>(rank),
@@ -171,7 +171,7 @@ void Joins::accept(
     const wire::Join& join,
     Group& group) {
   auto unprepared = findUnprepared(
-      group, static_cast<int>(join.source), channel->registrar());
+      group, static_cast<int>(join.source), channel->connection().registrar());
   if (!unprepared.operations.empty()) {
     // A repeated Join, never sent by a correct peer, replaces the earlier Join.
     std::erase_if(waiting_, [&](const Waiting& other) {
@@ -182,7 +182,7 @@ void Joins::accept(
     wake_();
     return;
   }
-  channel->out().sendControl(
+  channel->parts()->out.sendControl(
       wire::Joined{join.joinersGroup, join.target, join.source, group.id()});
   group.linkReady(static_cast<int>(join.source), channel, join.joinersGroup);
 }

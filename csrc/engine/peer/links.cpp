@@ -9,13 +9,14 @@ namespace dlslime {
 void Link::send(const OperationPtr& operation, int ownRank) {
   const auto source = static_cast<uint32_t>(ownRank);
   if (operation->kind() == Operation::Kind::kSend) {
-    channel->out().sendTensor(operation, {remoteGroup, source, &counters});
+    channel->parts()->out.sendTensor(
+        operation, {remoteGroup, source, &counters});
     return;
   }
   const auto transfer = std::static_pointer_cast<Transfer>(operation);
   (transfer->write() ? counters.writtenBytes : counters.readBytes) +=
       transfer->totalBytes();
-  channel->initiator().start(transfer, {remoteGroup, source});
+  channel->parts()->initiator.start(transfer, {remoteGroup, source});
 }
 
 void Links::use(Link& link, MemoryRegistrar* registrar) {

@@ -66,7 +66,7 @@ class AdvertiseThrottle {
 
  private:
   static constexpr int kMost = 16;
-  const bool adapts_;
+  bool adapts_;
   int rarity_ = 1, since_ = 0;
 };
 

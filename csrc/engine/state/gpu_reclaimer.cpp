@@ -100,8 +100,9 @@ std::set<MemoryRegistrar*> GpuReclaimer::tellPeers(
   unshared |= std::exchange(owesNews_, false);
   std::set<MemoryRegistrar*> registrars;
   for (const auto& member : open) {
-    registrars.insert(member.channel->registrar());
-    owesNews_ |= unshared && !member.channel->out().shares().dropUnshared(gpus);
+    registrars.insert(member.channel->connection().registrar());
+    owesNews_ |=
+        unshared && !member.channel->parts()->out.shares().dropUnshared(gpus);
   }
   if (unshared) {
     state_.epoll.kick(); // posted messages have to be polled for

@@ -124,7 +124,7 @@ void RegistrationThread::tell(
   }
   const auto those = state_.channels.those(
       [registrar = wanted.registrar](const PeerChannel& channel) {
-        return channel.open() && channel.registrar() == registrar;
+        return channel.open() && channel.connection().registrar() == registrar;
       });
   for (const auto& member : those) {
     member.channel->onRegistered(region, status);

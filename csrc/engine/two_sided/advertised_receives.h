@@ -54,6 +54,10 @@ class AdvertisedReceives final : public OperationHolder {
   bool idle() const {
     return retracted_ == 0;
   }
+  // Replaces the machine's throttle, for tests.
+  void use(const AdvertiseThrottle& throttle) {
+    throttle_ = throttle;
+  }
 
  private:
   struct Offer {

@@ -70,7 +70,7 @@ struct Stuck {
     resolved.region = region;
     resolved.size = memory.size();
     resolved.memory.address = 0x1000;
-    channel->initiator().onResolved(resolved);
+    channel->parts()->initiator.onResolved(resolved);
     process.settle();
   }
   void cancel(const OperationPtr& operation) {

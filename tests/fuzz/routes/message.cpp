@@ -257,7 +257,7 @@ class Victim {
         endSomePush();
         break;
       case 7:
-        bad->target().recall(*own[input.below(own.size())]);
+        bad->parts()->target.recall(*own[input.below(own.size())]);
         break;
       default:
         inject();

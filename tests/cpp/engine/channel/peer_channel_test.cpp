@@ -102,6 +102,7 @@ TEST(GroupTest, ReceiveFromAnySourceIsPreparedForThePeerThatWaits) {
 }
 
 TEST_F(PushingChannelTest, OffersThatComeTooLateBecomeFewUntilTheyAreOfUse) {
+  channel->parts()->in.advertised().use(AdvertiseThrottle(true));
   const auto isOffered = [&](bool pushed) {
     const auto receive = GuardedOperation::receive(1, 5, 1000);
     endpoint.receive(*group, receive);

@@ -79,7 +79,7 @@ TEST_F(ReplacementTest, WorkingConnectionIsGivenUpWithItsSocket) {
   EXPECT_TRUE(socketOfPeer->ended());
   const EngineLock lock(state);
   EXPECT_TRUE(channel->awaitsConnection());
-  EXPECT_TRUE(channel->leftWhole());
+  EXPECT_TRUE(channel->connection().leftWhole());
 }
 
 TEST_F(ReplacementTest, BrokenConnectionIsReplaced) {

@@ -272,7 +272,7 @@ TEST_P(TransferTraffic, RecalledRegionComesBackOnceNothingTouchesIt) {
       pair->end(static_cast<int>(random() % 2)).poll();
     }
     regions[1]->closing = true;
-    pair->channel(1).target().recall(*regions[1]);
+    pair->channel(1).parts()->target.recall(*regions[1]);
     for (int i = 0; i < 100000 && regions[1]->lent + regions[1]->uses > 0;
          ++i) {
       pair->end(static_cast<int>(random() % 2)).poll();

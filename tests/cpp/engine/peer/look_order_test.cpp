@@ -167,7 +167,7 @@ TEST_F(LookOrderTest, WorkPostedOnAQuietChannelMakesTheChannelBusy) {
   addPeers(3);
   calm();
   peers[2].connection->full = true; // the message waits for room
-  peers[2].channel->out().sendControl(wire::Reshare{1});
+  peers[2].channel->parts()->out.sendControl(wire::Reshare{1});
   for (size_t i = 0; i < peers.size(); ++i) {
     looks.lookInTurn(kMost);
   }
@@ -183,12 +183,12 @@ TEST_F(LookOrderTest, MessagesToBeSentAgainKeepAChannelBusy) {
   auto& channel = *peers[0].channel;
   auto* const broken = peers[0].connection;
   broken->when = ReplaceAbility::When::kBroken;
-  channel.out().sendControl(wire::Reshare{1});
+  channel.parts()->out.sendControl(wire::Reshare{1});
   broken->lost.push_back({broken->sent.back(), {}});
   broken->breakWith = Status(ErrorCode::kTransportFailed, "a cable");
   looks.lookAtAll(kMost); // severs the connection
   looks.lookAtAll(kMost); // finds the connection drained
-  channel.takeSevered();
+  channel.connection().takeRetired();
   channel.quieted();
   auto made = std::make_unique<ScriptedConnection>();
   auto* const replacement = made.get();

@@ -77,7 +77,8 @@ class Endpoint {
         channel->finishCopy(job);
         any = true;
       }
-      if (channel->takeSevered()) { // destroys the severed connection
+      if (channel->connection()
+              .takeRetired()) { // destroys the severed connection
         channel->quieted();
       }
     }
@@ -178,7 +179,7 @@ class Pair {
       channel(i).resumed(
           std::make_unique<FaultyConnection>(wire, i, 1 - i, faults),
           {},
-          channel(i).generation() + 1,
+          channel(i).connection().generation() + 1,
           seen[1 - i],
           i == 0);
       end(i).settle();

@@ -14,7 +14,7 @@ namespace {
 
 TEST_F(RdmaTest, MessagesOfEverySizeArriveBothWays) {
   connect();
-  EXPECT_EQ(channel(0).route(), "rdma");
+  EXPECT_EQ(channel(0).connection().route(), "rdma");
   for (const size_t size :
        {0, 1, 200, 1000, 16384, 16385, 65536, 131072, 131073, 5 << 20}) {
     for (const int from : {0, 1}) {
