@@ -5,25 +5,26 @@
 namespace dlslime {
 
 ChannelParts::ChannelParts(
-    Connection& connection,
-    PeerGpus& gpus,
-    Completions& completions,
-    RegionTable& regions,
-    Sequencer& sequencer,
+    const Shared& shared,
     const Outbound::Limits& limits,
     const PeerIdentity& peer,
     TransferFinisher::SendNote sendNote)
-    : out(connection, completions, limits),
-      in(connection, out, gpus, completions, sequencer, limits),
+    : out(shared.connection, shared.completions, limits),
+      in(shared.connection,
+         out,
+         shared.gpus,
+         shared.completions,
+         shared.sequencer,
+         limits),
       initiator(
-          connection,
+          shared.connection,
           out,
-          gpus,
-          completions,
-          regions,
+          shared.gpus,
+          shared.completions,
+          shared.regions,
           peer,
           std::move(sendNote)),
-      target(connection, out, gpus, regions) {}
+      target(shared.connection, out, shared.gpus, shared.regions) {}
 
 bool ChannelParts::flush() {
   constexpr int kParts = 3;

@@ -31,12 +31,16 @@ void insist(const Tell& tell) {
 // Both halves of send and receive and of transfers over a channel. They outlive
 // the channel's connections. Under the engine's lock.
 struct ChannelParts {
+  // What all parts use.
+  struct Shared {
+    Connection& connection;
+    PeerGpus& gpus;
+    Completions& completions;
+    RegionTable& regions;
+    Sequencer& sequencer;
+  };
   ChannelParts(
-      Connection& connection,
-      PeerGpus& gpus,
-      Completions& completions,
-      RegionTable& regions,
-      Sequencer& sequencer,
+      const Shared& shared,
       const Outbound::Limits& limits,
       const PeerIdentity& peer,
       TransferFinisher::SendNote sendNote);

@@ -32,11 +32,8 @@ void PeerChannel::connected(
     bool began) {
   use(std::move(connection), std::move(rejected), began);
   parts_.emplace(
-      *connection_,
-      gpus_,
-      completions_,
-      regions_,
-      incoming_.sequencer(),
+      ChannelParts::Shared{
+          *connection_, gpus_, completions_, regions_, incoming_.sequencer()},
       limits_,
       peer_,
       [this](const TransferPtr& transfer) { owner_.sendNote(*transfer); });

@@ -52,9 +52,9 @@ PushAbility::Result Pushes::push(
       static_cast<uint16_t>(sequence));
   request.wr.rdma.remote_addr = target.address;
   request.wr.rdma.rkey = target.keys[0];
-  const RequestId request_id{RequestKind::kPush, 0, nextNumber()};
-  posted_.push_back({request_id.number, id, std::move(region)});
-  if (!rails_.post(rails_.first(), request, request_id, "a push")) {
+  const RequestId requestId{RequestKind::kPush, 0, nextNumber()};
+  posted_.push_back({requestId.number, id, std::move(region)});
+  if (!rails_.post(rails_.first(), request, requestId, "a push")) {
     posted_.pop_back();
     return Result::kNoRoom; // nothing goes out any more
   }
