@@ -125,8 +125,7 @@ TEST_F(PushingChannelTest, OffersThatComeTooLateBecomeFewUntilTheyAreOfUse) {
   for (int i = 0; i < 64; ++i) {
     missed += isOffered(false) ? 1 : 0;
   }
-  EXPECT_GE(missed, 5);
-  EXPECT_LE(missed, 8);
+  EXPECT_TRUE(missed >= 5 && missed <= 8) << missed;
   for (int i = 0; i < 64; ++i) {
     used += isOffered(true) ? 1 : 0;
   }
