@@ -1,5 +1,6 @@
 // The address of an endpoint or of a hub, handed over by people. The engine
 // only records calls.
+#include "engine/bootstrap/wire_records.h"
 #include "engine/endpoint.h"
 
 #include "base/random.h"
