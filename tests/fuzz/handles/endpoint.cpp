@@ -1,7 +1,7 @@
 // The address of an endpoint or of a hub, handed over by people. The engine
 // only records calls.
-#include "engine/bootstrap/wire_records.h"
 #include "engine/endpoint.h"
+#include "engine/bootstrap/wire_records.h"
 
 #include "base/random.h"
 #include "engine/peer/group_registry.h"
