@@ -6,7 +6,11 @@ torchrun --standalone --nproc-per-node 2 tests/python/smoke/smoke_transport.py
 from __future__ import annotations
 
 import asyncio
+import sys
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import torch.distributed as dist
