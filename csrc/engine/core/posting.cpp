@@ -146,7 +146,7 @@ void Posting::registerHere(Group& group, const Transfer& transfer) {
     for (const auto& part : transfer.parts()) {
       if (!part.local->closing && !part.local->refusedBy(registrar) &&
           part.local->registration(registrar) == nullptr) {
-        ++part.local->registering; // until our results are dropped
+        part.local->beginRegistering(); // until our results are dropped
         missing.push_back(part.local);
       }
     }
@@ -171,7 +171,7 @@ void Posting::registerHere(Group& group, const Transfer& transfer) {
   }
   const EngineLock lock(state_);
   for (const auto& region : missing) {
-    --region->registering;
+    region->endRegistering();
   }
 }
 

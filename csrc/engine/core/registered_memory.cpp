@@ -1,7 +1,5 @@
 #include "engine/core/registered_memory.h"
 
-#include <thread>
-
 #include "base/leak_on_purpose.h"
 #include "base/memory/shared_pages.h"
 #include "engine/core/forked_child.h"
@@ -11,9 +9,32 @@ namespace dlslime {
 namespace {
 // Time at the engine's end for peers to give lent regions back.
 constexpr milliseconds kLastRecall{1000};
-constexpr milliseconds kLastRecallPause{2};
-// Pause between looks whether peers have given a region back.
-constexpr microseconds kRecallPause{50};
+
+// Ends when a region has been returned by all peers and devices, or has been
+// opened again.
+class RegionChange final : public Operation {
+ public:
+  RegionChange() : Operation(Kind::kRead, kAnySource, 0, {}) {}
+};
+
+// Returns the next change of the region, which ends at once if the region has
+// been returned. Under the lock.
+OperationPtr changeOf(Completions& completions, Region& region) {
+  auto operation = std::make_shared<RegionChange>();
+  if (region.returned()) {
+    completions.finish(operation, {});
+    return operation;
+  }
+  // Further threads may wait already.
+  region.onChange =
+      [&completions, operation, earlier = std::move(region.onChange)] {
+        completions.finish(operation, {});
+        if (earlier) {
+          earlier();
+        }
+      };
+  return operation;
+}
 } // namespace
 
 RegionPtr RegisteredMemory::registerMemory(
@@ -37,15 +58,16 @@ RegionPtr RegisteredMemory::registerMemory(
 void RegisteredMemory::deregister(const RegionPtr& region, TimePoint deadline) {
   refuseInForkedChild();
   Region::Remains remains; // freed outside of the lock
+  driver_.step(nullptr); // what has come may end the use of the region
   for (;;) {
-    driver_.step(nullptr);
+    OperationPtr change;
     {
       const EngineLock lock(state_);
       if (region->gone) {
         return;
       }
       beginDeregister(*region);
-      if (region->lent == 0 && region->registering == 0) {
+      if (region->returned()) {
         region->gone = true;
         state_.regions.remove(*region);
         remains = region->takeRemains();
@@ -54,8 +76,9 @@ void RegisteredMemory::deregister(const RegionPtr& region, TimePoint deadline) {
       if (Clock::now() >= deadline) {
         requireGivenBack(*region);
       }
+      change = changeOf(state_.completions, *region);
     }
-    std::this_thread::sleep_for(kRecallPause);
+    driver_.progress().wait(*change, deadline);
   }
   remains = {};
   forgetMappings();
@@ -118,10 +141,10 @@ std::vector<std::string> RegisteredMemory::borrowersOf(const Region& region) {
 // opens the region again. Called under the lock, after the deadline.
 void RegisteredMemory::requireGivenBack(Region& region) {
   const auto borrowers = borrowersOf(region);
-  if (borrowers.empty() && region.lent == 0 && region.registering == 0) {
+  if (borrowers.empty() && region.returned()) {
     return;
   }
-  region.closing = false;
+  region.reopen();
   constexpr size_t kMostNamed = 3;
   std::string names;
   for (size_t i = 0; i < borrowers.size() && i < kMostNamed; ++i) {
@@ -149,24 +172,23 @@ void RegisteredMemory::requireGivenBack(Region& region) {
 void RegisteredMemory::recallAll() {
   const auto deadline = deadlineAfter(kLastRecall);
   std::vector<RegionPtr> lent;
+  std::vector<OperationPtr> changes;
   {
     const EngineLock lock(state_);
     lent = state_.regions.lent();
     for (const auto& region : lent) {
       recall(*region);
+      changes.push_back(changeOf(state_.completions, *region));
     }
   }
-  while (!lent.empty() && Clock::now() < deadline) {
-    if (!driver_.step(nullptr)) {
-      std::this_thread::sleep_for(kLastRecallPause);
-    }
-    const EngineLock lock(state_);
-    std::erase_if(
-        lent, [](const RegionPtr& region) { return region->lent == 0; });
+  for (const auto& operation : changes) {
+    driver_.progress().wait(*operation, deadline);
   }
   const EngineLock lock(state_);
   for (const auto& region : lent) {
-    leakOnPurpose(region->takeRemains().keeper);
+    if (region->lent()) {
+      leakOnPurpose(region->takeRemains().keeper);
+    }
   }
 }
 

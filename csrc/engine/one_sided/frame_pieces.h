@@ -39,9 +39,9 @@ inline CopyUser userOf(
     const RegionPtr& region,
     std::function<void(bool good)> ended) {
   return {
-      [region] { ++region->lent; },
+      [region] { region->lend(); },
       [region, ended = std::move(ended)](const Status& status) {
-        --region->lent;
+        region->giveBack();
         ended(status.ok());
         if (!status.ok()) {
           logError(

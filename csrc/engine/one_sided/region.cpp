@@ -95,7 +95,7 @@ RegionPtr RegionTable::find(uint64_t id, uint64_t secret) const {
 std::vector<RegionPtr> RegionTable::lent() const {
   std::vector<RegionPtr> found;
   for (const auto& [id, region] : regions_) {
-    if (region->lent > 0) {
+    if (region->lent()) {
       found.push_back(region);
     }
   }
@@ -107,7 +107,7 @@ void RegionTable::registerLater(
     MemoryRegistrar* registrar) {
   if (!known_.contains({region.get(), registrar})) {
     wanted_.push_back({region, registrar});
-    ++region->registering;
+    region->beginRegistering();
     known_.emplace(region.get(), registrar);
     wake_();
   }

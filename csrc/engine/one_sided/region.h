@@ -95,20 +95,60 @@ class Region {
     return {std::exchange(registrations_, {}), std::exchange(keeper_, nullptr)};
   }
 
+  // Counts a peer that may be transferring, or a copy between a GPU and pinned
+  // memory on behalf of a peer.
+  void lend() {
+    ++lent_;
+  }
+  void giveBack() {
+    --lent_;
+    tellIfReturned();
+  }
+  bool lent() const {
+    return lent_ > 0;
+  }
+  // Counts a registration under way, which touches the memory.
+  void beginRegistering() {
+    ++registering_;
+  }
+  void endRegistering() {
+    --registering_;
+    tellIfReturned();
+  }
+  // True if no peer and no registration touches the memory.
+  bool returned() const {
+    return lent_ == 0 && registering_ == 0;
+  }
+  // Lends the region again, because a deregistration was given up.
+  void reopen() {
+    closing = false;
+    tellChange();
+  }
+  // Called once, when the region has been returned or opened again.
+  std::function<void()> onChange;
+
   size_t uses = 0; // unfinished transfers of ours
-  // Number of peers that may be transferring, and of copies between a GPU and
-  // pinned memory on behalf of peers.
-  size_t lent = 0;
-  size_t registering = 0; // registrations under way, touching the memory
   bool closing = false; // no longer lent, and closed to new transfers
   bool gone = false; // deregistered: out of the table, and with no peer
 
  private:
+  void tellIfReturned() {
+    if (returned()) {
+      tellChange();
+    }
+  }
+  void tellChange() {
+    if (onChange) {
+      std::exchange(onChange, nullptr)();
+    }
+  }
+
   const RegionHandle handle_;
   const MemoryView view_;
   std::shared_ptr<void> keeper_;
   std::map<MemoryRegistrar*, RegistrationPtr> registrations_;
   std::set<MemoryRegistrar*> refused_;
+  size_t lent_ = 0, registering_ = 0;
 };
 using RegionPtr = std::shared_ptr<Region>;
 

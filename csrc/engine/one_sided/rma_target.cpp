@@ -62,7 +62,7 @@ void RmaTarget::lend(const RegionPtr& region) {
   }
   const auto& handle = region->handle();
   if (lent_.try_emplace(handle.id, region).second) {
-    ++region->lent;
+    region->lend();
   }
   memory.address = handle.address;
   out_.sendControl(
@@ -164,7 +164,7 @@ void RmaTarget::onKeyRevoked(const wire::KeyRevoked& revoked) {
   }
   puts_.forget(region);
   gets_.dropThose(found->second);
-  --found->second->lent;
+  found->second->giveBack();
   lent_.erase(found);
   if (lent_.empty()) {
     puts_.forgetTooManyFailed();
@@ -179,7 +179,7 @@ void RmaTarget::addShownInUse(std::set<uint64_t>& ids) const {
 
 void RmaTarget::fail() {
   for (const auto& [id, region] : lent_) {
-    --region->lent;
+    region->giveBack();
   }
   lent_.clear();
   registering_.clear();

@@ -87,11 +87,11 @@ void RegistrationThread::serve() {
     doInSpiteOfWantOfMemory(
         kWhat, [&] { registerRegion(entry, result, status); });
     doInSpiteOfWantOfMemory(kWhat, [&] { tell(entry, result, status); });
-    // Dropped before `registering` is counted down, since deregister() must not
-    // return while the NIC has the memory.
+    // Dropped before the end of registering is noted, since deregister() must
+    // not return while the NIC has the memory.
     result.reset();
     const EngineLock lock(state_);
-    --entry.region->registering;
+    entry.region->endRegistering();
   }
 }
 

@@ -290,7 +290,7 @@ class Victim {
     requireEnded(posted);
     requireEnded(transfers);
     for (const auto& region : own) {
-      require(region->lent == 0 && region->uses == 0, "memory comes back");
+      require(!region->lent() && region->uses == 0, "memory comes back");
     }
     for (const auto& operation : protectedOperations) {
       require(!operation->done(), "what is of others goes on");

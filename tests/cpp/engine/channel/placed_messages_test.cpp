@@ -94,7 +94,7 @@ TEST_F(PlacedMessages, WritesThatFailedAreForgottenWithTheirRegion) {
   auto forgotten = message(MessageType::kKeyRevoked, 0);
   forgotten.id = region->handle().id;
   deliver(forgotten);
-  EXPECT_EQ(region->lent, 0U);
+  EXPECT_FALSE(region->lent());
   lend(region); // anew
   channel->events().onPlaced(put({{0, 20'000}}), Fault::kNone);
   expectAnswer(FinishStatus::kOk);
