@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/threads/thread_safety.h"
+
 namespace dlslime {
 
 enum class ErrorCode : uint8_t {
@@ -59,9 +61,10 @@ Status statusOf(const std::exception& error);
 const Status& outOfMemory();
 
 // Returns the result of `make`, or outOfMemory() if `make` runs out of memory:
-// an operation must end, if need be with a shorter text.
+// an operation must end, if need be with a shorter text. `make` may read what
+// the caller's locks guard.
 template <typename Make>
-Status inWords(const Make& make) noexcept {
+Status inWords(const Make& make) noexcept NO_THREAD_SAFETY_ANALYSIS {
   try {
     return make();
   } catch (const std::bad_alloc&) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "engine/progress/engine_mutex.h"
 #include "interface/connection.h"
 
 namespace dlslime {
@@ -16,7 +17,7 @@ class BestConnection {
   // `began`: this end has asked for the connection. A connection begun by the
   // peer resets the merits, because the best devices for the peer may not be
   // the best for this end.
-  void note(const Connection& connection, bool began) {
+  void note(const Connection& connection, bool began) REQUIRES(kEngineLock) {
     if (!began) {
       mostMerit_.clear();
     }
@@ -28,7 +29,7 @@ class BestConnection {
   }
   // True if the pair has had more lanes, or better devices, on the route of the
   // connection, which has been noted.
-  bool beats(const Connection& connection) const {
+  bool beats(const Connection& connection) const REQUIRES(kEngineLock) {
     const auto info = connection.info();
     const std::string route(connection.route());
     return info.lanes < mostLanes_.at(route) ||

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "engine/progress/engine_mutex.h"
 #include "interface/message.h"
 
 namespace dlslime {
@@ -20,17 +21,20 @@ class ChannelOwner {
   virtual ~ChannelOwner() = default;
   // Returns the group with the id `group`; null if the group is unknown or
   // closed, or if the channel's peer has not joined as rank `source`.
-  virtual ReceivingGroup*
-  groupOf(const PeerChannel& channel, uint32_t group, uint32_t source) = 0;
+  virtual ReceivingGroup* groupOf(
+      const PeerChannel& channel,
+      uint32_t group,
+      uint32_t source) REQUIRES(kEngineLock) = 0;
   // Handles a message of engine/wire/group_messages.h.
   virtual void onGroupMessage(
       const std::shared_ptr<PeerChannel>& channel,
-      const MessageHeader& header) = 0;
+      const MessageHeader& header) REQUIRES(kEngineLock) = 0;
   // Posts the note of a transfer whose bytes are all in place.
-  virtual void sendNote(const Transfer& transfer) = 0;
-  virtual void onChannelFailed(PeerChannel& channel, const Status& why) = 0;
+  virtual void sendNote(const Transfer& transfer) REQUIRES(kEngineLock) = 0;
+  virtual void onChannelFailed(PeerChannel& channel, const Status& why)
+      REQUIRES(kEngineLock) = 0;
   // Called when a new connection has replaced the severed connection.
-  virtual void onChannelResumed(PeerChannel& channel) = 0;
+  virtual void onChannelResumed(PeerChannel& channel) REQUIRES(kEngineLock) = 0;
 };
 
 } // namespace dlslime

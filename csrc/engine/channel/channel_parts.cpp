@@ -68,9 +68,9 @@ Status ChannelParts::resume(Connection& connection, uint64_t peerLast) {
 }
 
 void ChannelParts::fail(const Status& why) {
-  insist([&] { out.fail(why); });
-  insist([&] { in.fail(why); });
-  insist([&] { initiator.fail(why); });
+  insist([&]() REQUIRES(kEngineLock) { out.fail(why); });
+  insist([&]() REQUIRES(kEngineLock) { in.fail(why); });
+  insist([&]() REQUIRES(kEngineLock) { initiator.fail(why); });
   target.fail();
 }
 

@@ -58,7 +58,8 @@ void IncomingMessages::refuseGap() {
 
 bool IncomingMessages::handleKept() {
   return sequencer_.drain(
-      kMessagesPerPoll, [this](const auto& kept, ByteSpan bytes) {
+      kMessagesPerPoll,
+      [this](const auto& kept, ByteSpan bytes) REQUIRES(kEngineLock) {
         if (channel_.alive()) {
           route(kept, bytes);
         }

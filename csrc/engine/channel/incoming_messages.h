@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "engine/channel/message_router.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/sequencer.h"
 
 namespace dlslime {
@@ -15,44 +16,54 @@ class IncomingMessages final : public ConnectionEvents {
   explicit IncomingMessages(PeerChannel& channel) : channel_(channel) {}
 
   // Sets the parts, which are made with the first connection.
-  void connect(ChannelOwner& owner, ChannelParts& parts, PeerGpus& gpus) {
+  void connect(ChannelOwner& owner, ChannelParts& parts, PeerGpus& gpus)
+      REQUIRES(kEngineLock) {
     parts_ = &parts;
     router_.emplace(channel_, owner, parts, gpus);
   }
-  Sequencer& sequencer() {
+  Sequencer& sequencer() REQUIRES(kEngineLock) {
     return sequencer_;
   }
-  const Sequencer& sequencer() const {
+  const Sequencer& sequencer() const REQUIRES(kEngineLock) {
     return sequencer_;
   }
   // Handles some of the messages kept until their turn: a peer may have sent
   // many thousands. True: more may be left.
-  bool handleKept();
+  bool handleKept() REQUIRES(kEngineLock);
 
-  void onMessage(const MessageHeader& header, ByteSpan payload) override;
-  Placement placementOf(const MessageHeader& header, ByteSpan begin) override;
-  void onPlaced(const MessageHeader& header, Fault fault) override;
-  void onPulled(uint64_t pullId, const Status& status) override {
+  void onMessage(const MessageHeader& header, ByteSpan payload)
+      REQUIRES(kEngineLock) override;
+  Placement placementOf(const MessageHeader& header, ByteSpan begin)
+      REQUIRES(kEngineLock) override;
+  void onPlaced(const MessageHeader& header, Fault fault)
+      REQUIRES(kEngineLock) override;
+  void onPulled(uint64_t pullId, const Status& status)
+      REQUIRES(kEngineLock) override {
     parts_->in.rendezvous().onPulled(pullId, status);
   }
-  void onPartlyPulled(uint64_t pullId, size_t arrived) override {
+  void onPartlyPulled(uint64_t pullId, size_t arrived)
+      REQUIRES(kEngineLock) override {
     parts_->in.rendezvous().onPartlyPulled(pullId, arrived);
   }
-  void onPushed(uint64_t pushId, const Status& status) override {
+  void onPushed(uint64_t pushId, const Status& status)
+      REQUIRES(kEngineLock) override {
     parts_->out.onPushed(pushId, status);
   }
   void onLanded(uint64_t offerId, uint16_t sequenceBits, size_t length)
-      override;
-  void onParted() override;
-  void onTransferred(uint64_t id, const Status& status) override {
+      REQUIRES(kEngineLock) override;
+  void onParted() REQUIRES(kEngineLock) override;
+  void onTransferred(uint64_t id, const Status& status)
+      REQUIRES(kEngineLock) override {
     parts_->initiator.onTransferred(id, status);
   }
 
  private:
-  void inOrder(const MessageHeader& header, ByteSpan payload);
-  void route(const MessageHeader& header, ByteSpan payload);
-  void limitAnswers();
-  void refuseGap();
+  void inOrder(const MessageHeader& header, ByteSpan payload)
+      REQUIRES(kEngineLock);
+  void route(const MessageHeader& header, ByteSpan payload)
+      REQUIRES(kEngineLock);
+  void limitAnswers() REQUIRES(kEngineLock);
+  void refuseGap() REQUIRES(kEngineLock);
 
   PeerChannel& channel_;
   ChannelParts* parts_ = nullptr;

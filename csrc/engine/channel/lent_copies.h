@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/progress/copier.h"
+#include "engine/progress/engine_mutex.h"
 #include "interface/connection.h"
 
 namespace dlslime {
@@ -11,31 +12,31 @@ namespace dlslime {
 class LentCopies {
  public:
   // Claims a copy of the connection, if there is one.
-  bool claim(Connection& connection, CopyJob& job) {
+  bool claim(Connection& connection, CopyJob& job) REQUIRES(kEngineLock) {
     auto* const copying = connection.copying();
     const bool claimed = copying != nullptr && copying->claimCopy(job);
     copies_ += claimed ? 1 : 0;
     return claimed;
   }
   // Notes that a copy is finished. True: none is left.
-  bool noteFinished() {
+  bool noteFinished() REQUIRES(kEngineLock) {
     return --copies_ == 0;
   }
-  bool any() const {
+  bool any() const REQUIRES(kEngineLock) {
     return copies_ > 0;
   }
   // noteGiven() and noteBack() count the copies in the hands of the Copier.
-  void noteGiven() {
+  void noteGiven() REQUIRES(kEngineLock) {
     if (given_++ == 0) {
       givenAt_ = Clock::now();
     }
   }
-  void noteBack() {
+  void noteBack() REQUIRES(kEngineLock) {
     --given_;
   }
   // True if the Copier has been busy with the channel for so long that no more
   // threads should be lent to the peer.
-  bool overdue() const {
+  bool overdue() const REQUIRES(kEngineLock) {
     return given_ > 0 && Clock::now() - givenAt_ > Copier::kPatience;
   }
 

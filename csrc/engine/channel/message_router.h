@@ -3,6 +3,7 @@
 #include "engine/channel/channel_owner.h"
 #include "engine/channel/channel_parts.h"
 #include "engine/gpu/peer_gpus.h"
+#include "engine/progress/engine_mutex.h"
 
 namespace dlslime {
 
@@ -18,19 +19,25 @@ class MessageRouter {
       : channel_(channel), owner_(owner), parts_(parts), gpus_(gpus) {}
 
   // Not ok: the peer breaks the protocol.
-  [[nodiscard]] Status route(const MessageHeader& header, ByteSpan payload);
+  [[nodiscard]] Status route(const MessageHeader& header, ByteSpan payload)
+      REQUIRES(kEngineLock);
   // These two implement ConnectionEvents for GetData and Put.
-  Placement placementOf(const MessageHeader& header, ByteSpan begin);
-  void onPlaced(const MessageHeader& header, Fault fault);
+  Placement placementOf(const MessageHeader& header, ByteSpan begin)
+      REQUIRES(kEngineLock);
+  void onPlaced(const MessageHeader& header, Fault fault) REQUIRES(kEngineLock);
 
  private:
-  Status toInbound(const MessageHeader& header, ByteSpan payload);
-  Status toOutbound(const MessageHeader& header);
-  Status toInitiator(const MessageHeader& header, ByteSpan payload);
-  Status toTarget(const MessageHeader& header, ByteSpan payload);
-  Status toGpus(const MessageHeader& header, ByteSpan payload);
+  Status toInbound(const MessageHeader& header, ByteSpan payload)
+      REQUIRES(kEngineLock);
+  Status toOutbound(const MessageHeader& header) REQUIRES(kEngineLock);
+  Status toInitiator(const MessageHeader& header, ByteSpan payload)
+      REQUIRES(kEngineLock);
+  Status toTarget(const MessageHeader& header, ByteSpan payload)
+      REQUIRES(kEngineLock);
+  Status toGpus(const MessageHeader& header, ByteSpan payload)
+      REQUIRES(kEngineLock);
   template <typename Message>
-  ReceivingGroup* groupOf(const Message& message) {
+  ReceivingGroup* groupOf(const Message& message) REQUIRES(kEngineLock) {
     return owner_.groupOf(channel_, message.group, message.source);
   }
 

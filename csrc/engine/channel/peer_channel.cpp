@@ -36,7 +36,8 @@ void PeerChannel::connected(
           *connection_, gpus_, completions_, regions_, incoming_.sequencer()},
       limits_,
       peer_,
-      [this](const TransferPtr& transfer) { owner_.sendNote(*transfer); });
+      [this](const TransferPtr& transfer)
+          REQUIRES(kEngineLock) { owner_.sendNote(*transfer); });
   incoming_.connect(owner_, *parts_, gpus_);
 }
 
@@ -125,7 +126,7 @@ bool PeerChannel::pollSafely(int most, bool flushes) {
 }
 
 void PeerChannel::failForWantOfMemory() {
-  fail(inWords([&] {
+  fail(inWords([&]() REQUIRES(kEngineLock) {
     return Status(
         ErrorCode::kExhausted,
         "this process has no memory left for " + connection_.describe());
@@ -160,7 +161,7 @@ bool PeerChannel::pollOnce(int most, bool flushes) {
     return device; // a broken connection tells the same again
   }
   if (!sever(broken)) {
-    const auto lost = inWords([&] {
+    const auto lost = inWords([&]() REQUIRES(kEngineLock) {
       return Status(
           broken.code(),
           connection_.describe() + " is lost (" + broken.message() + ")");
@@ -183,7 +184,7 @@ void PeerChannel::finishCopy(const CopyJob& job) {
     failForWantOfMemory();
   }
   if (copies_.noteFinished() && state_ == State::kFailed) {
-    insist([&] { parts_->out.releaseFailed(); });
+    insist([&]() REQUIRES(kEngineLock) { parts_->out.releaseFailed(); });
   }
 }
 
@@ -203,10 +204,10 @@ void PeerChannel::fail(const Status& why) {
     parts_->fail(why);
     gpus_.drop();
     if (!copies_.any() && connection_.quiet()) {
-      insist([&] { parts_->out.releaseFailed(); });
+      insist([&]() REQUIRES(kEngineLock) { parts_->out.releaseFailed(); });
     }
   }
-  insist([&] { owner_.onChannelFailed(*this, why); });
+  insist([&]() REQUIRES(kEngineLock) { owner_.onChannelFailed(*this, why); });
 }
 
 void PeerChannel::peerClosed(const Status& why) {

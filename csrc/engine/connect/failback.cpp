@@ -24,10 +24,11 @@ void Failback::advance() {
   std::vector<ChannelTable::Member> members;
   {
     const EngineLock lock(state_);
-    members = state_.channels.those([all](const PeerChannel& channel) {
-      return (channel.open() && channel.connection().couldBeBetter()) ||
-          (all && channel.replaceable());
-    });
+    members = state_.channels.those(
+        [all](const PeerChannel& channel) REQUIRES(kEngineLock) {
+          return (channel.open() && channel.connection().couldBeBetter()) ||
+              (all && channel.replaceable());
+        });
   }
   const auto now = Clock::now();
   const auto pause = state_.config.returning;

@@ -21,10 +21,11 @@ constexpr int kPatienceParts = 4; // a wait takes at most 1/4 of the whole time
 // has been read to the end.
 void Failover::drain() {
   const EngineLock lock(state_);
-  const auto left = state_.channels.those([](const PeerChannel& channel) {
-    return channel.state() == PeerChannel::State::kSevered &&
-        !channel.awaitsConnection();
-  });
+  const auto left = state_.channels.those(
+      [](const PeerChannel& channel) REQUIRES(kEngineLock) {
+        return channel.state() == PeerChannel::State::kSevered &&
+            !channel.awaitsConnection();
+      });
   for (const auto& member : left) {
     member.channel->poll();
   }
@@ -39,7 +40,8 @@ void Failover::advance() {
   {
     const EngineLock lock(state_);
     lost = state_.channels.those(
-        [](const PeerChannel& channel) { return channel.awaitsConnection(); });
+        [](const PeerChannel& channel)
+            REQUIRES(kEngineLock) { return channel.awaitsConnection(); });
   }
   std::map<ChannelKey, Search> searches;
   const auto now = Clock::now();
@@ -58,7 +60,13 @@ void Failover::advance() {
 Failover::Search Failover::searchFor(
     const ChannelTable::Member& lost,
     TimePoint now) {
-  const auto generation = lost.channel->connection().generation();
+  uint32_t generation = 0;
+  bool whole = false;
+  {
+    const EngineLock lock(state_);
+    generation = lost.channel->connection().generation();
+    whole = lost.channel->connection().leftWhole();
+  }
   const auto known = searches_.find(lost.key);
   if (known != searches_.end()) {
     if (known->second.generation == generation) {
@@ -67,7 +75,6 @@ Failover::Search Failover::searchFor(
     found_[lost.key] = {now, known->second.pause}; // found, then lost again
   }
   // A short DLSLIME_RECOVERY_MS must not cost a pair a working connection.
-  const bool whole = lost.channel->connection().leftWhole();
   const auto time = whole ? std::max(state_.config.recovery, kLeastTime)
                           : state_.config.recovery;
   // A connection given up for a better connection is replaced at once.

@@ -13,7 +13,7 @@ namespace {
 // channels, which live as long as the engine.
 std::set<MemoryRegistrar*> visit(
     Group& group,
-    const std::function<void(PeerChannel&)>& act) {
+    const std::function<void(PeerChannel&)>& act) REQUIRES(kEngineLock) {
   std::set<PeerChannel*> channels;
   std::set<MemoryRegistrar*> registrars;
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -32,7 +32,8 @@ std::set<MemoryRegistrar*> visit(
 // at any time stays shared; the rest is shared again at the next use.
 void unshareIdle(EngineState& state, Accelerator& gpus) REQUIRES(kEngineLock) {
   const auto members = state.channels.those(
-      [](const PeerChannel& channel) { return channel.alive(); });
+      [](const PeerChannel& channel)
+          REQUIRES(kEngineLock) { return channel.alive(); });
   std::set<uint64_t> inUse;
   for (const auto& member : members) {
     if (auto* const parts = member.channel->parts()) {
@@ -65,7 +66,7 @@ MemoryUse memoryUse(EngineState& state, Group& group) {
   std::set<MemoryRegistrar*> registrars;
   {
     const EngineLock lock(state);
-    registrars = visit(group, [&](PeerChannel& channel) {
+    registrars = visit(group, [&](PeerChannel& channel) REQUIRES(kEngineLock) {
       use += channel.connection().info().memory;
     });
   }
@@ -90,7 +91,9 @@ void trim(EngineState& state, Group& group) {
               " operations of this group are pending, the first of them " +
               pending.front()->describe() + ": wait for them first");
     }
-    registrars = visit(group, [](PeerChannel& channel) { channel.trim(); });
+    registrars = visit(group, [](PeerChannel& channel) REQUIRES(kEngineLock) {
+      channel.trim();
+    });
     if (auto* const gpus = state.accelerator()) {
       unshareIdle(state, *gpus);
     }

@@ -252,10 +252,12 @@ void GroupLife::lingerAll() {
 bool GroupLife::allSent() {
   const EngineLock lock(state_);
   const auto open = state_.channels.those(
-      [](const PeerChannel& channel) { return channel.open(); });
-  return std::all_of(open.begin(), open.end(), [](const auto& member) {
-    return member.channel->allSent();
-  });
+      [](const PeerChannel& channel)
+          REQUIRES(kEngineLock) { return channel.open(); });
+  return std::all_of(
+      open.begin(), open.end(), [](const auto& member) REQUIRES(kEngineLock) {
+        return member.channel->allSent();
+      });
 }
 
 } // namespace dlslime

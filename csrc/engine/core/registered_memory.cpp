@@ -18,8 +18,9 @@ class RegionChange final : public Operation {
 };
 
 // Returns the next change of the region, which ends at once if the region has
-// been returned. Under the lock.
-OperationPtr changeOf(Completions& completions, Region& region) {
+// been returned.
+OperationPtr changeOf(Completions& completions, Region& region)
+    REQUIRES(kEngineLock) {
   auto operation = std::make_shared<RegionChange>();
   if (region.returned()) {
     completions.finish(operation, {});
@@ -27,12 +28,13 @@ OperationPtr changeOf(Completions& completions, Region& region) {
   }
   // Further threads may wait already.
   region.onChange =
-      [&completions, operation, earlier = std::move(region.onChange)] {
-        completions.finish(operation, {});
-        if (earlier) {
-          earlier();
-        }
-      };
+      [&completions, operation, earlier = std::move(region.onChange)]()
+          REQUIRES(kEngineLock) {
+            completions.finish(operation, {});
+            if (earlier) {
+              earlier();
+            }
+          };
   return operation;
 }
 } // namespace
@@ -106,7 +108,8 @@ void RegisteredMemory::beginDeregister(Region& region) {
 void RegisteredMemory::recall(Region& region) {
   region.closing = true;
   for (const auto& member : state_.channels.those(
-           [](const PeerChannel& channel) { return channel.alive(); })) {
+           [](const PeerChannel& channel)
+               REQUIRES(kEngineLock) { return channel.alive(); })) {
     member.channel->parts()->target.recall(region);
   }
 }
@@ -117,7 +120,7 @@ void RegisteredMemory::recall(Region& region) {
 std::vector<std::string> RegisteredMemory::borrowersOf(const Region& region) {
   std::vector<std::string> names;
   for (const auto& [key, contact, channel] :
-       state_.channels.those([&](const PeerChannel& one) {
+       state_.channels.those([&](const PeerChannel& one) REQUIRES(kEngineLock) {
          return one.alive() && one.parts() != nullptr &&
              one.parts()->lends(region);
        })) {

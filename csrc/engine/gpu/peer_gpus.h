@@ -7,6 +7,7 @@
 
 #include "base/log_once.h"
 #include "engine/gpu/staging.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/wire/gpu_messages.h"
 #include "interface/accelerator.h"
 #include "interface/transport.h"
@@ -23,11 +24,12 @@ class PeerGpus {
   PeerGpus(const PeerIdentity& peer, AskAgain askAgain)
       : peer_(peer), askAgain_(std::move(askAgain)) {}
 
-  void connected(const Connection& connection) {
+  void connected(const Connection& connection) REQUIRES(kEngineLock) {
     pid_ = connection.info().peerPid;
   }
-  void onShare(const wire::Share& share, ByteSpan payload);
-  void onUnshare(const wire::Unshare& unshare) {
+  void onShare(const wire::Share& share, ByteSpan payload)
+      REQUIRES(kEngineLock);
+  void onUnshare(const wire::Unshare& unshare) REQUIRES(kEngineLock) {
     forget(unshare.allocation);
   }
   // Copies pieces between the peer's memory `there` and memory of our GPU
@@ -39,29 +41,29 @@ class PeerGpus {
       const RemoteBuffer& there,
       bool write,
       std::span<const Piece> pieces,
-      Accelerator::Done done);
+      Accelerator::Done done) REQUIRES(kEngineLock);
   // Copies of bytes from the peer's messages to our GPUs.
-  Uploads& uploads() {
+  Uploads& uploads() REQUIRES(kEngineLock) {
     return uploads_;
   }
   // Unmaps idle memory. Copies under way keep the mappings they need.
-  void trim() {
+  void trim() REQUIRES(kEngineLock) {
     if (mapped_) {
       mapped_->unmapIdle();
     }
   }
   // Forgets everything when the peer is gone. Copies under way keep the
   // mappings they need.
-  void drop() {
+  void drop() REQUIRES(kEngineLock) {
     shared_.clear();
     mapped_.reset();
   }
 
  private:
-  void beginToMap(Accelerator& gpus);
-  bool tell(uint64_t id, ByteSpan description);
-  void forget(uint64_t id);
-  void say(const Error& error);
+  void beginToMap(Accelerator& gpus) REQUIRES(kEngineLock);
+  bool tell(uint64_t id, ByteSpan description) REQUIRES(kEngineLock);
+  void forget(uint64_t id) REQUIRES(kEngineLock);
+  void say(const Error& error) REQUIRES(kEngineLock);
 
   const PeerIdentity& peer_;
   const AskAgain askAgain_;

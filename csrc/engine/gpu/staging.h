@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/progress/engine_mutex.h"
 #include "interface/accelerator.h"
 #include "interface/operation.h"
 
@@ -23,10 +24,10 @@ class Uploads {
       int device,
       ByteSpan bytes,
       std::span<const std::span<std::byte>> places,
-      const CopyUser& user);
+      const CopyUser& user) REQUIRES(kEngineLock);
   // True if so many copies are under way that no more messages should be taken
   // from the peer now: a GPU may be slower than the peer.
-  bool many() const {
+  bool many() const REQUIRES(kEngineLock) {
     return load_->bytes > kMostBytes || load_->places > kMostPlaces;
   }
   static constexpr size_t kMostBytes = size_t{64} << 20;
@@ -67,19 +68,19 @@ class StagedSource {
   // Adds to `next` the ranges of the next bytes: `most` bytes at most, fewer
   // only at the end.
   using Gather = std::function<void(size_t most, Ranges& next)>;
-  void fetchAhead(const Gather& gather);
+  void fetchAhead(const Gather& gather) REQUIRES(kEngineLock);
 
   // Returns up to `most` bytes that have come into pinned memory; empty while
   // the next bytes are still being copied.
-  ByteSpan front(size_t most) const;
-  void pop(size_t size);
+  ByteSpan front(size_t most) const REQUIRES(kEngineLock);
+  void pop(size_t size) REQUIRES(kEngineLock);
   // True if all fetched bytes have been popped.
-  bool empty() const {
+  bool empty() const REQUIRES(kEngineLock) {
     return pieces_.empty();
   }
   // True if a copy has failed: bytes not yet copied never come, and `ended` of
   // the CopyUser was told why.
-  bool failed() const {
+  bool failed() const REQUIRES(kEngineLock) {
     return *failed_;
   }
 
@@ -90,8 +91,8 @@ class StagedSource {
     std::shared_ptr<bool>
         there; // shared with the copy, which may outlive the object
   };
-  bool fetch(const Gather& gather);
-  void start(Piece& piece, const Ranges& ranges);
+  bool fetch(const Gather& gather) REQUIRES(kEngineLock);
+  void start(Piece& piece, const Ranges& ranges) REQUIRES(kEngineLock);
 
   Accelerator& gpus_;
   const int device_;

@@ -89,7 +89,7 @@ void StreamGate::takeFrom(Queue& queue, bool ask, OperationQueue& taken) {
 }
 
 void StreamGate::releaseEnded(bool ask) {
-  std::erase_if(ended_, [&](OperationPtr& operation) {
+  std::erase_if(ended_, [&](OperationPtr& operation) REQUIRES(kEngineLock) {
     const bool over =
         reached(*operation) || (ask && !healthOf(*operation).ok());
     if (over) {

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "engine/progress/completions.h"
+#include "engine/progress/engine_mutex.h"
 
 namespace dlslime {
 
@@ -22,24 +23,25 @@ class StreamGate {
   StreamGate(const StreamGate&) = delete;
   StreamGate& operator=(const StreamGate&) = delete;
 
-  bool empty() const {
+  bool empty() const REQUIRES(kEngineLock) {
     return queues_.empty() && ended_.empty();
   }
   // True if the operation's stream has not come to the operation, or if an
   // operation that must go first is held.
-  bool mustHold(const Operation& operation) const;
-  void hold(const OperationPtr& operation);
+  bool mustHold(const Operation& operation) const REQUIRES(kEngineLock);
+  void hold(const OperationPtr& operation) REQUIRES(kEngineLock);
   // Takes out the operations that may be posted now, in order. Ends operations
   // with a failed stream.
-  OperationQueue takeReached();
+  OperationQueue takeReached() REQUIRES(kEngineLock);
   // Ends a held operation with `why`. The memory is kept, because the stream's
   // pending work may still touch the memory.
-  void cancel(const OperationPtr& operation, const Status& why);
-  void cancelAll(const Status& why);
-  std::vector<OperationPtr> pending() const;
+  void cancel(const OperationPtr& operation, const Status& why)
+      REQUIRES(kEngineLock);
+  void cancelAll(const Status& why) REQUIRES(kEngineLock);
+  std::vector<OperationPtr> pending() const REQUIRES(kEngineLock);
   // Takes over the ended operations of a second gate, with streams that may
   // still touch the memory.
-  void adoptEnded(StreamGate& other) {
+  void adoptEnded(StreamGate& other) REQUIRES(kEngineLock) {
     ended_.splice(ended_.end(), other.ended_);
   }
 
@@ -54,9 +56,10 @@ class StreamGate {
   };
   using Queue = std::list<OperationPtr>;
   static Key keyOf(const Operation& operation);
-  void takeFrom(Queue& queue, bool ask, OperationQueue& reached);
-  void releaseEnded(bool ask);
-  bool healthDue();
+  void takeFrom(Queue& queue, bool ask, OperationQueue& reached)
+      REQUIRES(kEngineLock);
+  void releaseEnded(bool ask) REQUIRES(kEngineLock);
+  bool healthDue() REQUIRES(kEngineLock);
 
   Completions& completions_;
   std::map<Key, Queue> queues_; // no queue is empty

@@ -8,6 +8,7 @@
 #include "base/slab.h"
 #include "engine/gpu/staging.h"
 #include "engine/one_sided/transfer.h"
+#include "engine/progress/engine_mutex.h"
 #include "interface/connection.h"
 
 namespace dlslime {
@@ -69,7 +70,8 @@ class WaitingParts {
   // Takes out the parts that wait for `event`, and visits the parts not begun
   // yet. A visited part may be added for the event again.
   template <typename Visit>
-  void take(const Event& event, ActiveParts& parts, const Visit& visit) {
+  void take(const Event& event, ActiveParts& parts, const Visit& visit)
+      REQUIRES(kEngineLock) {
     const auto waiting = waiting_.extract(event);
     if (waiting.empty()) {
       return;

@@ -24,7 +24,7 @@ inline void tellEnd(
     Outbound& out,
     uint64_t id,
     FinishStatus status,
-    Fault fault = Fault::kNone) {
+    Fault fault = Fault::kNone) REQUIRES(kEngineLock) {
   out.sendControl(wire::PutAck{status, id, fault});
 }
 
@@ -39,15 +39,16 @@ inline CopyUser userOf(
     const RegionPtr& region,
     std::function<void(bool good)> ended) {
   return {
-      [region] { region->lend(); },
-      [region, ended = std::move(ended)](const Status& status) {
-        region->giveBack();
-        ended(status.ok());
-        if (!status.ok()) {
-          logError(
-              region->describe() +
-              " could not serve a peer: " + status.message());
-        }
-      }};
+      [region]() REQUIRES(kEngineLock) { region->lend(); },
+      [region, ended = std::move(ended)](const Status& status)
+          REQUIRES(kEngineLock) {
+            region->giveBack();
+            ended(status.ok());
+            if (!status.ok()) {
+              logError(
+                  region->describe() +
+                  " could not serve a peer: " + status.message());
+            }
+          }};
 }
 } // namespace dlslime

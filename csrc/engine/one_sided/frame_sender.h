@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/one_sided/active_part.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/outbound.h"
 #include "engine/wire/one_sided_messages.h"
 
@@ -21,12 +22,12 @@ class FrameSender {
       const TransferRoute& route)
       : parts_(parts), owner_(owner), out_(out), route_(route) {}
 
-  void add(uint64_t id) {
+  void add(uint64_t id) REQUIRES(kEngineLock) {
     sending_.push_back(id);
   }
-  void remove(uint64_t id);
+  void remove(uint64_t id) REQUIRES(kEngineLock);
   // Sends messages while there is room. Returns true if any was sent.
-  bool flush();
+  bool flush() REQUIRES(kEngineLock);
 
  private:
   // Pieces of one Put message, and the bytes carried.
@@ -38,16 +39,18 @@ class FrameSender {
       return entries.size() * sizeof(wire::FramePiece) + bytes;
     }
   };
-  void takeTurn(uint64_t id, const ActivePart& active);
-  bool hasBytes(uint64_t id);
-  bool sendFrame(uint64_t id);
-  void fillRequest(uint64_t id, ActivePart& active);
+  void takeTurn(uint64_t id, const ActivePart& active) REQUIRES(kEngineLock);
+  bool hasBytes(uint64_t id) REQUIRES(kEngineLock);
+  bool sendFrame(uint64_t id) REQUIRES(kEngineLock);
+  void fillRequest(uint64_t id, ActivePart& active) REQUIRES(kEngineLock);
   // Returns the fault if the bytes to be sent can't be read.
-  Fault fillPut(uint64_t id, ActivePart& active);
-  bool gathers(const ActivePart& active) const;
-  bool gatherPut(uint64_t id, ActivePart& active);
-  void endUnreadable(uint64_t id, const ActivePart& active, Fault fault);
-  static ByteSpan fromGpu(ActivePart& active, size_t most);
+  Fault fillPut(uint64_t id, ActivePart& active) REQUIRES(kEngineLock);
+  bool gathers(const ActivePart& active) const REQUIRES(kEngineLock);
+  bool gatherPut(uint64_t id, ActivePart& active) REQUIRES(kEngineLock);
+  void endUnreadable(uint64_t id, const ActivePart& active, Fault fault)
+      REQUIRES(kEngineLock);
+  static ByteSpan fromGpu(ActivePart& active, size_t most)
+      REQUIRES(kEngineLock);
   static Cut cut(ActivePart& active, size_t most, size_t ready, size_t pieces);
   static MessageHeader
   headerOf(uint64_t id, const ActivePart& active, const Cut& frame);

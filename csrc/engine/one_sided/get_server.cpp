@@ -139,7 +139,7 @@ bool GetServer::hasBytes(Stream& stream) {
   if (!stream.staged) {
     return true;
   }
-  stream.staged->fetchAhead([&](size_t room, auto& next) {
+  stream.staged->fetchAhead([&](size_t room, auto& next) REQUIRES(kEngineLock) {
     while (room > 0 && !stream.pieces.empty()) {
       next.push_back(take(stream, room));
       room -= next.back().size();
@@ -191,18 +191,19 @@ bool GetServer::gathers(const Stream& stream) const {
 bool GetServer::gatherChunk(uint64_t id, Stream& stream) {
   const size_t most = route_.connection->maxPayload();
   auto chunk = wire::encode(wire::GetData{id, stream.position});
-  const auto gathered = out_.sendGathered(chunk, most, [&] {
-    std::vector<ByteSpan> places;
-    places.reserve(std::min(kMostPlaces, stream.pieces.size()));
-    size_t size = 0;
-    while (!stream.pieces.empty() && size < most &&
-           places.size() < kMostPlaces) {
-      places.push_back(take(stream, most - size));
-      size += places.back().size();
-    }
-    stream.position += size;
-    return places;
-  });
+  const auto gathered =
+      out_.sendGathered(chunk, most, [&]() REQUIRES(kEngineLock) {
+        std::vector<ByteSpan> places;
+        places.reserve(std::min(kMostPlaces, stream.pieces.size()));
+        size_t size = 0;
+        while (!stream.pieces.empty() && size < most &&
+               places.size() < kMostPlaces) {
+          places.push_back(take(stream, most - size));
+          size += places.back().size();
+        }
+        stream.position += size;
+        return places;
+      });
   if (gathered.fault != Fault::kNone) {
     endUnreadable(id, stream, gathered.fault);
   }

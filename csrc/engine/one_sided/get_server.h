@@ -10,6 +10,7 @@
 #include "engine/gpu/staging.h"
 #include "engine/one_sided/active_part.h"
 #include "engine/one_sided/region.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/outbound.h"
 #include "engine/wire/one_sided_messages.h"
 
@@ -25,13 +26,13 @@ class GetServer {
   void onRequest(
       const wire::GetRequest& request,
       const RegionPtr& region,
-      ByteSpan payload);
+      ByteSpan payload) REQUIRES(kEngineLock);
   // Sends what had to wait for room. Returns true if anything moved.
-  bool flush();
+  bool flush() REQUIRES(kEngineLock);
   // Drops the reads of a region that the peer began and has given up since.
-  void dropThose(const RegionPtr& region);
-  void clear();
-  bool idle() const {
+  void dropThose(const RegionPtr& region) REQUIRES(kEngineLock);
+  void clear() REQUIRES(kEngineLock);
+  bool idle() const REQUIRES(kEngineLock) {
     return streams_.empty();
   }
 
@@ -42,23 +43,25 @@ class GetServer {
     uint64_t position = 0; // of the next byte, in all bytes asked for
     std::list<uint64_t>::iterator turn{};
     std::unique_ptr<StagedSource> staged = nullptr; // for memory of a GPU
-    bool over() const {
+    bool over() const REQUIRES(kEngineLock) {
       return pieces.empty() && (!staged || staged->empty());
     }
   };
   static Stream begin(const wire::GetRequest& request, const RegionPtr& region);
   // Says whether the pieces of a request are within the limit of all requests.
-  bool fits(uint64_t id, size_t count) const;
-  Stream& streamOf(const wire::GetRequest& request, const RegionPtr& region);
-  bool addPieces(Stream& stream, ByteSpan payload);
-  void drop(uint64_t id);
-  ByteSpan take(Stream& stream, size_t most);
-  Fault fillFrame(Stream& stream, size_t most);
-  bool hasBytes(Stream& stream);
-  bool sendChunk(uint64_t id, Stream& stream);
-  bool gathers(const Stream& stream) const;
-  bool gatherChunk(uint64_t id, Stream& stream);
-  void endUnreadable(uint64_t id, Stream& stream, Fault fault);
+  bool fits(uint64_t id, size_t count) const REQUIRES(kEngineLock);
+  Stream& streamOf(const wire::GetRequest& request, const RegionPtr& region)
+      REQUIRES(kEngineLock);
+  bool addPieces(Stream& stream, ByteSpan payload) REQUIRES(kEngineLock);
+  void drop(uint64_t id) REQUIRES(kEngineLock);
+  ByteSpan take(Stream& stream, size_t most) REQUIRES(kEngineLock);
+  Fault fillFrame(Stream& stream, size_t most) REQUIRES(kEngineLock);
+  bool hasBytes(Stream& stream) REQUIRES(kEngineLock);
+  bool sendChunk(uint64_t id, Stream& stream) REQUIRES(kEngineLock);
+  bool gathers(const Stream& stream) const REQUIRES(kEngineLock);
+  bool gatherChunk(uint64_t id, Stream& stream) REQUIRES(kEngineLock);
+  void endUnreadable(uint64_t id, Stream& stream, Fault fault)
+      REQUIRES(kEngineLock);
 
   Outbound& out_;
   const TransferRoute& route_;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/one_sided/transfer.h"
+#include "engine/progress/engine_mutex.h"
 
 namespace dlslime {
 
@@ -13,11 +14,11 @@ namespace dlslime {
 // earlier notes of the group have gone. Under the engine's lock.
 class NoteOrder {
  public:
-  void begin(const TransferPtr& transfer) {
+  void begin(const TransferPtr& transfer) REQUIRES(kEngineLock) {
     waiting_[transfer->groupKey].push_back(transfer);
   }
   // Forgets a transfer that ends without sending the note.
-  void remove(const Transfer& transfer) {
+  void remove(const Transfer& transfer) REQUIRES(kEngineLock) {
     const auto group = waiting_.find(transfer.groupKey);
     if (group == waiting_.end()) {
       return;
@@ -31,7 +32,7 @@ class NoteOrder {
   }
   // Takes out the group's first transfer if the note is to be sent now; else
   // returns null.
-  TransferPtr next(uint64_t groupKey) {
+  TransferPtr next(uint64_t groupKey) REQUIRES(kEngineLock) {
     const auto group = waiting_.find(groupKey);
     if (group == waiting_.end() || !group->second.front()->bytesThere) {
       return nullptr;
@@ -45,7 +46,8 @@ class NoteOrder {
   }
   // Visits the group's transfers that wait only for earlier notes.
   template <typename Visit>
-  void visitWaiting(uint64_t groupKey, const Visit& visit) const {
+  void visitWaiting(uint64_t groupKey, const Visit& visit) const
+      REQUIRES(kEngineLock) {
     const auto group = waiting_.find(groupKey);
     if (group == waiting_.end()) {
       return;

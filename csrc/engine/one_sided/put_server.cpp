@@ -154,19 +154,22 @@ void PutServer::onEnded(const wire::Put& put, Fault fault) {
 }
 
 bool PutServer::answerArrived() {
-  return std::erase_if(arriving_, [this](const auto& entry) {
-           const auto& [id, arriving] = entry;
-           if (arriving->copies > 0 || (arriving->failed && !arriving->last)) {
-             return false;
-           }
-           if (arriving->last) {
-             tellEnd(
-                 out_,
-                 id,
-                 arriving->failed ? FinishStatus::kFailed : FinishStatus::kOk);
-           }
-           return true;
-         }) != 0;
+  return std::erase_if(
+             arriving_, [this](const auto& entry) REQUIRES(kEngineLock) {
+               const auto& [id, arriving] = entry;
+               if (arriving->copies > 0 ||
+                   (arriving->failed && !arriving->last)) {
+                 return false;
+               }
+               if (arriving->last) {
+                 tellEnd(
+                     out_,
+                     id,
+                     arriving->failed ? FinishStatus::kFailed
+                                      : FinishStatus::kOk);
+               }
+               return true;
+             }) != 0;
 }
 
 void PutServer::forget(uint64_t region) {

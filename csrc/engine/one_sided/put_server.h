@@ -8,6 +8,7 @@
 
 #include "engine/gpu/peer_gpus.h"
 #include "engine/one_sided/region.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/outbound.h"
 #include "engine/wire/one_sided_messages.h"
 #include "interface/bulk_payload.h"
@@ -20,28 +21,29 @@ class PutServer {
  public:
   PutServer(Outbound& out, PeerGpus& gpus) : out_(out), gpus_(gpus) {}
 
-  void onPut(const wire::Put& put, const RegionPtr& region, ByteSpan payload);
+  void onPut(const wire::Put& put, const RegionPtr& region, ByteSpan payload)
+      REQUIRES(kEngineLock);
   // Returns the destination of a payload of `size` bytes that starts with
   // `begin`, if the bytes may go there without a copy.
   Placement placementOf(
       const wire::Put& put,
       const Region& region,
       ByteSpan begin,
-      size_t size) const;
+      size_t size) const REQUIRES(kEngineLock);
   // Notes the end of one Put: all bytes are in place unless there was a fault.
   // Answers the last Put of a write.
-  void onEnded(const wire::Put& put, Fault fault);
+  void onEnded(const wire::Put& put, Fault fault) REQUIRES(kEngineLock);
   // Answers writes to GPUs with all copies ended. Returns true if any entry is
   // over; an entry of a failed write stays until the last Put.
-  bool answerArrived();
+  bool answerArrived() REQUIRES(kEngineLock);
   // Forgets the failed writes to a region.
-  void forget(uint64_t region);
+  void forget(uint64_t region) REQUIRES(kEngineLock);
   // Forgets that too many writes have failed, because no region is lent.
-  void forgetTooManyFailed() {
+  void forgetTooManyFailed() REQUIRES(kEngineLock) {
     tooManyFailed_ = false;
   }
-  void clear();
-  bool idle() const {
+  void clear() REQUIRES(kEngineLock);
+  bool idle() const REQUIRES(kEngineLock) {
     return arriving_.empty();
   }
 
@@ -57,12 +59,12 @@ class PutServer {
       const wire::Put& put,
       const RegionPtr& region,
       ByteSpan bytes,
-      const std::vector<std::span<std::byte>>& places);
+      const std::vector<std::span<std::byte>>& places) REQUIRES(kEngineLock);
   void writePlainly(
       const wire::Put& put,
       ByteSpan bytes,
-      const std::vector<std::span<std::byte>>& places);
-  Fault failureOf(const wire::Put& put) const;
+      const std::vector<std::span<std::byte>>& places) REQUIRES(kEngineLock);
+  Fault failureOf(const wire::Put& put) const REQUIRES(kEngineLock);
 
   Outbound& out_;
   PeerGpus& gpus_;

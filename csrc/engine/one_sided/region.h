@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/memory/shared_pages.h"
+#include "engine/progress/engine_mutex.h"
 #include "interface/accelerator.h"
 #include "interface/transport.h"
 
@@ -41,8 +42,7 @@ Bytes encode(const RegionHandle& handle);
 RegionHandle decodeRegion(ByteSpan bytes);
 
 // Memory of our process registered for one-sided transfers, by us or by peers.
-// The owner keeps the memory until the region has left the table. All non-const
-// members are guarded by the engine's lock.
+// The owner keeps the memory until the region has left the table.
 class Region {
  public:
   Region(RegionHandle handle, MemoryView view, std::shared_ptr<void> keeper)
@@ -62,13 +62,14 @@ class Region {
   std::string describe() const;
 
   // Returns the registration made by the registrar; null if none was made yet.
-  const Registration* registration(MemoryRegistrar* registrar) const {
+  const Registration* registration(MemoryRegistrar* registrar) const
+      REQUIRES(kEngineLock) {
     const auto found = registrations_.find(registrar);
     return found == registrations_.end() ? nullptr : found->second.get();
   }
   void keepRegistration(
       MemoryRegistrar* registrar,
-      const RegistrationPtr& result) {
+      const RegistrationPtr& result) REQUIRES(kEngineLock) {
     if (!closing) {
       registrations_.try_emplace(registrar, result);
     }
@@ -76,10 +77,10 @@ class Region {
 
   // Returns true if the registrar has refused memory of a GPU; registering is
   // tried only once.
-  bool refusedBy(MemoryRegistrar* registrar) const {
+  bool refusedBy(MemoryRegistrar* registrar) const REQUIRES(kEngineLock) {
     return refused_.contains(registrar);
   }
-  void noteRefused(MemoryRegistrar* registrar) {
+  void noteRefused(MemoryRegistrar* registrar) REQUIRES(kEngineLock) {
     if (accelerator() != nullptr) {
       refused_.insert(registrar);
     }
@@ -91,53 +92,55 @@ class Region {
     std::map<MemoryRegistrar*, RegistrationPtr> registration;
     std::shared_ptr<void> keeper;
   };
-  Remains takeRemains() {
+  Remains takeRemains() REQUIRES(kEngineLock) {
     return {std::exchange(registrations_, {}), std::exchange(keeper_, nullptr)};
   }
 
   // Counts a peer that may be transferring, or a copy between a GPU and pinned
   // memory on behalf of a peer.
-  void lend() {
+  void lend() REQUIRES(kEngineLock) {
     ++lent_;
   }
-  void giveBack() {
+  void giveBack() REQUIRES(kEngineLock) {
     --lent_;
     tellIfReturned();
   }
-  bool lent() const {
+  bool lent() const REQUIRES(kEngineLock) {
     return lent_ > 0;
   }
   // Counts a registration under way, which touches the memory.
-  void beginRegistering() {
+  void beginRegistering() REQUIRES(kEngineLock) {
     ++registering_;
   }
-  void endRegistering() {
+  void endRegistering() REQUIRES(kEngineLock) {
     --registering_;
     tellIfReturned();
   }
   // True if no peer and no registration touches the memory.
-  bool returned() const {
+  bool returned() const REQUIRES(kEngineLock) {
     return lent_ == 0 && registering_ == 0;
   }
   // Lends the region again, because a deregistration was given up.
-  void reopen() {
+  void reopen() REQUIRES(kEngineLock) {
     closing = false;
     tellChange();
   }
   // Called once, when the region has been returned or opened again.
-  std::function<void()> onChange;
+  std::function<void()> onChange GUARDED_BY(kEngineLock);
 
-  size_t uses = 0; // unfinished transfers of ours
-  bool closing = false; // no longer lent, and closed to new transfers
-  bool gone = false; // deregistered: out of the table, and with no peer
+  size_t uses GUARDED_BY(kEngineLock) = 0; // unfinished transfers of ours
+  // No longer lent, and closed to new transfers.
+  bool closing GUARDED_BY(kEngineLock) = false;
+  // Deregistered: out of the table, and with no peer.
+  bool gone GUARDED_BY(kEngineLock) = false;
 
  private:
-  void tellIfReturned() {
+  void tellIfReturned() REQUIRES(kEngineLock) {
     if (returned()) {
       tellChange();
     }
   }
-  void tellChange() {
+  void tellChange() REQUIRES(kEngineLock) {
     if (onChange) {
       std::exchange(onChange, nullptr)();
     }
@@ -162,14 +165,14 @@ class RegionTable {
       MemoryView view,
       std::string name,
       std::shared_ptr<void> keeper,
-      SharedPages pages = {});
-  void remove(const Region& region) {
+      SharedPages pages = {}) REQUIRES(kEngineLock);
+  void remove(const Region& region) REQUIRES(kEngineLock) {
     regions_.erase(region.handle().id);
   }
   // Returns null if no region has the id and the secret, or if the region is
   // closing.
-  RegionPtr find(uint64_t id, uint64_t secret) const;
-  std::vector<RegionPtr> lent() const;
+  RegionPtr find(uint64_t id, uint64_t secret) const REQUIRES(kEngineLock);
+  std::vector<RegionPtr> lent() const REQUIRES(kEngineLock);
 
   // A registration wanted by a channel, left to the registration thread because
   // registering takes long.
@@ -178,8 +181,9 @@ class RegionTable {
     MemoryRegistrar* registrar = nullptr;
   };
   // Leaves the registration to the registration thread, and wakes the thread.
-  void registerLater(const RegionPtr& region, MemoryRegistrar* registrar);
-  std::vector<Wanted> takeWanted() {
+  void registerLater(const RegionPtr& region, MemoryRegistrar* registrar)
+      REQUIRES(kEngineLock);
+  std::vector<Wanted> takeWanted() REQUIRES(kEngineLock) {
     known_.clear();
     return std::exchange(wanted_, {});
   }

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "engine/one_sided/active_part.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/outbound.h"
 #include "engine/wire/one_sided_messages.h"
 
@@ -17,30 +18,30 @@ class RemoteRegions {
 
   // Returns why to refuse a part without asking the owner; ok: the owner
   // decides.
-  Status refusal(const Transfer::Part& part) const;
+  Status refusal(const Transfer::Part& part) const REQUIRES(kEngineLock);
   struct Found {
     bool resolved = false; // false: the owner is to be asked
     bool usable = false; // false: the owner has no such region (any more)
     RemoteBuffer memory{};
   };
-  Found find(const RegionHandle& remote) const;
+  Found find(const RegionHandle& remote) const REQUIRES(kEngineLock);
   // Asks the owner for the region of a part, unless asked already.
-  void ask(const ActivePart& active);
+  void ask(const ActivePart& active) REQUIRES(kEngineLock);
   // Returns whether the owner's answer still holds.
-  bool holds(uint64_t region) const;
+  bool holds(uint64_t region) const REQUIRES(kEngineLock);
   // Notes the owner's answer; returns the group named by the question, by the
   // peer's id.
-  uint32_t onResolved(const wire::Resolved& resolved);
+  uint32_t onResolved(const wire::Resolved& resolved) REQUIRES(kEngineLock);
   // Gives the region back, if need be after the last release().
-  void onRevokeKey(const wire::RevokeKey& revoke);
+  void onRevokeKey(const wire::RevokeKey& revoke) REQUIRES(kEngineLock);
   // Notes that a part may touch the region, from now until release().
-  void use(uint64_t region) {
+  void use(uint64_t region) REQUIRES(kEngineLock) {
     ++known_[region].uses;
   }
-  void release(uint64_t region);
+  void release(uint64_t region) REQUIRES(kEngineLock);
   // Asks for all regions again, because the connection is new.
-  void askAgain();
-  void clear() {
+  void askAgain() REQUIRES(kEngineLock);
+  void clear() REQUIRES(kEngineLock) {
     known_.clear();
   }
 
@@ -55,7 +56,7 @@ class RemoteRegions {
     RemoteBuffer memory;
     uint64_t size = 0; // bytes
   };
-  void giveBack(uint64_t region);
+  void giveBack(uint64_t region) REQUIRES(kEngineLock);
 
   Outbound& out_;
   const PeerIdentity& peer_;

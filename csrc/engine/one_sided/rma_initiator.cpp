@@ -81,7 +81,8 @@ bool RmaInitiator::startByGpu(uint64_t id, const RemoteBuffer& memory) {
           memory,
           transfer->write(),
           part.pieces,
-          [this, id](const Status& status) { onTransferred(id, status); });
+          [this, id](const Status& status)
+              REQUIRES(kEngineLock) { onTransferred(id, status); });
   if (begun) {
     active.state = State::kByGpu;
     regions_.use(part.remote->id);
@@ -131,7 +132,9 @@ void RmaInitiator::startFrames(uint64_t id) {
 
 void RmaInitiator::onRegistered(const Region& region, const Status& status) {
   registering_.take(
-      &region, parts_, [&](uint64_t id, const ActivePart& active) {
+      &region,
+      parts_,
+      [&](uint64_t id, const ActivePart& active) REQUIRES(kEngineLock) {
         const bool there =
             regions_.holds(active.part().remote->id) && !route_.severed;
         if (!status.ok() && there) {
@@ -147,7 +150,9 @@ void RmaInitiator::onResolved(const wire::Resolved& resolved) {
   const auto askedFor = regions_.onResolved(resolved); // perhaps gone
   const bool groupGone = resolved.status == FinishStatus::kGroupGone;
   resolving_.take(
-      resolved.region, parts_, [&](uint64_t id, const ActivePart& active) {
+      resolved.region,
+      parts_,
+      [&](uint64_t id, const ActivePart& active) REQUIRES(kEngineLock) {
         if (good || (groupGone && active.target.group != askedFor)) {
           tryStart(id);
           return;

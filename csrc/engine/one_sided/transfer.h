@@ -48,14 +48,15 @@ class Transfer : public Operation {
   OperationPtr note;
 
   // Marks the regions as used until over(). Called by the engine when the
-  // transfer is posted; all members below are for the engine, under the
-  // engine's lock.
-  void hold();
-  void over() override;
-  size_t open = 0; // parts not over
-  std::vector<uint64_t> activeIds; // of the parts, in RmaInitiator
-  Status problem; // the first failure
-  bool bytesThere = false; // all bytes have arrived: the note may go
+  // transfer is posted; all members below are for the engine.
+  void hold() REQUIRES(kEngineLock);
+  void over() REQUIRES(kEngineLock) override;
+  size_t open GUARDED_BY(kEngineLock) = 0; // parts not over
+  // Of the parts, in RmaInitiator.
+  std::vector<uint64_t> activeIds GUARDED_BY(kEngineLock);
+  Status problem GUARDED_BY(kEngineLock); // the first failure
+  // All bytes have arrived: the note may go.
+  bool bytesThere GUARDED_BY(kEngineLock) = false;
 
  private:
   const std::shared_ptr<const Parts> parts_;

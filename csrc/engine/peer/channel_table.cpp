@@ -99,23 +99,25 @@ std::vector<ChannelTable::Member> ChannelTable::those(
 }
 
 bool ChannelTable::endsSoon() const {
-  return looks_.firstBusy([](const PeerChannel& channel) {
+  return looks_.firstBusy([](const PeerChannel& channel) REQUIRES(kEngineLock) {
     return channel.connection().endsSoon();
   }) != nullptr;
 }
 
 std::shared_ptr<PeerChannel> ChannelTable::claimCopy(CopyJob& job) const {
-  auto* const found = looks_.firstBusy([&](PeerChannel& channel) {
-    return !channel.copies().overdue() && channel.claimCopy(job);
-  });
+  auto* const found =
+      looks_.firstBusy([&](PeerChannel& channel) REQUIRES(kEngineLock) {
+        return !channel.copies().overdue() && channel.claimCopy(job);
+      });
   return found != nullptr ? found->shared_from_this() : nullptr;
 }
 
 PeerChannel* ChannelTable::serving(const Operation& operation) const {
-  return looks_.firstBusy([&](const PeerChannel& channel) {
-    return operation.holder != nullptr && channel.parts() != nullptr &&
-        channel.parts()->has(operation.holder);
-  });
+  return looks_.firstBusy(
+      [&](const PeerChannel& channel) REQUIRES(kEngineLock) {
+        return operation.holder != nullptr && channel.parts() != nullptr &&
+            channel.parts()->has(operation.holder);
+      });
 }
 
 void ChannelTable::dropSocket(Entry& entry) {
@@ -179,7 +181,7 @@ void ChannelTable::noteFailure(const Entry& entry) {
 }
 
 bool ChannelTable::someOver() const {
-  return looks_.firstBusy([](const PeerChannel& channel) {
+  return looks_.firstBusy([](const PeerChannel& channel) REQUIRES(kEngineLock) {
     return channel.connection().hasRetired() ||
         channel.state() == PeerChannel::State::kFailed;
   }) != nullptr;

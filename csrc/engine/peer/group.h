@@ -16,6 +16,7 @@
 #include "engine/peer/links.h"
 #include "engine/peer/unprepared.h"
 #include "engine/progress/completions.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/receiving_group.h"
 #include "interface/group_options.h"
 #include "interface/rendezvous.h"
@@ -28,7 +29,6 @@ namespace dlslime {
 // members and methods for any thread.
 class Group final : public ReceivingGroup {
  public:
-  // State of the link to a rank.
   using LinkState = dlslime::LinkState;
 
   // `wake` wakes the wire-up thread, and is not called after close().
@@ -58,58 +58,60 @@ class Group final : public ReceivingGroup {
   }
   // Returns, for messages to users, "rank 1 of group "x"" or "the peer of "x"".
   std::string nameOf(int rank) const override;
-  bool closed() const {
+  bool closed() const REQUIRES(kEngineLock) {
     return closed_;
   }
-  const Status& closeReason() const {
+  const Status& closeReason() const REQUIRES(kEngineLock) {
     return closeReason_;
   }
   // Lets only the given process and group join: the peer of this endpoint.
-  void expect(Bytes instance, uint32_t group) {
+  void expect(Bytes instance, uint32_t group) REQUIRES(kEngineLock) {
     expected_ = {std::move(instance), group};
   }
-  bool expects(const Bytes& instance, uint32_t group) const {
+  bool expects(const Bytes& instance, uint32_t group) const
+      REQUIRES(kEngineLock) {
     return !expected_ || *expected_ == std::pair(instance, group);
   }
   // True if no process can join any more, since the other group of the endpoint
   // has the peer.
-  bool taken() const {
+  bool taken() const REQUIRES(kEngineLock) {
     return taken_;
   }
-  void setTaken() {
+  void setTaken() REQUIRES(kEngineLock) {
     taken_ = true;
   }
+  // Any thread.
   AddressDirectory& addresses() {
     return addresses_;
   }
-  Matcher& matcher() override {
+  Matcher& matcher() REQUIRES(kEngineLock) override {
     return matcher_;
   }
+  // Any thread, for the functions of Links that say the same.
   Links& links() {
     return links_;
   }
-  Link& link(int rank) {
+  Link& link(int rank) REQUIRES(kEngineLock) {
     return links_.at(rank);
   }
-  uint32_t remoteId(int rank) override {
+  uint32_t remoteId(int rank) REQUIRES(kEngineLock) override {
     return link(rank).remoteGroup;
   }
-  Counters& counters(int rank) override {
+  Counters& counters(int rank) REQUIRES(kEngineLock) override {
     return link(rank).counters;
   }
 
   // Posts a send, receive or Transfer. An operation on memory of a GPU is held
   // until the stream has come to the operation.
-  void post(const OperationPtr& operation);
-  // Posts held operations whose streams have come to them. True if any were
-  // posted.
-  bool postHeld();
-  bool holds() const {
+  void post(const OperationPtr& operation) REQUIRES(kEngineLock);
+  // Posts held operations whose streams have come to them. True if any were.
+  bool postHeld() REQUIRES(kEngineLock);
+  bool holds() const REQUIRES(kEngineLock) {
     return !held_.empty();
   }
   // After close(), hands ended operations that streams may still touch to
   // `strays`, which outlives the group.
-  void leaveHeldTo(StreamGate& strays) {
+  void leaveHeldTo(StreamGate& strays) REQUIRES(kEngineLock) {
     strays.adoptEnded(held_);
   }
 
@@ -118,14 +120,14 @@ class Group final : public ReceivingGroup {
   void linkReady(
       int rank,
       std::shared_ptr<PeerChannel> channel,
-      uint32_t remoteGroup);
+      uint32_t remoteGroup) REQUIRES(kEngineLock);
   // Handles the loss of a connection before Joined came: looks for the rank
   // again, by the newest address record, or fails the link after several
   // losses.
-  void joinBroke(int rank, const Status& why);
+  void joinBroke(int rank, const Status& why) REQUIRES(kEngineLock);
   // Fails all operations with the rank, now and later. Idempotent.
-  void failLink(int rank, const Status& why);
-  void makeReady(int source, uint32_t tag) override;
+  void failLink(int rank, const Status& why) REQUIRES(kEngineLock);
+  void makeReady(int source, uint32_t tag) REQUIRES(kEngineLock) override;
   // Notes that a caller waits until `when`, which may be beyond the group's
   // time-out: the wire-up thread looks for ranks until then. Any thread.
   void awaitUntil(TimePoint when);
@@ -134,20 +136,21 @@ class Group final : public ReceivingGroup {
   }
   // Ends an operation that has not reached a channel. False: the operation is
   // elsewhere.
-  bool cancelHere(const OperationPtr& operation, const Status& why);
+  bool cancelHere(const OperationPtr& operation, const Status& why)
+      REQUIRES(kEngineLock);
   // Ends with `why` all operations that have not reached a channel, and refuses
   // later operations.
-  void close(const Status& why);
+  void close(const Status& why) REQUIRES(kEngineLock);
   // Returns all operations that have not ended, in the group and in channels.
-  std::vector<OperationPtr> pending();
+  std::vector<OperationPtr> pending() REQUIRES(kEngineLock);
 
  private:
-  void postNow(const OperationPtr& operation);
-  void send(const OperationPtr& operation);
-  void receive(const OperationPtr& operation);
-  void end(OperationQueue queue, const Status& why);
-  void finish(OperationPtr operation, const Status& why);
-  void failIfAlone();
+  void postNow(const OperationPtr& operation) REQUIRES(kEngineLock);
+  void send(const OperationPtr& operation) REQUIRES(kEngineLock);
+  void receive(const OperationPtr& operation) REQUIRES(kEngineLock);
+  void end(OperationQueue queue, const Status& why) REQUIRES(kEngineLock);
+  void finish(OperationPtr operation, const Status& why) REQUIRES(kEngineLock);
+  void failIfAlone() REQUIRES(kEngineLock);
 
   const uint32_t id_;
   const uint64_t epoch_;
@@ -166,6 +169,7 @@ class Group final : public ReceivingGroup {
 
 // Returns the operations with the rank that are posted and not prepared with
 // `registrar`, after Links::use() of the registrar.
-Unprepared findUnprepared(Group& group, int rank, MemoryRegistrar* registrar);
+Unprepared findUnprepared(Group& group, int rank, MemoryRegistrar* registrar)
+    REQUIRES(kEngineLock);
 
 } // namespace dlslime

@@ -51,19 +51,20 @@ void sendLeave(
     PeerChannel& channel,
     uint32_t remoteGroup,
     uint32_t rank,
-    bool aborted) {
+    bool aborted) REQUIRES(kEngineLock) {
   channel.parts()->out.sendControl(wire::Leave{remoteGroup, rank, aborted});
 }
 
 void refuse(
     PeerChannel& channel,
     const wire::Join& join,
-    const AcceptQueue::Refusal& why) {
+    const AcceptQueue::Refusal& why) REQUIRES(kEngineLock) {
   channel.parts()->out.sendControl(
       wire::Refused{join.joinersGroup, join.target, why.reason, why.amount});
 }
 
-void sayStale(PeerChannel& channel, const wire::Join& join) {
+void sayStale(PeerChannel& channel, const wire::Join& join)
+    REQUIRES(kEngineLock) {
   channel.parts()->out.sendControl(wire::Stale{join.joinersGroup, join.target});
 }
 
@@ -261,8 +262,10 @@ void Joins::onRefused(
 size_t Joins::guestsBy(const PeerChannel& channel, const AcceptQueue* hub)
     const {
   const auto& groups = groups_.groups();
-  const auto count =
-      std::count_if(groups.begin(), groups.end(), [&](const auto& entry) {
+  const auto count = std::count_if(
+      groups.begin(),
+      groups.end(),
+      [&](const auto& entry) REQUIRES(kEngineLock) {
         auto& group = *entry.second;
         return group.options().hub.get() == hub &&
             group.link(1).state == State::kReady &&

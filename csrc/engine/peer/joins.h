@@ -7,6 +7,7 @@
 
 #include "engine/channel/peer_channel.h"
 #include "engine/peer/group.h"
+#include "engine/progress/engine_mutex.h"
 
 namespace dlslime {
 
@@ -26,12 +27,12 @@ class Joins {
       Group& group,
       int rank,
       const std::shared_ptr<PeerChannel>& channel,
-      uint32_t remoteGroup);
+      uint32_t remoteGroup) REQUIRES(kEngineLock);
   // Tells the peers that this rank leaves, `aborted` or in peace.
-  static void leave(Group& group, bool aborted);
+  static void leave(Group& group, bool aborted) REQUIRES(kEngineLock);
   // Refuses all present and future members of the group, because the endpoint
   // has the peer in a second group.
-  static void setTaken(Group& group);
+  static void setTaken(Group& group) REQUIRES(kEngineLock);
 
   // Join of a group with memory not prepared yet. The caller prepares the
   // memory and calls onJoin() again.
@@ -40,37 +41,43 @@ class Joins {
     wire::Join join;
     Unprepared unprepared;
   };
-  std::vector<Waiting> takeWaiting() {
+  std::vector<Waiting> takeWaiting() REQUIRES(kEngineLock) {
     return std::exchange(waiting_, {});
   }
   void onJoin(
       const std::shared_ptr<PeerChannel>& channel,
-      const wire::Join& join);
+      const wire::Join& join) REQUIRES(kEngineLock);
   // Handles a Join, or one of the answers.
   void onMessage(
       const std::shared_ptr<PeerChannel>& channel,
-      const MessageHeader& header);
+      const MessageHeader& header) REQUIRES(kEngineLock);
 
  private:
-  size_t guestsBy(const PeerChannel& channel, const AcceptQueue* hub) const;
+  size_t guestsBy(const PeerChannel& channel, const AcceptQueue* hub) const
+      REQUIRES(kEngineLock);
   void admit(
       const std::shared_ptr<PeerChannel>& channel,
       const wire::Join& join,
-      const Group& hub);
+      const Group& hub) REQUIRES(kEngineLock);
   void accept(
       const std::shared_ptr<PeerChannel>& channel,
       const wire::Join& join,
-      Group& group);
+      Group& group) REQUIRES(kEngineLock);
   // Returns the group that a peer's answer is about; null if this process has
   // left the group, or if the rank is not linked by the channel.
-  std::shared_ptr<Group>
-  asked(const PeerChannel& channel, uint32_t group, uint32_t source) const;
+  std::shared_ptr<Group> asked(
+      const PeerChannel& channel,
+      uint32_t group,
+      uint32_t source) const REQUIRES(kEngineLock);
   void onJoined(
       const std::shared_ptr<PeerChannel>& channel,
-      const wire::Joined& joined);
-  void onStale(const PeerChannel& channel, const wire::Stale& stale);
-  void onLeave(const PeerChannel& channel, const wire::Leave& leave);
-  void onRefused(const PeerChannel& channel, const wire::Refused& refused);
+      const wire::Joined& joined) REQUIRES(kEngineLock);
+  void onStale(const PeerChannel& channel, const wire::Stale& stale)
+      REQUIRES(kEngineLock);
+  void onLeave(const PeerChannel& channel, const wire::Leave& leave)
+      REQUIRES(kEngineLock);
+  void onRefused(const PeerChannel& channel, const wire::Refused& refused)
+      REQUIRES(kEngineLock);
 
   GroupRegistry& groups_;
   const std::function<void()> wake_;

@@ -22,26 +22,32 @@ enum class LinkState : uint8_t {
   kFailed,
 };
 
-// A group's way to a rank. Under the engine's lock.
+// A group's way to a rank.
 struct Link {
-  LinkState state = LinkState::kUnresolved;
-  std::shared_ptr<PeerChannel> channel; // null before kJoining
-  uint32_t remoteGroup = 0; // in kReady: the peer's id of the group
-  Status failure;
-  bool aborted = false; // in kFailed: the rank has aborted the group
-  std::string problem; // in kResolving: result of the last look
-  OperationQueue waiting; // sends and transfers posted before kReady
-  int brokenJoins = 0; // connections that broke before Joined came
-  Counters counters;
+  LinkState state GUARDED_BY(kEngineLock) = LinkState::kUnresolved;
+  // Null before kJoining.
+  std::shared_ptr<PeerChannel> channel GUARDED_BY(kEngineLock);
+  // In kReady: the peer's id of the group.
+  uint32_t remoteGroup GUARDED_BY(kEngineLock) = 0;
+  // In kFailed: why, and whether the rank has aborted the group.
+  Status failure GUARDED_BY(kEngineLock);
+  bool aborted GUARDED_BY(kEngineLock) = false;
+  // In kResolving: the result of the last look.
+  std::string problem GUARDED_BY(kEngineLock);
+  // Sends and transfers posted before kReady.
+  OperationQueue waiting GUARDED_BY(kEngineLock);
+  // Connections that broke before Joined came.
+  int brokenJoins GUARDED_BY(kEngineLock) = 0;
+  Counters counters GUARDED_BY(kEngineLock);
   // Registrar of the channel, once a channel is known. The only member for any
   // thread.
   std::atomic<MemoryRegistrar*> registrar{nullptr};
 
   // Sends a send or Transfer by this rank over a ready link.
-  void send(const OperationPtr& operation, int ownRank);
+  void send(const OperationPtr& operation, int ownRank) REQUIRES(kEngineLock);
 };
 
-// The links of a group. Under the engine's lock, except methods for any thread.
+// The links of a group.
 class Links {
  public:
   Links(int ownRank, int size)
@@ -50,39 +56,40 @@ class Links {
   int size() const {
     return static_cast<int>(links_.size());
   }
-  Link& at(int rank) {
+  Link& at(int rank) REQUIRES(kEngineLock) {
     return links_[static_cast<size_t>(rank)];
   }
   // Returns the registrar that prepares memory for messages with the rank, or
   // for kAnySource a registrar of some rank. Null if memory needs no preparing
   // or the route is not known yet. Any thread.
   MemoryRegistrar* registrar(int rank) {
-    return rank == Operation::kAnySource ? registrar_.load()
-                                         : at(rank).registrar.load();
+    return rank == Operation::kAnySource
+        ? registrar_.load()
+        : links_[static_cast<size_t>(rank)].registrar.load();
   }
   // Makes threads that post to the link prepare their operations with
   // `registrar` from now on.
-  void use(Link& link, MemoryRegistrar* registrar);
+  void use(Link& link, MemoryRegistrar* registrar) REQUIRES(kEngineLock);
   // Has the wire-up thread look for a rank, or for all, unless that was done.
-  void resolve(int rank);
-  void resolveFor(const Operation& operation);
+  void resolve(int rank) REQUIRES(kEngineLock);
+  void resolveFor(const Operation& operation) REQUIRES(kEngineLock);
   // Moves the ranks that have come into use, and need the wire-up thread, to
   // `ranks`. True if any were moved.
-  bool takeUnresolved(std::vector<int>& ranks);
+  bool takeUnresolved(std::vector<int>& ranks) REQUIRES(kEngineLock);
   // True if the rank is in this process: no descriptor signals messages to
   // oneself.
-  bool reachesItself(int rank);
+  bool reachesItself(int rank) REQUIRES(kEngineLock);
   // Returns a failed link if the links to all other ranks have failed, else
   // null.
-  const Link* failedIfAll();
+  const Link* failedIfAll() REQUIRES(kEngineLock);
   // Returns the channels of all links, each once.
-  std::vector<PeerChannel*> channels();
+  std::vector<PeerChannel*> channels() REQUIRES(kEngineLock);
 
  private:
   const int ownRank_;
   std::vector<Link> links_;
   std::atomic<MemoryRegistrar*> registrar_{nullptr}; // of some link
-  std::vector<int> unresolved_;
+  std::vector<int> unresolved_ GUARDED_BY(kEngineLock);
 };
 
 } // namespace dlslime

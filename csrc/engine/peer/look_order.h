@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "engine/progress/engine_mutex.h"
+
 namespace dlslime {
 
 class PeerChannel;
@@ -14,21 +16,21 @@ class PeerChannel;
 // engine's lock.
 class LookOrder {
  public:
-  void add(PeerChannel& channel);
-  void remove(const PeerChannel& channel);
+  void add(PeerChannel& channel) REQUIRES(kEngineLock);
+  void remove(const PeerChannel& channel) REQUIRES(kEngineLock);
 
   // Polls every channel; true if any had news.
-  bool lookAtAll(int most);
+  bool lookAtAll(int most) REQUIRES(kEngineLock);
   // Polls the busy channels and `awaited` (null: none); true if any had news.
-  bool lookFor(PeerChannel* awaited, int most);
+  bool lookFor(PeerChannel* awaited, int most) REQUIRES(kEngineLock);
   // Polls the next few quiet channels; true if any had news.
-  bool lookInTurn(int most);
+  bool lookInTurn(int most) REQUIRES(kEngineLock);
 
   // Calls `wanted` for the busy channels until the result is true, and returns
   // that channel; null if there is none. Only busy channels have copies or
   // transfers under way.
   template <typename Wanted>
-  PeerChannel* firstBusy(const Wanted& wanted) const {
+  PeerChannel* firstBusy(const Wanted& wanted) const REQUIRES(kEngineLock) {
     for (const auto& entry : busy_) {
       if (wanted(*entry.channel)) {
         return entry.channel;
@@ -36,7 +38,7 @@ class LookOrder {
     }
     return nullptr;
   }
-  size_t busy() const {
+  size_t busy() const REQUIRES(kEngineLock) {
     return busy_.size();
   }
 
@@ -45,8 +47,9 @@ class LookOrder {
     PeerChannel* channel = nullptr;
     int vain = 0; // looks since the last news
   };
-  bool lookAtBusy(PeerChannel* awaited, int most, bool& seen);
-  bool lookAtQuiet(size_t index, int most);
+  bool lookAtBusy(PeerChannel* awaited, int most, bool& seen)
+      REQUIRES(kEngineLock);
+  bool lookAtQuiet(size_t index, int most) REQUIRES(kEngineLock);
 
   std::vector<Busy> busy_;
   std::vector<PeerChannel*> quiet_;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "engine/progress/engine_mutex.h"
 #include "interface/operation.h"
 
 namespace dlslime {
@@ -41,7 +42,7 @@ class Completions {
   // Ends an operation when nothing touches the memory any more, except perhaps
   // copies of ours from or to a GPU: with such copies under way, the operation
   // ends with the last copy.
-  void finish(OperationPtr operation, Status status) {
+  void finish(OperationPtr operation, Status status) REQUIRES(kEngineLock) {
     if (auto* const gpu = operation->onDevice.get()) {
       if (gpu->copies != 0) {
         gpu->ending = std::move(status);
@@ -68,7 +69,8 @@ class Completions {
   }
   // Tells the caller now, although a peer may still read or write the memory:
   // the memory is kept until finish() is called as well.
-  void finishEarly(const OperationPtr& operation, Status status) {
+  void finishEarly(const OperationPtr& operation, Status status)
+      REQUIRES(kEngineLock) {
     if (operation->done()) {
       return;
     }
@@ -78,10 +80,11 @@ class Completions {
     endFollower(*operation);
   }
   // Counts a copy of ours from or to the operation's memory on a GPU.
-  static void copyBegins(Operation& operation) {
+  static void copyBegins(Operation& operation) REQUIRES(kEngineLock) {
     ++operation.onDevice->copies;
   }
-  void copyEnded(const OperationPtr& operation, const Status& status) {
+  void copyEnded(const OperationPtr& operation, const Status& status)
+      REQUIRES(kEngineLock) {
     auto& gpu = *operation->onDevice;
     if (!status.ok() && gpu.copyFailure.ok()) {
       gpu.copyFailure = inWords([&] {
@@ -94,29 +97,30 @@ class Completions {
       finish(operation, *std::exchange(gpu.ending, std::nullopt));
     }
   }
-  CopyUser userOf(const OperationPtr& operation) {
+  CopyUser userOf(const OperationPtr& operation) REQUIRES(kEngineLock) {
     return {
-        [operation] { copyBegins(*operation); },
-        [this, operation](const Status& status) {
-          copyEnded(operation, status);
-        }};
+        [operation]() REQUIRES(kEngineLock) { copyBegins(*operation); },
+        [this, operation](const Status& status)
+            REQUIRES(kEngineLock) { copyEnded(operation, status); }};
   }
   // Bytes delivered since a caller last came to read received bytes. Any
   // thread.
   uint64_t unfetchedBytes() const {
     return unfetchedBytes_.load(std::memory_order_relaxed);
   }
+  // Any thread.
   void noteDelivered(uint64_t bytes) {
     unfetchedBytes_.store(unfetchedBytes() + bytes, std::memory_order_relaxed);
   }
+  // Any thread.
   void noteFetched() {
     unfetchedBytes_.store(0, std::memory_order_relaxed);
   }
-  bool empty() const {
+  bool empty() const REQUIRES(kEngineLock) {
     return ended_.empty();
   }
   // Hands the ended operations to the thread about to unlock.
-  Ended take() {
+  Ended take() REQUIRES(kEngineLock) {
     return std::move(ended_);
   }
 
@@ -125,7 +129,7 @@ class Completions {
     operation.settle(std::move(status));
   }
 
-  void endFollower(Operation& operation) {
+  void endFollower(Operation& operation) REQUIRES(kEngineLock) {
     const auto follower = std::exchange(operation.follower, nullptr);
     if (follower == nullptr) {
       return;
@@ -148,7 +152,7 @@ class Completions {
     }
   }
 
-  Ended ended_;
+  Ended ended_ GUARDED_BY(kEngineLock);
   std::atomic<uint64_t> unfetchedBytes_{0}; // a hint: updates may be lost
 };
 

@@ -96,7 +96,8 @@ std::set<MemoryRegistrar*> GpuReclaimer::tellPeers(
     bool unshared) {
   const EngineLock lock(state_);
   const auto open = state_.channels.those(
-      [](const PeerChannel& channel) { return channel.open(); });
+      [](const PeerChannel& channel)
+          REQUIRES(kEngineLock) { return channel.open(); });
   unshared |= std::exchange(owesNews_, false);
   std::set<MemoryRegistrar*> registrars;
   for (const auto& member : open) {

@@ -123,7 +123,8 @@ void RegistrationThread::tell(
     region->noteRefused(registrar);
   }
   const auto those = state_.channels.those(
-      [registrar = wanted.registrar](const PeerChannel& channel) {
+      [registrar =
+           wanted.registrar](const PeerChannel& channel) REQUIRES(kEngineLock) {
         return channel.open() && channel.connection().registrar() == registrar;
       });
   for (const auto& member : those) {

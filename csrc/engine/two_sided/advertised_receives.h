@@ -2,6 +2,7 @@
 
 #include "base/slab.h"
 #include "engine/progress/completions.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/progress/pacing.h"
 #include "engine/two_sided/outbound.h"
 #include "interface/transport.h"
@@ -31,31 +32,34 @@ class AdvertisedReceives final : public OperationHolder {
 
   // Offers the memory of `receive`, the next receive of the source and tag, if
   // the route can push into the memory.
-  void offer(ReceivingGroup& group, const OperationPtr& receive);
+  void offer(ReceivingGroup& group, const OperationPtr& receive)
+      REQUIRES(kEngineLock);
   // Ends the offer of a receive whose message has come without a push.
-  void miss(Operation& receive);
+  void miss(Operation& receive) REQUIRES(kEngineLock);
   // Ends the receive with `why`. The memory is kept until the peer has
   // forgotten the offer.
-  void cancel(const OperationPtr& receive, const Status& why) override;
-  void onRetracted(const wire::Retracted& retracted);
+  void cancel(const OperationPtr& receive, const Status& why)
+      REQUIRES(kEngineLock) override;
+  void onRetracted(const wire::Retracted& retracted) REQUIRES(kEngineLock);
   // Returns the message of `length` bytes pushed into offer `id`; nothing if
   // the offer is unknown.
-  std::optional<wire::Pushed> pushedInto(uint64_t id, size_t length);
-  Landed land(uint64_t id);
+  std::optional<wire::Pushed> pushedInto(uint64_t id, size_t length)
+      REQUIRES(kEngineLock);
+  Landed land(uint64_t id) REQUIRES(kEngineLock);
   // Drops all offers: the connection is broken, and nothing is written any
   // more.
-  void fail();
+  void fail() REQUIRES(kEngineLock);
   // Drops the offers of a connection to be replaced, except offers already
   // written by messages that wait for their turn.
-  void detach();
-  void resume(Connection& connection) {
+  void detach() REQUIRES(kEngineLock);
+  void resume(Connection& connection) REQUIRES(kEngineLock) {
     connection_ = &connection;
   }
-  bool idle() const {
+  bool idle() const REQUIRES(kEngineLock) {
     return retracted_ == 0;
   }
   // Replaces the machine's throttle, for tests.
-  void use(const AdvertiseThrottle& throttle) {
+  void use(const AdvertiseThrottle& throttle) REQUIRES(kEngineLock) {
     throttle_ = throttle;
   }
 
@@ -67,11 +71,11 @@ class AdvertisedReceives final : public OperationHolder {
     bool retracted = false;
     bool written = false;
   };
-  bool mayBeEager(const Operation& receive) const;
-  void close(Operation& receive);
-  void forget(uint64_t id);
-  void withdraw(uint64_t id);
-  void drop(uint64_t id);
+  bool mayBeEager(const Operation& receive) const REQUIRES(kEngineLock);
+  void close(Operation& receive) REQUIRES(kEngineLock);
+  void forget(uint64_t id) REQUIRES(kEngineLock);
+  void withdraw(uint64_t id) REQUIRES(kEngineLock);
+  void drop(uint64_t id) REQUIRES(kEngineLock);
 
   Connection* connection_ = nullptr; // null: being replaced
   Outbound& out_;

@@ -48,7 +48,7 @@ bool GpuShares::show(
 bool GpuShares::dropUnshared(Accelerator& gpus) {
   bool room = output_.connection() != nullptr && !output_.severed() &&
       !output_.failed();
-  std::erase_if(shown_, [&](uint64_t id) {
+  std::erase_if(shown_, [&](uint64_t id) REQUIRES(kEngineLock) {
     const bool gone = room && !gpus.sharing().isShared(id);
     room = room && (!gone || output_.send(wire::encode(wire::Unshare{id}), {}));
     return gone && room;

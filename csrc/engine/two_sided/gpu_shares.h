@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/sequenced_output.h"
 #include "engine/wire/gpu_messages.h"
 #include "interface/accelerator.h"
@@ -16,18 +17,21 @@ class GpuShares {
 
   // Names memory of a GPU for copies by the peer, and before that shares the
   // allocations. False: no room for the Shares now.
-  [[nodiscard]] bool
-  show(Accelerator& gpus, const MemoryView& view, RemoteBuffer& memory);
+  [[nodiscard]] bool show(
+      Accelerator& gpus,
+      const MemoryView& view,
+      RemoteBuffer& memory) REQUIRES(kEngineLock);
   // Tells the peer to unmap allocations not shared any more. False: no room to
   // tell of all.
-  bool dropUnshared(Accelerator& gpus);
+  bool dropUnshared(Accelerator& gpus) REQUIRES(kEngineLock);
   // Adds the ids of the view's allocations, if the peer knows any.
-  void addShown(const MemoryView& view, std::set<uint64_t>& ids) const;
+  void addShown(const MemoryView& view, std::set<uint64_t>& ids) const
+      REQUIRES(kEngineLock);
   // Returns the description of an allocation that the peer asks for again;
   // empty unless still shared.
-  Bytes describe(uint64_t id) const;
+  Bytes describe(uint64_t id) const REQUIRES(kEngineLock);
   // Forgets all: what was told held for a connection that is gone.
-  void clear() {
+  void clear() REQUIRES(kEngineLock) {
     shown_.clear();
   }
 

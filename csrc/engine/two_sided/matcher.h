@@ -11,6 +11,7 @@
 
 #include "base/memory/fault.h"
 #include "base/seeded_hash.h"
+#include "engine/progress/engine_mutex.h"
 #include "interface/operation.h"
 
 namespace dlslime {
@@ -46,45 +47,47 @@ class Matcher {
 
   // Takes out the receive for a message. Null if none is posted: then the
   // caller calls addArrival().
-  OperationPtr takeReceive(int source, uint32_t tag);
+  OperationPtr takeReceive(int source, uint32_t tag) REQUIRES(kEngineLock);
   // Returns the receive for a message without taking out the receive.
-  const Operation* peekReceive(int source, uint32_t tag);
-  void addArrival(Arrival arrival);
+  const Operation* peekReceive(int source, uint32_t tag) REQUIRES(kEngineLock);
+  void addArrival(Arrival arrival) REQUIRES(kEngineLock);
 
   // Takes out the message for a receive. Nothing if none has come: then the
   // caller calls addReceive().
-  std::optional<Arrival> takeArrival(const Operation& receive);
-  void addReceive(OperationPtr receive);
+  std::optional<Arrival> takeArrival(const Operation& receive)
+      REQUIRES(kEngineLock);
+  void addReceive(OperationPtr receive) REQUIRES(kEngineLock);
 
   // Returns the receive for the next message of the source and tag, if certain
   // by now, without taking out the receive. Null if none is posted, or if a
   // receive from any source makes the match uncertain.
-  OperationPtr nextReceive(int source, uint32_t tag);
+  OperationPtr nextReceive(int source, uint32_t tag) REQUIRES(kEngineLock);
 
-  bool removeReceive(Operation& receive);
+  bool removeReceive(Operation& receive) REQUIRES(kEngineLock);
   // Takes out the message of the Rts with the id. False: a receive has taken
   // the message.
-  bool
-  removeArrival(int source, uint32_t tag, const Inbound* from, uint64_t id);
+  bool removeArrival(int source, uint32_t tag, const Inbound* from, uint64_t id)
+      REQUIRES(kEngineLock);
   // Returns the message of the Rts with the id; null if a receive has taken it.
   Arrival*
-  findArrival(int source, uint32_t tag, const Inbound* from, uint64_t id);
+  findArrival(int source, uint32_t tag, const Inbound* from, uint64_t id)
+      REQUIRES(kEngineLock);
   // Drops the messages of all Rts from a peer that is gone.
-  void removeAnnounced(const Inbound* from);
+  void removeAnnounced(const Inbound* from) REQUIRES(kEngineLock);
 
   // Takes out all directed receives from `source`.
-  OperationQueue takeReceivesFrom(int source);
+  OperationQueue takeReceivesFrom(int source) REQUIRES(kEngineLock);
   // Takes out all receives from any source.
-  OperationQueue takeAnySource();
+  OperationQueue takeAnySource() REQUIRES(kEngineLock);
   // Takes out all arrivals, for a group that ends.
-  std::vector<Arrival> takeArrivals();
+  std::vector<Arrival> takeArrivals() REQUIRES(kEngineLock);
 
-  std::vector<OperationPtr> posted() const;
-  size_t arrivals() const {
+  std::vector<OperationPtr> posted() const REQUIRES(kEngineLock);
+  size_t arrivals() const REQUIRES(kEngineLock) {
     return arrivalCount_;
   }
   // Bytes of arrivals without an Rts, each counted as 1 byte at least.
-  uint64_t unreadBytes() const {
+  uint64_t unreadBytes() const REQUIRES(kEngineLock) {
     return unreadBytes_;
   }
 
@@ -104,17 +107,17 @@ class Matcher {
       return seededHash(key);
     }
   };
-  OperationQueue* queueFor(int source, uint32_t tag);
-  Slot& slotOf(int source, uint32_t tag);
-  Slot* findSlot(int source, uint32_t tag);
-  std::optional<Arrival> takeFirst(Slot& slot);
+  OperationQueue* queueFor(int source, uint32_t tag) REQUIRES(kEngineLock);
+  Slot& slotOf(int source, uint32_t tag) REQUIRES(kEngineLock);
+  Slot* findSlot(int source, uint32_t tag) REQUIRES(kEngineLock);
+  std::optional<Arrival> takeFirst(Slot& slot) REQUIRES(kEngineLock);
   using Id = std::pair<const Inbound*, uint64_t>; // of an Rts
   static Id idOf(const Arrival& arrival) {
     return {arrival.from, arrival.id};
   }
-  void forget(const Arrival& arrival);
-  Slot* oldestArrival(uint32_t tag);
-  void sweep();
+  void forget(const Arrival& arrival) REQUIRES(kEngineLock);
+  Slot* oldestArrival(uint32_t tag) REQUIRES(kEngineLock);
+  void sweep() REQUIRES(kEngineLock);
 
   const int size_;
   std::unordered_map<Key, Slot, Hash> slots_;

@@ -195,7 +195,7 @@ void Outbound::cancel(const OperationPtr& operation, const Status& why) {
 // May be called again, as is necessary after std::bad_alloc.
 void Outbound::fail(const Status& why) {
   output_.fail(why);
-  const auto tell = [&](const OperationPtr& operation) {
+  const auto tell = [&](const OperationPtr& operation) REQUIRES(kEngineLock) {
     Status status =
         !operation->cancelStatus.ok() ? operation->cancelStatus : inWords([&] {
           return Status(
@@ -203,7 +203,7 @@ void Outbound::fail(const Status& why) {
         });
     completions_.finishEarly(operation, std::move(status));
   };
-  const auto end = [&](const OperationPtr& operation) {
+  const auto end = [&](const OperationPtr& operation) REQUIRES(kEngineLock) {
     tell(operation);
     failedSends_.push_back(operation);
   };
@@ -235,10 +235,11 @@ Status Outbound::resume(Connection& connection, uint64_t peerLast) {
   limits_.eagerBytes = std::min(wanted_.eagerBytes, connection.maxPayload());
   pushes_.endAll(
       peerLast,
-      [this](const OperationPtr& operation, wire::Rts rts, uint64_t number) {
-        rendezvous_.announceLost(operation, rts);
-        output_.sendInPlace(rts, number);
-      });
+      [this](const OperationPtr& operation, wire::Rts rts, uint64_t number)
+          REQUIRES(kEngineLock) {
+            rendezvous_.announceLost(operation, rts);
+            output_.sendInPlace(rts, number);
+          });
   if (auto whole = output_.orderUnconfirmed(peerLast); !whole.ok()) {
     return whole;
   }
@@ -250,8 +251,8 @@ Status Outbound::resume(Connection& connection, uint64_t peerLast) {
   for (auto& entry : outbox_.all()) {
     rendezvous_.renew(entry.header);
   }
-  rendezvous_.tellMoved(
-      [this](const wire::Moved& moved) { sendControl(moved); });
+  rendezvous_.tellMoved([this](const wire::Moved& moved)
+                            REQUIRES(kEngineLock) { sendControl(moved); });
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/receiving_group.h"
 #include "interface/message.h"
 #include "interface/operation.h"
@@ -23,25 +24,25 @@ class Outbox {
     bool control = false; // posted without an operation
   };
 
-  bool empty() const {
+  bool empty() const REQUIRES(kEngineLock) {
     return messages_.empty();
   }
   // Number of control messages.
-  size_t controls() const {
+  size_t controls() const REQUIRES(kEngineLock) {
     return controls_;
   }
-  void push(Message message);
-  Message& front() {
+  void push(Message message) REQUIRES(kEngineLock);
+  Message& front() REQUIRES(kEngineLock) {
     return messages_.front();
   }
-  void pop();
+  void pop() REQUIRES(kEngineLock);
   // Takes the message of a queued operation out. False: it is not here.
-  bool cancel(const OperationPtr& operation);
+  bool cancel(const OperationPtr& operation) REQUIRES(kEngineLock);
   // Visits all messages in their order.
-  std::deque<Message>& all() {
+  std::deque<Message>& all() REQUIRES(kEngineLock) {
     return messages_;
   }
-  const std::deque<Message>& all() const {
+  const std::deque<Message>& all() const REQUIRES(kEngineLock) {
     return messages_;
   }
 

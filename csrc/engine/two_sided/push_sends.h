@@ -4,6 +4,7 @@
 
 #include "base/slab.h"
 #include "engine/progress/completions.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/peer_advertisements.h"
 #include "engine/two_sided/sequenced_output.h"
 
@@ -20,30 +21,32 @@ class PushSends {
   // the header by which the message would go otherwise.
   PushAbility::Result tryPush(
       const OperationPtr& operation,
-      const MessageHeader& eager);
+      const MessageHeader& eager) REQUIRES(kEngineLock);
   // Notes that a tensor message has gone out under the number: this ends the
   // offer for group and tag.
-  void noteSent(const Operation& operation, uint64_t number) {
+  void noteSent(const Operation& operation, uint64_t number)
+      REQUIRES(kEngineLock) {
     offers_.noteSent(operation.groupKey, operation.tag(), number);
     offers_.drop(operation.groupKey, operation.tag());
   }
-  void onRtr(const wire::Rtr& rtr) {
+  void onRtr(const wire::Rtr& rtr) REQUIRES(kEngineLock) {
     offers_.offer(rtr, output_.next() - 1);
   }
-  void onRetract(const wire::Retract& retract) {
+  void onRetract(const wire::Retract& retract) REQUIRES(kEngineLock) {
     offers_.retract(retract);
   }
-  void onPushed(uint64_t pushId, const Status& status);
+  void onPushed(uint64_t pushId, const Status& status) REQUIRES(kEngineLock);
 
   // Ends all offers, because they held for a connection that is gone.
-  void dropOffers() {
+  void dropOffers() REQUIRES(kEngineLock) {
     offers_.clear();
   }
   // Ends the pushes up to number `peerLast`, which the peer has seen, however
   // they ended here, and cancelled pushes. Gives each of the rest to
   // `announce(operation, rts, number)`: the offered memory is gone.
   template <typename Announce>
-  void endAll(uint64_t peerLast, const Announce& announce) {
+  void endAll(uint64_t peerLast, const Announce& announce)
+      REQUIRES(kEngineLock) {
     for (const auto id : pushes_.ids()) {
       const auto& push = *pushes_.find(id);
       if (push.number <= peerLast) {
@@ -58,11 +61,11 @@ class PushSends {
     }
   }
 
-  bool empty() const {
+  bool empty() const REQUIRES(kEngineLock) {
     return pushes_.size() == 0;
   }
   template <typename Visit>
-  void forEach(const Visit& visit) const {
+  void forEach(const Visit& visit) const REQUIRES(kEngineLock) {
     for (const auto id : pushes_.ids()) {
       visit(pushes_.find(id)->operation);
     }
@@ -70,7 +73,7 @@ class PushSends {
   // Tells `tell` of each push, and `end` of each whose memory nothing reads any
   // more: the NIC may read the memory of the others until onPushed().
   template <typename Tell, typename End>
-  void fail(const Tell& tell, const End& end) {
+  void fail(const Tell& tell, const End& end) REQUIRES(kEngineLock) {
     for (const auto id : pushes_.ids()) {
       const auto& push = *pushes_.find(id);
       if (output_.connection() == nullptr || push.over) {
@@ -83,7 +86,7 @@ class PushSends {
     offers_.clear();
   }
   // Releases the memory of all pushes, after the connection was destroyed.
-  void release();
+  void release() REQUIRES(kEngineLock);
 
  private:
   struct Push {

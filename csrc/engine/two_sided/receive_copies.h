@@ -2,6 +2,7 @@
 
 #include "engine/gpu/peer_gpus.h"
 #include "engine/progress/completions.h"
+#include "engine/progress/engine_mutex.h"
 #include "interface/operation.h"
 
 namespace dlslime {
@@ -17,16 +18,17 @@ class ReceiveCopies {
   // memory can't be touched. A receive on a GPU ends once the GPU has the
   // bytes.
   Status copyIn(const OperationPtr& receive, uint64_t offset, ByteSpan payload)
-      const;
+      const REQUIRES(kEngineLock);
   // Copies a message that was kept as an arrival, and so is in no cache.
-  Status copyKept(const OperationPtr& receive, ByteSpan message) const;
+  Status copyKept(const OperationPtr& receive, ByteSpan message) const
+      REQUIRES(kEngineLock);
   // Returns `status`, of a receive from `source`, in words for the caller.
   static Status
   whyFailed(const Operation& receive, int source, const Status& status);
 
  private:
   void upload(const OperationPtr& receive, uint64_t offset, ByteSpan payload)
-      const;
+      const REQUIRES(kEngineLock);
 
   PeerGpus& gpus_;
   Completions& completions_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/outbound.h"
 
 namespace dlslime {
@@ -13,12 +14,13 @@ class ReceiveCredit {
 
   // admitEager() and admitRts() count a message. Not ok: the peer has sent more
   // than the limit, against the rules.
-  Status admitEager(size_t payload);
-  Status admitRts();
+  Status admitEager(size_t payload) REQUIRES(kEngineLock);
+  Status admitRts() REQUIRES(kEngineLock);
   // Returns the eagerCost() of a message that has left this process's memory.
-  void returnEager(uint64_t cost);
+  void returnEager(uint64_t cost) REQUIRES(kEngineLock);
   // Tells the sender how the message of an Rts has ended.
-  void finish(uint64_t id, FinishStatus status, uint64_t capacity = 0);
+  void finish(uint64_t id, FinishStatus status, uint64_t capacity = 0)
+      REQUIRES(kEngineLock);
 
  private:
   Outbound& out_;

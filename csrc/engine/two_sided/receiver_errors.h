@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/receiving_group.h"
 #include "engine/wire/two_sided_messages.h"
 #include "interface/operation.h"
@@ -17,14 +18,15 @@ Status finishError(const Operation& send, const wire::Finish& finish);
 class RecentSends {
  public:
   // Remembers a send for the next kKept messages.
-  void note(uint64_t number, const OperationPtr& operation) {
+  void note(uint64_t number, const OperationPtr& operation)
+      REQUIRES(kEngineLock) {
     sends_[number % kKept] = {number, operation};
   }
   // Fails a send, because the receiver has refused the message. Null: the group
   // is gone.
   void onTruncated(
       const ReceivingGroup* group,
-      const wire::Truncated& truncated);
+      const wire::Truncated& truncated) REQUIRES(kEngineLock);
 
  private:
   static constexpr size_t kKept = 256;

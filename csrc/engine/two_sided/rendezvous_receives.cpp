@@ -78,7 +78,8 @@ bool RendezvousReceives::fetchByGpu(
       source,
       false,
       {&whole, 1},
-      [this, pullId](const Status& status) { end(pullId, status); });
+      [this, pullId](const Status& status)
+          REQUIRES(kEngineLock) { end(pullId, status); });
   return pull.byGpu;
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/slab.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/matcher.h"
 #include "engine/two_sided/receive_copies.h"
 #include "engine/two_sided/receive_credit.h"
@@ -33,45 +34,47 @@ class RendezvousReceives final : public OperationHolder {
   void start(
       ReceivingGroup& group,
       const OperationPtr& receive,
-      const Arrival& arrival);
-  void onData(const wire::Data& data, ByteSpan payload);
+      const Arrival& arrival) REQUIRES(kEngineLock);
+  void onData(const wire::Data& data, ByteSpan payload) REQUIRES(kEngineLock);
   // onPulled() and onPartlyPulled() are events of the connection.
-  void onPulled(uint64_t pullId, const Status& status);
-  void onPartlyPulled(uint64_t pullId, size_t arrived);
+  void onPulled(uint64_t pullId, const Status& status) REQUIRES(kEngineLock);
+  void onPartlyPulled(uint64_t pullId, size_t arrived) REQUIRES(kEngineLock);
   // Goes on with a message whose new place the sender has told, after the
   // connection was replaced.
-  void onMoved(const wire::Moved& moved);
+  void onMoved(const wire::Moved& moved) REQUIRES(kEngineLock);
 
-  void cancel(const OperationPtr& receive, const Status& why) override;
+  void cancel(const OperationPtr& receive, const Status& why)
+      REQUIRES(kEngineLock) override;
   // Ends all receives, because the connection has failed. Receives whose memory
   // may still be written end later, by onPulled().
-  void fail(const Status& why);
-  bool idle() const {
+  void fail(const Status& why) REQUIRES(kEngineLock);
+  bool idle() const REQUIRES(kEngineLock) {
     return pulls_.size() == 0;
   }
-  std::vector<OperationPtr> pending(uint64_t groupKey) const;
+  std::vector<OperationPtr> pending(uint64_t groupKey) const
+      REQUIRES(kEngineLock);
 
   // A replacement of the connection takes sever(), then detach(), after which
   // the old connection is not used, then quieted(), after which the old
   // connection touches no memory, then resume(). Each unfinished message waits
   // for a Moved.
-  void sever() {
+  void sever() REQUIRES(kEngineLock) {
     severed_ = true;
   }
-  bool severed() const {
+  bool severed() const REQUIRES(kEngineLock) {
     return severed_;
   }
-  void detach() {
+  void detach() REQUIRES(kEngineLock) {
     connection_ = nullptr;
   }
-  void quieted();
-  void resume(Connection& connection) {
+  void quieted() REQUIRES(kEngineLock);
+  void resume(Connection& connection) REQUIRES(kEngineLock) {
     connection_ = &connection;
     severed_ = false;
     ++generation_;
   }
   // Number of the connection, for Arrival::generation.
-  uint32_t generation() const {
+  uint32_t generation() const REQUIRES(kEngineLock) {
     return generation_;
   }
 
@@ -87,10 +90,11 @@ class RendezvousReceives final : public OperationHolder {
     bool waiting = false; // for Moved
     bool byGpu = false; // copied by a GPU of ours, which can't be stopped
   };
-  void fetch(uint64_t pullId, RemoteBuffer source);
-  bool fetchByGpu(uint64_t pullId, RemoteBuffer source, MemoryView to);
-  void countOnGpu(ReceivingGroup& group, uint64_t pullId);
-  void end(uint64_t pullId, Status status);
+  void fetch(uint64_t pullId, RemoteBuffer source) REQUIRES(kEngineLock);
+  bool fetchByGpu(uint64_t pullId, RemoteBuffer source, MemoryView to)
+      REQUIRES(kEngineLock);
+  void countOnGpu(ReceivingGroup& group, uint64_t pullId) REQUIRES(kEngineLock);
+  void end(uint64_t pullId, Status status) REQUIRES(kEngineLock);
 
   Connection* connection_ = nullptr; // null: being replaced
   Outbound& out_;

@@ -7,6 +7,7 @@
 #include "base/slab.h"
 #include "engine/gpu/staging.h"
 #include "engine/progress/completions.h"
+#include "engine/progress/engine_mutex.h"
 #include "engine/two_sided/gpu_shares.h"
 #include "engine/two_sided/sequenced_output.h"
 #include "engine/wire/two_sided_messages.h"
@@ -34,36 +35,40 @@ class RendezvousSends {
   // unless they throw std::bad_alloc first.
 
   // False: no room for a Share that must go first.
-  [[nodiscard]] bool announce(OperationPtr& operation, wire::Rts& rts);
+  [[nodiscard]] bool announce(OperationPtr& operation, wire::Rts& rts)
+      REQUIRES(kEngineLock);
   // For a send whose memory can't be read: ends the send and so the use of the
   // memory. The receiver is told when a receive matches.
-  void announceFailed(OperationPtr& operation, wire::Rts& rts, Fault fault);
+  void announceFailed(OperationPtr& operation, wire::Rts& rts, Fault fault)
+      REQUIRES(kEngineLock);
   // For a push that was lost with its connection; exposeAgain() follows.
-  void announceLost(const OperationPtr& operation, wire::Rts& rts);
+  void announceLost(const OperationPtr& operation, wire::Rts& rts)
+      REQUIRES(kEngineLock);
   // Returns the announced operation, or null: the peer has ended the message.
-  const Operation* find(uint64_t id) {
+  const Operation* find(uint64_t id) REQUIRES(kEngineLock) {
     const auto* const exposure = exposures_.find(id);
     return exposure == nullptr ? nullptr : exposure->operation.get();
   }
-  void onFinish(const wire::Finish& finish);
-  void onStreamRequest(const wire::StreamRequest& request);
+  void onFinish(const wire::Finish& finish) REQUIRES(kEngineLock);
+  void onStreamRequest(const wire::StreamRequest& request)
+      REQUIRES(kEngineLock);
   // Sends pieces of requested streams. True if any were sent.
-  bool flushStreams();
+  bool flushStreams() REQUIRES(kEngineLock);
   // Takes a send back. Returns false when that is not possible (any more), else
   // what to tell the receiver.
   bool cancel(
       const OperationPtr& operation,
       const Status& why,
-      wire::Revoke& revoke);
+      wire::Revoke& revoke) REQUIRES(kEngineLock);
 
   // Names our memory anew for a new connection: all names told to the peer held
   // for the connection that is gone.
-  void exposeAgain();
+  void exposeAgain() REQUIRES(kEngineLock);
   // Puts the new place of the memory into a message that is still to be sent.
-  void renew(MessageHeader& header);
+  void renew(MessageHeader& header) REQUIRES(kEngineLock);
   // Calls `send` with a Moved for each memory whose new place no message tells.
   template <typename Send>
-  void tellMoved(const Send& send) {
+  void tellMoved(const Send& send) REQUIRES(kEngineLock) {
     for (const auto id : exposures_.ids()) {
       auto& exposure = *exposures_.find(id);
       if (std::exchange(exposure.moved, false) && !exposure.streaming) {
@@ -72,20 +77,20 @@ class RendezvousSends {
     }
   }
 
-  bool empty() const {
+  bool empty() const REQUIRES(kEngineLock) {
     return exposures_.size() == 0;
   }
   template <typename Visit>
-  void forEach(const Visit& visit) const {
+  void forEach(const Visit& visit) const REQUIRES(kEngineLock) {
     for (const auto id : exposures_.ids()) {
       visit(exposures_.find(id)->operation);
     }
   }
   // Adds the ids of the GPU allocations that hold announced messages.
-  void addShownInUse(std::set<uint64_t>& ids);
+  void addShownInUse(std::set<uint64_t>& ids) REQUIRES(kEngineLock);
   // Gives all sends to `end`.
   template <typename End>
-  void fail(const End& end) {
+  void fail(const End& end) REQUIRES(kEngineLock) {
     streams_.clear();
     for (const auto id : exposures_.ids()) {
       end(exposures_.find(id)->operation);
@@ -116,13 +121,15 @@ class RendezvousSends {
     bool ready = true; // false: to be tried later
     bool failed = false;
   };
-  RemoteBuffer expose(uint64_t id, const Operation& operation);
-  OperationPtr forget(uint64_t id);
-  bool streamPiece(Stream& stream);
-  Piece pieceOf(Exposure& exposure, uint64_t offset, size_t most);
-  static Piece fromGpu(Exposure& exposure, size_t most);
+  RemoteBuffer expose(uint64_t id, const Operation& operation)
+      REQUIRES(kEngineLock);
+  OperationPtr forget(uint64_t id) REQUIRES(kEngineLock);
+  bool streamPiece(Stream& stream) REQUIRES(kEngineLock);
+  Piece pieceOf(Exposure& exposure, uint64_t offset, size_t most)
+      REQUIRES(kEngineLock);
+  static Piece fromGpu(Exposure& exposure, size_t most) REQUIRES(kEngineLock);
   template <typename Message>
-  void renewMemory(MessageHeader& header);
+  void renewMemory(MessageHeader& header) REQUIRES(kEngineLock);
 
   SequencedOutput& output_;
   Completions& completions_;

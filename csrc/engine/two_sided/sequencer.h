@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "engine/progress/engine_mutex.h"
 #include "interface/transport.h"
 
 namespace dlslime {
@@ -40,7 +41,7 @@ class Sequencer {
   // Calls `handle` for at most `most` kept messages whose turn has come. True
   // if any were handled: more may be left.
   template <typename Handle>
-  bool drain(int most, Handle&& handle) {
+  bool drain(int most, Handle&& handle) REQUIRES(kEngineLock) {
     int handled = 0;
     while (handled < most && !early_.empty() &&
            early_.begin()->first == next_) {
