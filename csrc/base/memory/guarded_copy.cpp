@@ -283,4 +283,27 @@ GuardedMove moveGuarded(std::byte* to, const std::byte* from, size_t size) {
   return {};
 }
 
+size_t moveGuardedTogether(std::span<const GuardedPiece> pieces) {
+  iovec from[kMostPieces], to[kMostPieces];
+  const size_t most = std::min(pieces.size(), kMostPieces);
+  size_t count = 0, bytes = 0;
+  while (count < most && bytes + pieces[count].size <= kLeastScratch) {
+    const auto& piece = pieces[count];
+    from[count] = {const_cast<std::byte*>(piece.from), piece.size};
+    to[count] = {piece.to, piece.size};
+    bytes += piece.size;
+    ++count;
+  }
+  const auto* const scratch =
+      count < 2 ? nullptr : Scratch::ofThread(kLeastScratch);
+  if (scratch == nullptr) {
+    return 0;
+  }
+  const auto all = static_cast<ssize_t>(bytes);
+  const int places = static_cast<int>(count);
+  const bool moved = pwritev(scratch->fd(), from, places, 0) == all &&
+      preadv(scratch->fd(), to, places, 0) == all;
+  return moved ? count : 0;
+}
+
 } // namespace dlslime

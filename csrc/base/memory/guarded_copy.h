@@ -35,5 +35,15 @@ struct GuardedMove {
 };
 // Copies like memmove: source and destination may overlap.
 GuardedMove moveGuarded(std::byte* to, const std::byte* from, size_t size);
+// Copies the first of many small pieces by two calls for all. Returns the
+// number of pieces copied; 0 if there are fewer than two small ones in front,
+// or if memory has faulted: moveGuarded() of the first piece then goes on, or
+// tells which end faults.
+struct GuardedPiece {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  size_t size = 0;
+};
+size_t moveGuardedTogether(std::span<const GuardedPiece> pieces);
 
 } // namespace dlslime

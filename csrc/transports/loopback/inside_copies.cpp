@@ -1,6 +1,8 @@
 #include "transports/loopback/inside_copies.h"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "base/memory/guarded_copy.h"
 
@@ -22,14 +24,36 @@ int moveInside(const Piece& piece, bool write) {
       : codeOf({!write, moved.ofDestination});
 }
 
+// Moves the first pieces together, if they are small. Returns the number of
+// pieces moved, 0 if none could be.
+size_t moveSomeInside(std::span<const Piece> pieces, bool write) {
+  constexpr size_t kMost = 256;
+  GuardedPiece moves[kMost];
+  const size_t count = std::min(pieces.size(), kMost);
+  for (size_t i = 0; i < count; ++i) {
+    const auto& [local, there, size] = pieces[i];
+    auto* const remote = reinterpret_cast<std::byte*>(there);
+    moves[i] = write ? GuardedPiece{remote, local, size}
+                     : GuardedPiece{local, remote, size};
+  }
+  return moveGuardedTogether({moves, count});
+}
+
 int moveAllInside(const CopyJob& job, bool write) {
   const Piece whole{job.local, job.remote, job.size};
-  int error = 0;
-  for (const auto& piece :
-       job.pieces.empty() ? std::span(&whole, 1) : job.pieces) {
-    error = error == 0 ? moveInside(piece, write) : error;
+  auto pieces = job.pieces.empty() ? std::span(&whole, 1) : job.pieces;
+  while (!pieces.empty()) {
+    size_t moved = moveSomeInside(pieces, write);
+    if (moved == 0) {
+      const int error = moveInside(pieces.front(), write);
+      if (error != 0) {
+        return error;
+      }
+      moved = 1;
+    }
+    pieces = pieces.subspan(moved);
   }
-  return error;
+  return 0;
 }
 
 } // namespace

@@ -181,7 +181,7 @@ def test_file_that_is_cut_under_reads(env: dict[str, str]) -> None:
     run_world(_cut_under_reads, 2, env=env)
 
 
-def _within_a_process(rank: int, size: int, write: bool, side: str) -> None:
+def _within_a_process(rank: int, size: int, write: bool, side: str, pieces: Any) -> None:
     """A rank reads from itself, and writes to itself; a side can't be accessed."""
     pair, other = Pair(other=0), Pages(NBYTES)
     local = dlslime_backend.register(other.memory, name="the other")
@@ -192,17 +192,24 @@ def _within_a_process(rank: int, size: int, write: bool, side: str) -> None:
     written = write != (side == "local")
     for kind in UNWRITABLE if written else UNREADABLE:
         with faulting(where, kind, at_end=True), pytest.raises(FAILED) as caught:
-            begin(local, pair.remote).wait()
+            begin(local, pair.remote, pieces).wait()
         expect_fault(str(caught.value), whose, written, kind)
         where.memory.copy_(pattern(NBYTES, 4))
-        begin(local, pair.remote).wait()
-        assert other.memory.equal(pair.memory)
+        begin(local, pair.remote, pieces).wait()
+        for at, _, length in pieces or [(0, 0, NBYTES)]:
+            assert other.memory[at : at + length].equal(pair.memory[at : at + length])
+
+
+SMALL = [(at, at, 64) for at in range(0, NBYTES, 1024)]
 
 
 @pytest.mark.parametrize("side", ["local", "remote"])
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
-def test_transfers_within_a_process_between_faulting_memory(write: bool, side: str) -> None:
-    run_world(_within_a_process, 1, write, side)
+@pytest.mark.parametrize("pieces", [None, SMALL], ids=["whole", "small pieces"])
+def test_transfers_within_a_process_between_faulting_memory(
+    write: bool, side: str, pieces: list[tuple[int, int, int]] | None
+) -> None:
+    run_world(_within_a_process, 1, write, side, pieces)
 
 
 # Regions that peers may only read.

@@ -141,6 +141,44 @@ TEST(GuardedCopy, MoveTellsWhichSideFaults) {
   }
 }
 
+TEST(GuardedCopy, SmallPiecesAreMovedTogether) {
+  const Bytes source = pattern(900 * 100);
+  Bytes moved(source.size()), expected(source.size());
+  std::vector<GuardedPiece> pieces;
+  for (size_t i = 0; i < 900; ++i) {
+    const size_t at = i * 100, size = i % 100;
+    pieces.push_back({moved.data() + at, source.data() + at, size});
+    std::copy_n(source.data() + at, size, expected.data() + at);
+  }
+  int calls = 0;
+  for (size_t done = 0; done < pieces.size(); ++calls) {
+    const size_t some = moveGuardedTogether(std::span(pieces).subspan(done));
+    ASSERT_GT(some, 0U);
+    done += some;
+  }
+  EXPECT_EQ(moved, expected);
+  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(moveGuardedTogether({pieces.data(), 1}), 0U);
+  const GuardedPiece large[] = {
+      {moved.data(), source.data(), 40000},
+      {moved.data(), source.data(), 40000}};
+  EXPECT_EQ(moveGuardedTogether(large), 0U);
+}
+
+TEST(GuardedCopy, PiecesThatFaultAreNotMovedTogether) {
+  for (const auto& harmed : kCases) {
+    const Pages pages(2);
+    harmed.harm(pages);
+    std::byte good{};
+    auto* const last = pages.data() + kPage;
+    const GuardedPiece from[] = {{&good, &good, 1}, {&good, last, 1}};
+    const GuardedPiece to[] = {{&good, &good, 1}, {last, &good, 1}};
+    const size_t readable = harmed.ofReading == Fault::kNone ? 2 : 0;
+    EXPECT_EQ(moveGuardedTogether(from), readable) << harmed.name;
+    EXPECT_EQ(moveGuardedTogether(to), 0U) << harmed.name;
+  }
+}
+
 #ifndef __SANITIZE_ADDRESS__ // UBSan takes descriptors to look at objects
 // Runs `body` in a thread that can open no descriptor.
 void withoutDescriptors(const std::function<void()>& body) {
@@ -178,6 +216,8 @@ TEST(GuardedCopy, NeedsNoDescriptor) {
       const std::span<std::byte> places[] = {{data, 1}, {data + size - 1, 1}};
       EXPECT_EQ(gatherGuarded(pieces, bytes.data()), ofReading) << name;
       EXPECT_EQ(scatterGuarded(bytes, places), ofWriting) << name;
+      const GuardedPiece two[] = {{data, data, 1}, {data, data, 1}};
+      EXPECT_EQ(moveGuardedTogether(two), 0U) << name;
     }
   });
   EXPECT_EQ(copied, source);
