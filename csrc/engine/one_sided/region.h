@@ -42,7 +42,8 @@ Bytes encode(const RegionHandle& handle);
 RegionHandle decodeRegion(ByteSpan bytes);
 
 // Memory of our process registered for one-sided transfers, by us or by peers.
-// The owner keeps the memory until the region has left the table.
+// The owner keeps the memory until the region has left the table. Under the
+// engine's lock.
 class Region {
  public:
   Region(RegionHandle handle, MemoryView view, std::shared_ptr<void> keeper)

@@ -47,7 +47,7 @@ struct Link {
   void send(const OperationPtr& operation, int ownRank) REQUIRES(kEngineLock);
 };
 
-// The links of a group.
+// The links of a group. Under the engine's lock, except methods for any thread.
 class Links {
  public:
   Links(int ownRank, int size)

@@ -12,10 +12,8 @@ namespace {
 
 // Moves a piece by guarded copies, since registered memory may fault at any
 // time. `write`: from the local memory to the remote.
-int moveInside(const Piece& piece, bool write) {
-  auto* const remote = reinterpret_cast<std::byte*>(piece.remote);
-  const auto moved = write ? moveGuarded(remote, piece.local, piece.size)
-                           : moveGuarded(piece.local, remote, piece.size);
+int moveInside(const GuardedPiece& piece, bool write) {
+  const auto moved = moveGuarded(piece.to, piece.from, piece.size);
   if (moved.ofSource != Fault::kNone) {
     return codeOf({write, moved.ofSource});
   }
@@ -24,26 +22,10 @@ int moveInside(const Piece& piece, bool write) {
       : codeOf({!write, moved.ofDestination});
 }
 
-// Moves the first pieces together, if they are small. Returns the number of
-// pieces moved, 0 if none could be.
-size_t moveSomeInside(std::span<const Piece> pieces, bool write) {
-  constexpr size_t kMost = 256;
-  GuardedPiece moves[kMost];
-  const size_t count = std::min(pieces.size(), kMost);
-  for (size_t i = 0; i < count; ++i) {
-    const auto& [local, there, size] = pieces[i];
-    auto* const remote = reinterpret_cast<std::byte*>(there);
-    moves[i] = write ? GuardedPiece{remote, local, size}
-                     : GuardedPiece{local, remote, size};
-  }
-  return moveGuardedTogether({moves, count});
-}
-
-int moveAllInside(const CopyJob& job, bool write) {
-  const Piece whole{job.local, job.remote, job.size};
-  auto pieces = job.pieces.empty() ? std::span(&whole, 1) : job.pieces;
+// Moves small pieces together, and large or faulting ones one by one.
+int moveEachInside(std::span<const GuardedPiece> pieces, bool write) {
   while (!pieces.empty()) {
-    size_t moved = moveSomeInside(pieces, write);
+    size_t moved = moveGuardedTogether(pieces);
     if (moved == 0) {
       const int error = moveInside(pieces.front(), write);
       if (error != 0) {
@@ -54,6 +36,26 @@ int moveAllInside(const CopyJob& job, bool write) {
     pieces = pieces.subspan(moved);
   }
   return 0;
+}
+
+int moveAllInside(const CopyJob& job, bool write) {
+  constexpr size_t kMost = 256; // 6 KiB on the stack
+  const Piece whole{job.local, job.remote, job.size};
+  auto pieces = job.pieces.empty() ? std::span(&whole, 1) : job.pieces;
+  int error = 0;
+  while (error == 0 && !pieces.empty()) {
+    GuardedPiece moves[kMost];
+    const size_t count = std::min(pieces.size(), kMost);
+    for (size_t i = 0; i < count; ++i) {
+      const auto& [local, there, size] = pieces[i];
+      auto* const remote = reinterpret_cast<std::byte*>(there);
+      moves[i] = write ? GuardedPiece{remote, local, size}
+                       : GuardedPiece{local, remote, size};
+    }
+    error = moveEachInside({moves, count}, write);
+    pieces = pieces.subspan(count);
+  }
+  return error;
 }
 
 } // namespace
