@@ -195,18 +195,18 @@ class Node:
             self.process.wait()
 
     def status(self) -> int:
-        """Return the command's exit status."""
+        """Return the command's exit status, or NO_STATUS."""
         text = self.status_file.read_text().strip() if self.status_file.exists() else ""
         return int(text) if text else NO_STATUS
 
     def crashed(self) -> bool:
         """Tell whether the node has ended before the command."""
-        return self.process.poll() is not None and not self.status_file.exists()
+        return self.process.poll() is not None and self.status() == NO_STATUS
 
     def story(self) -> str:
         """Return the command's output, and the kernel's if the command did not end."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        if self.status_file.exists():
+        if self.status() != NO_STATUS:
             return text
         console = self._console.read_text(errors="replace").splitlines()[-CONSOLE_LINES:]
         return text + "".join(f"(kernel) {line}\n" for line in console)
@@ -252,11 +252,14 @@ def run(options: argparse.Namespace) -> int:
     for node in nodes:
         print(f"--- node {node.rank}\n{node.story()}", end="", flush=True)
     for rank in crashed:
-        print(f"lab: node {rank} has crashed", file=sys.stderr)
+        print(f"lab: node {rank} has ended before its command", flush=True)
     if not in_time:
-        print(f"lab: not over after {options.timeout} s", file=sys.stderr)
+        print(f"lab: not over after {options.timeout} s", flush=True)
         return TIMED_OUT
-    return next((status for status in (node.status() for node in nodes) if status), 0)
+    failed = [node for node in nodes if node.status()]
+    for node in failed:
+        print(f"lab: the command of node {node.rank} has status {node.status()}", flush=True)
+    return failed[0].status() if failed else 0
 
 
 def main() -> int:

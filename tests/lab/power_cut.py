@@ -32,7 +32,6 @@ BUSY_SECONDS = 15 if RDMA else SILENT_SECONDS
 def _power_off() -> None:
     Path(os.environ["LAB_OUT"], f"node{NODE}.status").write_text("0\n", encoding="ascii")
     Path("/proc/sysrq-trigger").write_text("o", encoding="ascii")
-    time.sleep(60)  # no socket is closed
 
 
 def _exchange(peer: int) -> None:
@@ -88,7 +87,9 @@ def _live(rank: int) -> None:
     else:
         _exchange(0)
         store.wait(["power"])
-        _power_off()
+        if rank == 1:  # the status has one writer: another's file would be empty at the power cut
+            _power_off()
+        time.sleep(60)  # no socket is closed
     dist.destroy_process_group()
 
 
