@@ -15,7 +15,7 @@ environment, and NICs rxe0, rxe1, ... on vec0, vec1, ... at 10.9.0.<node + 1>, 1
 ... Faults: `tc qdisc add dev vec0 root netem loss 1%`, `ip link set vec0 down`.
 
 Root is needed. The exit status is that of the first node with a status other than 0; 124 after the
-time-out.
+time-out; 125 for a node that ended before its command.
 """
 
 from __future__ import annotations
@@ -256,10 +256,11 @@ def run(options: argparse.Namespace) -> int:
     if not in_time:
         print(f"lab: not over after {options.timeout} s", flush=True)
         return TIMED_OUT
-    failed = [node for node in nodes if node.status()]
-    for node in failed:
-        print(f"lab: the command of node {node.rank} has status {node.status()}", flush=True)
-    return failed[0].status() if failed else 0
+    failed = {node.rank: node.status() for node in nodes if node.status()}
+    for rank, status in failed.items():
+        if status != NO_STATUS:  # else the node has crashed, or was stopped as its peer had
+            print(f"lab: the command of node {rank} has status {status}", flush=True)
+    return next(iter(failed.values()), 0)
 
 
 def main() -> int:

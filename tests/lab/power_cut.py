@@ -87,7 +87,7 @@ def _live(rank: int) -> None:
     else:
         _exchange(0)
         store.wait(["power"])
-        if rank == 1:  # the status has one writer: another's file would be empty at the power cut
+        if rank == 1:  # a second writer might have emptied the file when the power goes
             _power_off()
         time.sleep(60)  # no socket is closed
     dist.destroy_process_group()
