@@ -1,151 +1,47 @@
-"""Builds dlslime_backend._C: the engine (csrc/) as a static library, then the torch extension.
+"""Builds dlslime_backend: the engine (csrc/) as a library, and the extension for installed torch.
 
 torch is taken from the environment of the running Python: `pip install --no-build-isolation .`
+What is compiled, and how, stands in package/native.py.
 """
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build import build
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-SUPPORTED_MINORS = range(11, 16)  # torch 2.x
-# DLSLIME_BUILD_OPTIMIZE: the level of optimising, for builds that are only tried out.
-# DLSLIME_BUILD_UNITY: how many sources of torch_ext/ are compiled as one; 1: each apart.
-TOGETHER = int(os.environ.get("DLSLIME_BUILD_UNITY", "6"))
-OPTIMIZE = f"-O{os.environ.get('DLSLIME_BUILD_OPTIMIZE', '3')}"
-ENGINE_FLAGS = ["-std=c++20", OPTIMIZE, "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"]
-WARNINGS = ["-Wall", "-Wextra", "-Wshadow"]
+sys.path.insert(0, str(ROOT))  # pip runs this file without its folder on the path
 
-try:
-    import torch
-    from torch.utils.cpp_extension import (
-        BuildExtension,
-        CppExtension,
-        include_paths,
-        is_ninja_available,
-    )
-except ImportError as error:
-    sys.exit(
-        f"dlslime-backend: cannot build: torch is not importable in {sys.executable} ({error}). "
-        "Install torch 2.11 to 2.15 there first, then run: pip install --no-build-isolation ."
-    )
+from package import cpp_face, native  # noqa: E402
+from package.torches import TorchError, torches  # noqa: E402
+
+# Everything that is made at build time lies in this folder of the package.
+MADE = Path("dlslime_backend", "lib")
 
 
-def require_toolchain() -> None:
-    """Exit with a clear text if torch is not supported or ninja is missing."""
-    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
-    if major != 2 or minor not in SUPPORTED_MINORS:
-        sys.exit(
-            f"dlslime-backend: cannot build for torch {torch.__version__}: supported are "
-            f"2.{SUPPORTED_MINORS[0]} to 2.{SUPPORTED_MINORS[-1]}. Install one of these first."
-        )
-    if not is_ninja_available():
-        sys.exit("dlslime-backend: cannot build: ninja is not found. Install it: pip install ninja")
+def build_folder() -> Path:
+    """Return the folder of builds for these versions of torch and Python; it stays between builds.
 
-
-def compiler() -> str:
-    """Return the command of the C++ compiler, with ccache if installed, as torch does by itself."""
-    command = os.environ.get("CXX", "c++")
-    return f"ccache {command}" if shutil.which("ccache") else command
-
-
-def have_verbs() -> bool:
-    """Return whether the compiler finds infiniband/verbs.h; the library is opened at run time.
-
-    With DLSLIME_BUILD_RDMA=off the result is False, as on a machine without the header.
+    Always as deep in the tree: a compiler cache finds the objects of a clone elsewhere again.
     """
-    if os.environ.get("DLSLIME_BUILD_RDMA") == "off":
-        return False
-    return (
-        subprocess.run(
-            [*compiler().split(), "-x", "c++", "-E", "-include", "infiniband/verbs.h", os.devnull],
-            capture_output=True,
-            check=False,
-        ).returncode
-        == 0
-    )
-
-
-def build_engine(folder: Path) -> Path:
-    """Compile csrc/ into a static library below `folder`, and return the path of the library.
-
-    A separate ninja file keeps torch's headers and flags out of the engine, so a compiler cache has
-    the objects for every version of torch.
-
-    Raises:
-        subprocess.CalledProcessError: ninja or the compiler failed.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    sources = sorted((ROOT / "csrc").rglob("*.cpp"))
-    verbs = have_verbs()
-    if not verbs:
-        print("dlslime-backend: infiniband/verbs.h is not found, or hidden: building without RDMA")
-        sources = [source for source in sources if "rdma" not in source.parts]
-    objects = [source.relative_to(ROOT).with_suffix(".o").as_posix() for source in sources]
-    # On the command line, so that ninja builds everything again once the header is installed.
-    have = f"-DDLSLIME_HAVE_VERBS={int(verbs)}"
-    flags = " ".join([*ENGINE_FLAGS, *WARNINGS, have, f"-I{ROOT}/csrc", f"-I{ROOT}"])
-    lines = [
-        "ninja_required_version = 1.5",
-        "rule cxx",
-        f"  command = {compiler()} {flags} -MMD -MF $out.d -c $in -o $out",
-        "  depfile = $out.d",
-        "  deps = gcc",
-        "rule ar",
-        "  command = rm -f $out && ar crs $out $in",
-        *(f"build {obj}: cxx {source}" for obj, source in zip(objects, sources, strict=True)),
-        f"build libdlslime.a: ar {' '.join(objects)}",
-        "",
-    ]
-    (folder / "build.ninja").write_text("\n".join(lines))
-    subprocess.run(["ninja", "-C", str(folder)], check=True)
-    return folder / "libdlslime.a"
-
-
-def joined_sources(sources: list[str]) -> list[str]:
-    """Write files that include up to TOGETHER sources of a folder each, and return their paths.
-
-    To read torch's headers takes most of the time of each source. The paths are the same in all
-    builds, so that a compiler cache finds the objects again.
-    """
-    folder = Path("build/joined")
-    folder.mkdir(parents=True, exist_ok=True)
-    by_folder: dict[str, list[Path]] = {}
-    for source in map(Path, sorted(sources)):
-        by_folder.setdefault(source.parent.name, []).append(source)
-    joined = []
-    for name, paths in by_folder.items():
-        for first in range(0, len(paths), TOGETHER):
-            lines = [f'#include "{path.as_posix()}"\n' for path in paths[first : first + TOGETHER]]
-            file = folder / f"{name}_{first // TOGETHER}.cpp"
-            if not file.is_file() or file.read_text() != "".join(lines):
-                file.write_text("".join(lines))
-            joined.append(file.as_posix())
-    return joined
-
-
-def write_build_facts(folder: Path) -> None:
-    """Write the version of torch into _build.py, for a check before the extension is loaded."""
-    package = folder / "dlslime_backend"
-    package.mkdir(parents=True, exist_ok=True)
-    (package / "_build.py").write_text(
-        '"""Written by setup.py: the torch that the extension module was built for."""\n\n'
-        f'TORCH_VERSION = "{torch.__version__}"\n'
-    )
+    try:
+        versions = "_".join(torch.version for torch in torches())
+    except TorchError:
+        versions = "none"  # build_ext says what is wrong; a source distribution needs no torch
+    old = f"-glibc{native.OLD_GLIBC}" if native.OLD_GLIBC else ""
+    return Path("build", f"torch-{versions}-{sys.implementation.cache_tag}{old}")
 
 
 class BuildApart(build):
-    """Keeps the builds for different versions of torch in separate folders."""
+    """Keeps the builds for different versions of torch and of Python in separate folders."""
 
     def initialize_options(self) -> None:
         super().initialize_options()
-        self.build_base = f"build/torch-{torch.__version__}"
+        self.build_base = str(build_folder())
 
 
 class BuildPython(build_py):
@@ -166,42 +62,42 @@ class BuildPython(build_py):
         return [*super().get_outputs(include_bytecode), f"{self.build_lib}/dlslime_backend.pth"]
 
 
-class BuildBackend(BuildExtension):
-    """Builds the engine, then the extension."""
+class BuildNative(build_ext):
+    """Builds engine and extensions, and copies headers, into dlslime_backend/lib."""
+
+    made: list[Path] = []  # relative to MADE
 
     def build_extensions(self) -> None:
-        require_toolchain()
-        write_build_facts(Path(self.build_lib))
-        engine = build_engine(Path(self.build_temp) / "engine")
-        for extension in self.extensions:
-            extension.extra_objects.append(str(engine.resolve()))
-            if TOGETHER > 1:
-                extension.sources = joined_sources(extension.sources)
-        super().build_extensions()
+        try:
+            # Not build_temp: for editable builds it is a new folder each time.
+            folder = ROOT / build_folder() / "native"
+            libraries = native.build(folder, torches())
+        except (TorchError, native.BuildError) as error:
+            sys.exit(f"dlslime-backend: {error}")
+        target = Path(self.build_lib) / MADE
+        shutil.rmtree(target, ignore_errors=True)  # extensions for other torches
+        for path in libraries:
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(folder / path, target / path)
+        self.made = [*libraries, *cpp_face.install(target)]
 
     def copy_extensions_to_source(self) -> None:
         """Copy for editable and in-place builds, which import modules from beside the sources."""
-        super().copy_extensions_to_source()
-        write_build_facts(ROOT)
+        shutil.rmtree(ROOT / MADE, ignore_errors=True)
+        shutil.copytree(Path(self.build_lib) / MADE, ROOT / MADE)
+
+    def get_outputs(self) -> list[str]:
+        return [str(Path(self.build_lib) / MADE / path) for path in self.made]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        if not self.inplace:
+            return {}
+        pairs = zip(self.get_outputs(), self.made, strict=True)
+        return {output: str(ROOT / MADE / path) for output, path in pairs}
 
 
 setup(
-    ext_modules=[
-        CppExtension(
-            name="dlslime_backend._C",
-            sources=sorted(
-                str(path.relative_to(ROOT)) for path in (ROOT / "torch_ext").rglob("*.cpp")
-            ),
-            include_dirs=[str(ROOT / "csrc"), str(ROOT)],
-            define_macros=[("DLSLIME_TORCH_VERSION", f'"{torch.__version__}"')],
-            # As system headers, torch's headers give no warnings.
-            extra_compile_args=[
-                *ENGINE_FLAGS,
-                *WARNINGS,
-                *(f"-isystem{folder}" for folder in include_paths()),
-            ],
-            libraries=["dl", "rt", "pthread"],
-        )
-    ],
-    cmdclass={"build": BuildApart, "build_ext": BuildBackend, "build_py": BuildPython},
+    # Stands for all that is built, and says that the wheel is for one platform and Python.
+    ext_modules=[Extension("dlslime_backend._C", sources=[])],
+    cmdclass={"build": BuildApart, "build_ext": BuildNative, "build_py": BuildPython},
 )

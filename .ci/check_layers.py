@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 GROUND = (
+    "csrc/base/library",
     "csrc/base/threads",
     "csrc/base",
     "csrc/base/memory",
@@ -26,11 +27,12 @@ GROUND = (
     "csrc/interface",
 )
 ARROWS = {
+    "csrc/base/library": "",
     "csrc/base/threads": "",
-    "csrc/base": "csrc/base/threads",
-    "csrc/base/memory": "csrc/base csrc/base/threads",
+    "csrc/base": "csrc/base/library csrc/base/threads",
+    "csrc/base/memory": "csrc/base csrc/base/library csrc/base/threads",
     "csrc/base/crypto": "csrc/base",
-    "csrc/interface": "csrc/base csrc/base/memory csrc/base/threads",
+    "csrc/interface": "csrc/base csrc/base/library csrc/base/memory csrc/base/threads",
     "csrc/cuda/driver": "",
     "csrc/cuda/copy": "csrc/cuda/driver",
     "csrc/cuda": "csrc/cuda/driver csrc/cuda/copy",
@@ -62,9 +64,10 @@ ARROWS = {
     "csrc/engine/state": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/one_sided csrc/engine/peer
         csrc/transports""",
+    "csrc/engine/inspect": "csrc/engine/bootstrap csrc/engine/peer csrc/engine/state",
     "csrc/engine/connect": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/peer csrc/engine/state
-        csrc/transports""",
+        csrc/engine/inspect csrc/transports""",
     "csrc/engine/core": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/peer csrc/engine/state
         csrc/engine/connect""",

@@ -5,6 +5,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 ROOT=$PWD
 # shellcheck disable=SC2034
 VENV=$ROOT/.venv
+# shellcheck disable=SC2034
+TORCH=2.13.0 # of all tests but the wheel's and the GPU's
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 # Compiled files are found again by a clone in another folder.
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
@@ -89,6 +91,12 @@ pip_install() {
     return 1
   fi
   rm -f "$log"
+}
+
+# install_torch PYTHON VERSION: the CPU build where an index or folder that pip knows has it, else the default one (larger,
+# does the same here).
+install_torch() {
+  pip_install "$1" "torch==$2+cpu" 2>/dev/null || pip_install "$1" "torch==$2"
 }
 
 # need_compiler PYTHON: a C++20 compiler and Python's headers, by apt where missing.

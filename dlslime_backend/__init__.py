@@ -9,7 +9,7 @@ without dlslime; so the modules and the extension are loaded at first use.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import torch  # noqa: F401 (first: the extension needs torch's libraries loaded)
+import torch  # first: the extension needs torch's libraries loaded
 
 from dlslime_backend import _hook
 
@@ -50,4 +50,6 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+# Here `dlslime_backend._C` is found: wheels have an extension module for each minor torch.
+__path__.append(f"{__path__[0]}/lib/torch_{'_'.join(torch.__version__.split('.')[:2])}")
 _hook.autoload()

@@ -1,53 +1,43 @@
-"""`python -m dlslime_backend doctor`: what works on the machine, and why the rest does not."""
+"""`python -m dlslime_backend`: look at a machine, a job, a pair, and the settings."""
 
 import argparse
-import json
-import platform
 import sys
 from pathlib import Path
 
-import torch
 
-from dlslime_backend import __version__
-from dlslime_backend._build import TORCH_VERSION
+def _cmake_folder(_options: argparse.Namespace) -> int:
+    from dlslime_backend._load import LIBRARIES
+    from dlslime_backend.cli.console import console
+
+    console.out(str(Path(LIBRARIES, "cmake")), highlight=False)
+    return 0
 
 
-def _doctor() -> dict[str, object]:
-    report: dict[str, object] = {
-        "dlslime": __version__,
-        "built for torch": TORCH_VERSION,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-    }
-    try:
-        from dlslime_backend._load import extension
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    from dlslime_backend.cli import bench, doctor, explain, options, top
 
-        routes = dict(extension().machine_report())
-    except ImportError as error:
-        return report | {"extension": str(error)}
-    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
-    report["ptrace_scope"] = scope.read_text().strip() if scope.exists() else "no Yama"
-    if not torch.distributed.is_gloo_available():
-        routes["gloo"] = "torch was built without Gloo"
-    return report | {"extension": "loads", "routes": routes}
+    made = argparse.ArgumentParser(prog="python -m dlslime_backend", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    modules = {"doctor": doctor, "explain": explain, "top": top, "bench": bench, "config": options}
+    for name, module in modules.items():
+        command = commands.add_parser(
+            name, help=str(module.__doc__).partition(": ")[2].strip(), description=module.__doc__
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    cmake = commands.add_parser(
+        "cmake-dir", help="the folder for -Ddlslime_DIR of CMake projects in C++"
+    )
+    cmake.set_defaults(run=_cmake_folder)
+    return made
 
 
 def main() -> int:
-    """Print the doctor's report; return 1 if the extension module can't be loaded, else 0."""
-    parser = argparse.ArgumentParser(prog="python -m dlslime_backend")
-    parser.add_argument("command", choices=["doctor"])
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    report = _doctor()
-    if options.json:
-        print(json.dumps(report, indent=2))
-    else:
-        for key, value in report.items():
-            lines = value.items() if isinstance(value, dict) else [("", value)]
-            for name, text in lines:
-                print(f"{key}{' ' + name if name else ''}: {text}")
-    return 0 if report["extension"] == "loads" else 1
+    """Run a command, and return its exit status: 0 well, 1 a problem was found, 2 bad arguments."""
+    chosen = parser().parse_args()
+    status: int = chosen.run(chosen)
+    return status
 
 
 if __name__ == "__main__":

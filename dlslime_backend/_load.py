@@ -3,15 +3,26 @@
 import atexit
 import functools
 import importlib
+from pathlib import Path
 from types import ModuleType
 
 import torch
+
+# The engine, and below it a folder with an extension module for each minor version of torch; the
+# package's __init__ puts that of the imported torch on the path.
+LIBRARIES = Path(__file__).parent / "lib"
 
 
 def torch_minor(version: str = torch.__version__) -> tuple[int, int]:
     """Return major and minor version as integers: (2, 13) for "2.13.0+cpu"."""
     major, minor = version.split("+")[0].split(".")[:2]
     return int(major), int(minor)
+
+
+def built_for() -> list[tuple[int, int]]:
+    """Return the minor versions of torch that have an extension module, oldest first."""
+    names = [path.name.split("_") for path in LIBRARIES.glob("torch_*_*")]
+    return sorted((int(major), int(minor)) for _, major, minor in names)
 
 
 class _Last:
@@ -33,23 +44,33 @@ def _nothing(_last: _Last) -> None:
     pass
 
 
+def _require_build() -> None:
+    known = built_for()
+    if not known:
+        raise ImportError(
+            f"dlslime_backend: nothing is compiled in {LIBRARIES}: this is a source tree. Install "
+            "a wheel, or compile here: pip install --no-build-isolation ."
+        )
+    if torch_minor() not in known:
+        names = ", ".join(f"{major}.{minor}" for major, minor in known)
+        raise ImportError(
+            f"dlslime_backend was built for torch {names}, but torch {torch.__version__} is "
+            "installed, and an extension module belongs to one torch minor. Install one of these "
+            "versions of torch, or a dlslime-backend for this torch: pip install "
+            "--no-build-isolation --force-reinstall --no-deps dlslime-backend"
+        )
+
+
 @functools.cache
 def extension() -> ModuleType:
     """Load `dlslime_backend._C` if necessary, and return the module.
 
     Raises:
-        ImportError: the module was built for another minor version of torch. Backends are C++
+        ImportError: there is no module for this minor version of torch. Backends are C++
             subclasses, and the layout of their base changes with every minor version: the module
             would crash or call wrong functions.
     """
-    from dlslime_backend._build import TORCH_VERSION
-
-    if torch_minor(TORCH_VERSION) != torch_minor():
-        raise ImportError(
-            f"dlslime_backend was built for torch {TORCH_VERSION}, but torch {torch.__version__} "
-            "is installed, and a build belongs to one torch minor. Rebuild it here: "
-            "pip install --no-build-isolation --force-reinstall --no-deps dlslime-backend"
-        )
+    _require_build()
     module = importlib.import_module("dlslime_backend._C")
     atexit.register(_nothing, _Last(module))
     return module

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/library/api.h"
 #include "base/log.h"
 
 namespace dlslime {
@@ -13,11 +14,11 @@ enum class RoutePolicy : uint8_t { kAuto, kShm, kGloo, kRdma, kTcp };
 constexpr auto kLastRoutePolicy = RoutePolicy::kTcp;
 enum class FallbackPolicy : uint8_t { kWarn, kAllow, kForbid };
 
-std::string routePolicyName(RoutePolicy policy);
+DLSLIME_API std::string routePolicyName(RoutePolicy policy);
 // Throws Error{kInvalidArgument} listing the allowed words.
-RoutePolicy parseRoutePolicy(const std::string& text);
+DLSLIME_API RoutePolicy parseRoutePolicy(const std::string& text);
 // Throws Error{kInvalidArgument} listing the allowed words.
-FallbackPolicy parseFallbackPolicy(const std::string& text);
+DLSLIME_API FallbackPolicy parseFallbackPolicy(const std::string& text);
 
 // Choice of RDMA devices and settings of queue pairs, with the numbers of the
 // InfiniBand specification. An unset variable takes the value of NCCL's
@@ -57,7 +58,7 @@ struct RdmaConfig {
 // Settings of a process, read once when the engine starts, each from the
 // environment variable named beside the member. docs/configuration.md is the
 // table for users.
-struct Config {
+struct DLSLIME_API Config {
   // DLSLIME_ROUTE=auto|shm|rdma|tcp|gloo: the routes allowed to a pair.
   RoutePolicy route = RoutePolicy::kAuto;
   // DLSLIME_FALLBACK=warn|allow|forbid: whether taking TCP for want of a better

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/library/api.h"
 #include "base/unique_fd.h"
 
 namespace dlslime {
@@ -11,12 +12,12 @@ namespace dlslime {
 // must not use the engine's connections. Nor may a child keep the sockets open:
 // a peer learns of a process's death by the end of a socket, and a child's copy
 // would hold back the end.
-void registerForkFd(int fd);
+DLSLIME_API void registerForkFd(int fd);
 // Undoes registerForkFd(). Any thread.
-void unregisterForkFd(int fd);
+DLSLIME_API void unregisterForkFd(int fd);
 
 // Returns true in a child forked after the first registerForkFd().
-bool inForkedChild() noexcept;
+DLSLIME_API bool inForkedChild() noexcept;
 
 // Owns a descriptor closed in forked children.
 class UnforkedFd {

@@ -3,6 +3,8 @@
 #include <functional>
 #include <string>
 
+#include "base/library/api.h"
+
 namespace dlslime {
 
 enum class LogLevel { kError = 0, kWarning, kInfo, kDebug };
@@ -16,7 +18,7 @@ void setLogLevel(LogLevel level);
 // Tests count lines with a sink.
 void setLogSink(LogSink sink);
 bool logEnabled(LogLevel level);
-void log(LogLevel level, const std::string& line);
+DLSLIME_API void log(LogLevel level, const std::string& line);
 
 // Logs to stderr that `what` failed for want of memory, past all sinks and
 // without allocating.

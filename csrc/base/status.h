@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/library/api.h"
 #include "base/threads/thread_safety.h"
 
 namespace dlslime {
@@ -33,7 +34,7 @@ std::string_view errorCodeName(ErrorCode code);
 
 // Outcome of an operation: ok, or a code with a text for the user. Copying is
 // cheap: ok holds nothing, and copies of an error share the text.
-class [[nodiscard]] Status {
+class [[nodiscard]] DLSLIME_API Status {
  public:
   Status() = default;
   Status(ErrorCode code, std::string message);
@@ -74,7 +75,7 @@ Status inWords(const Make& make) noexcept NO_THREAD_SAFETY_ANALYSIS {
 
 // Exception of calls setting something up; an operation in flight ends with a
 // Status instead.
-class Error : public std::runtime_error {
+class DLSLIME_API Error : public std::runtime_error {
  public:
   explicit Error(Status status)
       : std::runtime_error(status.message()), status_(std::move(status)) {}
@@ -90,7 +91,7 @@ class Error : public std::runtime_error {
 };
 
 // Returns "errno 13 (Permission denied)".
-std::string errnoText(int error);
+DLSLIME_API std::string errnoText(int error);
 
 // Returns whether `error` means that a sandbox, a setting or a change of user
 // forbids a system call: retrying is of no use, but a different way may be
@@ -102,6 +103,6 @@ std::string descriptorLimitText();
 
 // Throws Error{kUnavailable} with `what` and errnoText(), or Error{kExhausted}
 // for want of descriptors.
-[[noreturn]] void throwErrno(std::string_view what, int error);
+[[noreturn]] DLSLIME_API void throwErrno(std::string_view what, int error);
 
 } // namespace dlslime

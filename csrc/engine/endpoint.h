@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "base/library/api.h"
 #include "base/threads/mutex.h"
 #include "engine/bootstrap/map_rendezvous.h"
 #include "engine/engine.h"
@@ -11,7 +12,7 @@ namespace dlslime {
 // End of a pair of processes outside of process groups. The two processes
 // exchange addresses by any means and become ranks 0 and 1 of a group of two,
 // with everything that groups can do. Any thread may call.
-class Endpoint {
+class DLSLIME_API Endpoint {
  public:
   struct Options {
     std::string name; // for texts

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/library/api.h"
 #include "engine/core/forked_child.h"
 #include "engine/one_sided/transfer.h"
 #include "interface/accelerator.h"
@@ -23,7 +24,7 @@ struct EngineCore;
 // only the engine talks to peers. Any thread may call any method. No call waits
 // for a peer except wait(), leave(), keepGuest() of a closed hub, lingerAll(),
 // deregister() and explain().
-class Engine {
+class DLSLIME_API Engine {
  public:
   // Returns the engine shared by the process's groups: made for the first
   // group, gone with the last. Throws Error (bad environment variables, no

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/library/api.h"
 #include "engine/endpoint.h"
 
 namespace dlslime {
@@ -10,7 +11,7 @@ namespace dlslime {
 // Accepts any number of endpoints, not known before, that connect by
 // Endpoint::connect(). Each endpoint gets a separate group of two with the hub,
 // and the hub is rank 0. Any thread may call.
-class Hub {
+class DLSLIME_API Hub {
  public:
   Hub(std::shared_ptr<Engine> engine, const Endpoint::Options& options);
   ~Hub() {

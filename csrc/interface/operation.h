@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/library/api.h"
 #include "base/status.h"
 #include "base/threads/mutex.h"
 #include "interface/accelerator.h"
@@ -39,7 +40,7 @@ class OperationHolder {
 // A derived class keeps the memory of `view` alive until releaseMemory(), even
 // after all callers have dropped their handles: the engine holds the operation
 // for as long as anything may touch the memory.
-class Operation : public std::enable_shared_from_this<Operation> {
+class DLSLIME_API Operation : public std::enable_shared_from_this<Operation> {
  public:
   enum class Kind : uint8_t { kSend, kReceive, kRead, kWrite };
   static constexpr int kAnySource = -1;

@@ -62,25 +62,25 @@ c10::intrusive_ptr<c10::ivalue::Future> futureOf(c10d::Work& work) {
 } // namespace
 
 void CollectiveEnd::end(std::exception_ptr error) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   if (ended_) {
     return;
   }
   ended_ = true;
   error_ = std::move(error);
-  changed_.notify_all();
+  changed_.notifyAll();
   if (future_) {
     completeLocked();
   }
 }
 
 bool CollectiveEnd::ended() const {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   return ended_;
 }
 
 std::exception_ptr CollectiveEnd::error() const {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   return error_;
 }
 
@@ -89,7 +89,7 @@ void CollectiveEnd::awaitFuture() {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   uint64_t ticket = 0;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock guard(mutex_);
     future = future_;
     ticket = ticket_;
   }
@@ -103,8 +103,10 @@ void CollectiveEnd::awaitFuture() {
 }
 
 bool CollectiveEnd::await(TimePoint until) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_until(lock, until, [this] { return ended_; });
+  MutexLock lock(mutex_);
+  while (!ended_ && changed_.waitUntil(lock, until)) {
+  }
+  return ended_;
 }
 
 // Completes the future on a callback thread, because callbacks may take the GIL
@@ -119,7 +121,7 @@ void CollectiveEnd::completeLocked() {
 // Makes a future of any type, because the type of Gloo's future is unknown
 // before Gloo's work has begun.
 c10::intrusive_ptr<c10::ivalue::Future> CollectiveEnd::future() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   if (!future_) {
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::AnyType::get());
     if (ended_) { // no callbacks are attached yet
@@ -130,12 +132,12 @@ c10::intrusive_ptr<c10::ivalue::Future> CollectiveEnd::future() {
 }
 
 void CollectiveEnd::follow(c10::intrusive_ptr<c10::ivalue::Future> inner) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   inner_ = std::move(inner);
 }
 
 std::optional<c10::IValue> CollectiveEnd::value() const {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   if (!inner_ || !inner_->completed() || inner_->hasError()) {
     return std::nullopt;
   }
@@ -144,7 +146,7 @@ std::optional<c10::IValue> CollectiveEnd::value() const {
 
 void LiveCollectives::add(std::weak_ptr<CollectiveEnd> end) {
   count_.fetch_add(1);
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   std::erase_if(ends_, [](const auto& entry) {
     const auto known = entry.lock();
     return !known || known->ended();
@@ -155,7 +157,7 @@ void LiveCollectives::add(std::weak_ptr<CollectiveEnd> end) {
 void LiveCollectives::endAll(const Status& why) {
   std::vector<std::weak_ptr<CollectiveEnd>> ends;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock guard(mutex_);
     ends = std::exchange(ends_, {});
   }
   for (const auto& entry : ends) {
@@ -176,7 +178,7 @@ bool CollectiveWork::begin(
     const std::exception_ptr& problem,
     const Call& call) {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock guard(mutex_);
     decided_ = true;
   }
   auto error = problem;
@@ -191,7 +193,7 @@ bool CollectiveWork::begin(
       return true;
     } catch (...) {
       error = std::current_exception();
-      const std::lock_guard<std::mutex> guard(mutex_);
+      const MutexLock guard(mutex_);
       refusal_ = error;
     }
   }
@@ -200,7 +202,7 @@ bool CollectiveWork::begin(
 }
 
 std::exception_ptr CollectiveWork::refusal() const {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   return refusal_;
 }
 
@@ -224,7 +226,7 @@ void CollectiveWork::endIfLate() {
     return;
   }
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock guard(mutex_);
     if (decided_) {
       return;
     }

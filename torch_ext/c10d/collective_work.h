@@ -2,13 +2,12 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/threads/mutex.h"
 #include "torch_ext/c10d/collectives.h"
 #include "torch_ext/support/waiting.h"
 
@@ -39,15 +38,15 @@ class CollectiveEnd {
   std::optional<c10::IValue> value() const;
 
  private:
-  void completeLocked();
+  void completeLocked() REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  // mutex_ guards all members below.
-  bool ended_ = false;
-  std::exception_ptr error_;
-  uint64_t ticket_ = 0; // 0: no completion was posted
-  c10::intrusive_ptr<c10::ivalue::Future> future_, inner_;
+  mutable Mutex mutex_;
+  Condition changed_;
+  bool ended_ GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ GUARDED_BY(mutex_);
+  uint64_t ticket_ GUARDED_BY(mutex_) = 0; // 0: no completion was posted
+  c10::intrusive_ptr<c10::ivalue::Future> future_ GUARDED_BY(mutex_);
+  c10::intrusive_ptr<c10::ivalue::Future> inner_ GUARDED_BY(mutex_);
 };
 
 // Collectives of a group that Gloo has not ended. Any thread.
@@ -69,8 +68,8 @@ class LiveCollectives {
 
  private:
   std::atomic<int> count_{0};
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<CollectiveEnd>> ends_; // guarded by mutex_
+  Mutex mutex_;
+  std::vector<std::weak_ptr<CollectiveEnd>> ends_ GUARDED_BY(mutex_);
 };
 
 // Work of a collective of CPU tensors, with the promises of sends and receives:
@@ -145,10 +144,9 @@ class CollectiveWork final : public c10d::Work {
   const TimePoint begun_ = Clock::now();
   const TimePoint deadline_;
   const std::shared_ptr<CollectiveEnd> end_ = std::make_shared<CollectiveEnd>();
-  mutable std::mutex mutex_;
-  // mutex_ guards both members below.
-  std::exception_ptr refusal_;
-  bool decided_ = false; // has begun, or never will
+  mutable Mutex mutex_;
+  std::exception_ptr refusal_ GUARDED_BY(mutex_);
+  bool decided_ GUARDED_BY(mutex_) = false; // has begun, or never will
 };
 
 } // namespace dlslime

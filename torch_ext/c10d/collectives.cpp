@@ -2,12 +2,12 @@
 
 #include <ATen/ThreadLocalState.h>
 
-#include <future>
 #include <system_error>
 #include <thread>
 
 #include "base/leak_on_purpose.h"
 #include "base/random.h"
+#include "base/threads/mutex.h"
 #include "torch_ext/c10d/work_future.h"
 #include "torch_ext/support/python_end.h"
 
@@ -31,6 +31,43 @@ std::string agreeNonce(MessageStore& store, int rank) {
 std::string nameOf(c10::DeviceType device) {
   return c10::DeviceTypeName(device, /*lower_case=*/true);
 }
+
+// A backend made by another thread, or the reason why there is none. Waits by
+// the monotonic clock, for which std::future calls a newer C++ library.
+class MadeBackend {
+ public:
+  void set(
+      const Collectives::BackendPtr& backend,
+      const std::exception_ptr& problem) {
+    const MutexLock guard(mutex_);
+    backend_ = backend;
+    problem_ = problem;
+    set_ = true;
+    changed_.notifyAll();
+  }
+  // False: not made within `most`.
+  bool await(milliseconds most) {
+    MutexLock lock(mutex_);
+    const auto deadline = deadlineAfter(most);
+    while (!set_ && changed_.waitUntil(lock, deadline)) {
+    }
+    return set_;
+  }
+  Collectives::BackendPtr get() {
+    const MutexLock guard(mutex_);
+    if (problem_) {
+      std::rethrow_exception(problem_);
+    }
+    return backend_;
+  }
+
+ private:
+  Mutex mutex_;
+  Condition changed_;
+  bool set_ GUARDED_BY(mutex_) = false;
+  Collectives::BackendPtr backend_ GUARDED_BY(mutex_);
+  std::exception_ptr problem_ GUARDED_BY(mutex_);
+};
 
 } // namespace
 
@@ -93,18 +130,17 @@ void Collectives::begin(
 Collectives::BackendPtr Collectives::await(
     c10::DeviceType device,
     std::chrono::milliseconds limit) {
-  const auto made = std::make_shared<std::promise<BackendPtr>>();
-  auto result = made->get_future();
+  const auto made = std::make_shared<MadeBackend>();
   begin(
       device,
       limit,
       [made](const BackendPtr& backend, const std::exception_ptr& problem) {
-        problem ? made->set_exception(problem) : made->set_value(backend);
+        made->set(backend, problem);
         return true;
       },
       [] {});
   const auto deadline = deadlineAfter(limit);
-  while (result.wait_for(kSignalsEvery) != std::future_status::ready) {
+  while (!made->await(kSignalsEvery)) {
     heedSignals();
     TORCH_CHECK_WITH(
         DistBackendError,
@@ -112,7 +148,7 @@ Collectives::BackendPtr Collectives::await(
         "dlslime: ",
         describe(device, describeLate(device, limit)));
   }
-  return result.get();
+  return made->get();
 }
 
 // Makes the backend if missing, then begins the waiting collectives. Runs on a

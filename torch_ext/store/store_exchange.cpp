@@ -35,7 +35,7 @@ template <typename Ready>
 void StoreExchange::await(TimePoint until, const Ready& ready) {
   const StaysWhenPythonEnds stays;
   const OutsidePython outside;
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (!ready()) {
     if (problem_.empty() && Clock::now() >= until) {
       lock.unlock();
@@ -49,7 +49,7 @@ void StoreExchange::await(TimePoint until, const Ready& ready) {
     whileWaiting_();
     lock.lock();
     if (!ready() && problem_.empty()) {
-      changed_.wait_until(lock, std::min(until, deadlineAfter(kSignalsEvery)));
+      changed_.waitUntil(lock, std::min(until, deadlineAfter(kSignalsEvery)));
     }
   }
 }
@@ -57,7 +57,7 @@ void StoreExchange::await(TimePoint until, const Ready& ready) {
 void StoreExchange::close() {
   std::map<int, OperationPtr> pending;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock guard(mutex_);
     closed_ = true;
     pending.swap(receives_);
   }
@@ -79,13 +79,13 @@ void StoreExchange::set(const std::string& key, ByteSpan value) {
          value.subspan(offset, size)}));
     offset += std::max<size_t>(size, 1);
   }
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   values_.set(key, value);
-  changed_.notify_all();
+  changed_.notifyAll();
 }
 
 std::optional<Bytes> StoreExchange::find(const std::string& key) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   const auto* const found = values_.find(key);
   return found == nullptr ? std::nullopt : std::optional(*found);
 }
@@ -113,7 +113,7 @@ void StoreExchange::finish() {
 
 void StoreExchange::fail(const std::string& why) {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock guard(mutex_);
     if (told_) {
       return; // every rank knows already
     }
@@ -130,14 +130,14 @@ void StoreExchange::fail(const std::string& why) {
 }
 
 std::string StoreExchange::problem() {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   return problem_;
 }
 
 std::string StoreExchange::lateText(milliseconds limit) {
   std::vector<std::pair<int, OperationPtr>> silent;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock guard(mutex_);
     for (int rank = 0; rank < size_; ++rank) {
       if (!heard_.contains(rank)) {
         const auto found = receives_.find(rank);
@@ -194,7 +194,7 @@ void StoreExchange::listen(int peer) {
 
 bool StoreExchange::keep(int peer, const OperationPtr& operation) {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock guard(mutex_);
     if (!closed_) {
       receives_[peer] = operation;
       return true;
@@ -254,9 +254,9 @@ void StoreExchange::passOn(ByteSpan message, int from) {
 
 bool StoreExchange::add(const StoreMessage& message) {
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock guard(mutex_);
     heard_.insert(message.origin);
-    changed_.notify_all();
+    changed_.notifyAll();
     if (values_.add(message)) {
       return true;
     }
@@ -266,16 +266,16 @@ bool StoreExchange::add(const StoreMessage& message) {
 }
 
 void StoreExchange::noteDone(int peer) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   done_.insert(peer);
   receives_.erase(peer);
-  changed_.notify_all();
+  changed_.notifyAll();
 }
 
 void StoreExchange::lost(int peer, const std::string& why) {
   const auto what = "rank " + std::to_string(peer) + ": " + why;
   {
-    const std::lock_guard<std::mutex> guard(mutex_);
+    const MutexLock guard(mutex_);
     receives_.erase(peer);
     if (closed_ || done_.contains(peer)) {
       return;
@@ -285,12 +285,12 @@ void StoreExchange::lost(int peer, const std::string& why) {
 }
 
 void StoreExchange::note(const std::string& why, bool told) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   told_ = told_ || told;
   if (problem_.empty()) {
     problem_ = why;
   }
-  changed_.notify_all();
+  changed_.notifyAll();
 }
 
 } // namespace dlslime

@@ -1,15 +1,14 @@
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/threads/mutex.h"
 #include "torch_ext/store/store_messages.h"
 #include "torch_ext/store/store_values.h"
 
@@ -76,8 +75,8 @@ class StoreExchange : public std::enable_shared_from_this<StoreExchange> {
   const milliseconds limit_;
   const std::function<void()> whileWaiting_;
   const TimePoint deadline_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  Condition changed_;
   // mutex_ guards all members below.
   StoreValues values_;
   std::map<int, OperationPtr> receives_; // pending, by rank

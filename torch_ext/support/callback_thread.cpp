@@ -42,17 +42,17 @@ CallbackThread& CallbackThread::concurrent() {
 }
 
 uint64_t CallbackThread::post(std::function<void()> callback) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   waiting_.push_back(std::move(callback));
   const auto free = static_cast<size_t>(threads_ - running_);
   if (free < waiting_.size() && threads_ < mostThreads_) {
     startThread();
   }
-  changed_.notify_all();
+  changed_.notifyAll();
   return ++posted_;
 }
 
-// Called with mutex_ held. If a thread cannot be started, the next post() and
+// If a thread cannot be started, the next post() and
 // any waiting caller try again.
 void CallbackThread::startThread() {
   try {
@@ -70,7 +70,7 @@ void CallbackThread::startThread() {
 }
 
 bool CallbackThread::awaitTurn(uint64_t ticket) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (begun_ < ticket) {
     if (threads_ == 0) {
       startThread();
@@ -78,27 +78,31 @@ bool CallbackThread::awaitTurn(uint64_t ticket) {
     if (running_ == threads_ && Clock::now() - since_ > kPatience) {
       return false;
     }
-    changed_.wait_for(lock, kPatience);
+    changed_.waitUntil(lock, deadlineAfter(kPatience));
   }
   return true;
 }
 
 void CallbackThread::drain(milliseconds most) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait_for(
-      lock, most, [this] { return waiting_.empty() && running_ == 0; });
+  MutexLock lock(mutex_);
+  const auto deadline = deadlineAfter(most);
+  while (!(waiting_.empty() && running_ == 0) &&
+         changed_.waitUntil(lock, deadline)) {
+  }
 }
 
 void CallbackThread::run() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return !waiting_.empty(); });
+    while (waiting_.empty()) {
+      changed_.wait(lock);
+    }
     auto callback = std::move(waiting_.front());
     waiting_.pop_front();
     ++running_;
     since_ = Clock::now();
     ++begun_;
-    changed_.notify_all();
+    changed_.notifyAll();
     lock.unlock();
     if (const PythonScope scope; scope) {
       call(callback);
@@ -108,7 +112,7 @@ void CallbackThread::run() {
     }
     lock.lock();
     --running_;
-    changed_.notify_all();
+    changed_.notifyAll();
   }
 }
 

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 
 #include "base/clock.h"
+#include "base/threads/mutex.h"
 
 namespace dlslime {
 
@@ -32,19 +31,18 @@ class CallbackThread {
  private:
   explicit CallbackThread(int mostThreads) : mostThreads_(mostThreads) {}
   void run();
-  void startThread();
+  void startThread() REQUIRES(mutex_);
 
   const int mostThreads_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // mutex_ guards all members below.
-  std::deque<std::function<void()>> waiting_;
-  int threads_ = 0;
-  int running_ = 0; // callbacks running now
-  TimePoint since_; // when the last callback began
-  uint64_t posted_ = 0; // last ticket given
-  uint64_t begun_ = 0; // last ticket begun
-  bool shortageSaid_ = false;
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<std::function<void()>> waiting_ GUARDED_BY(mutex_);
+  int threads_ GUARDED_BY(mutex_) = 0;
+  int running_ GUARDED_BY(mutex_) = 0; // callbacks running now
+  TimePoint since_ GUARDED_BY(mutex_); // when the last callback began
+  uint64_t posted_ GUARDED_BY(mutex_) = 0; // last ticket given
+  uint64_t begun_ GUARDED_BY(mutex_) = 0; // last ticket begun
+  bool shortageSaid_ GUARDED_BY(mutex_) = false;
 };
 
 } // namespace dlslime

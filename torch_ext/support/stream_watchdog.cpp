@@ -49,7 +49,7 @@ bool StreamWatchdog::watch(
     const OperationPtr& operation,
     const std::shared_ptr<Accelerator::StreamBlock>& hold,
     milliseconds limit) {
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   if (!start()) {
     return false;
   }
@@ -58,7 +58,7 @@ bool StreamWatchdog::watch(
   }
   const auto deadline = deadlineAfter(limit);
   if (entries_.empty() || deadline < entries_.top().deadline) {
-    changed_.notify_one();
+    changed_.notifyOne();
   }
   entries_.push({deadline, limit, handle, operation, hold});
   return true;
@@ -81,7 +81,7 @@ bool StreamWatchdog::start() {
 }
 
 void StreamWatchdog::run() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     if (entries_.empty()) {
       changed_.wait(lock);
@@ -95,8 +95,7 @@ void StreamWatchdog::run() {
       end(entry);
       lock.lock();
     } else if (
-        changed_.wait_until(lock, std::min(entry.deadline, now + kLook)) ==
-            std::cv_status::timeout &&
+        !changed_.waitUntil(lock, std::min(entry.deadline, now + kLook)) &&
         Clock::now() < entry.deadline) {
       lock.unlock();
       warn(entry);
@@ -155,7 +154,7 @@ std::optional<StreamWatchdog::Late> StreamWatchdog::lateOf(const Entry& entry) {
 
 std::vector<StreamWatchdog::Late> StreamWatchdog::takeLate() {
   std::vector<Late> all;
-  const std::lock_guard<std::mutex> guard(mutex_);
+  const MutexLock guard(mutex_);
   for (const auto now = Clock::now();
        !entries_.empty() && entries_.top().deadline <= now;
        entries_.pop()) {

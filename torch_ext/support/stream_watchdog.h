@@ -1,11 +1,10 @@
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <queue>
 #include <vector>
 
+#include "base/threads/mutex.h"
 #include "torch_ext/support/waiting.h"
 
 namespace dlslime {
@@ -45,7 +44,7 @@ class StreamWatchdog {
     OperationPtr operation;
     std::shared_ptr<Accelerator::StreamBlock> hold;
   };
-  bool start(); // under mutex_
+  bool start() REQUIRES(mutex_);
   void run();
   void warn(const Entry& entry);
   void end(const Entry& entry);
@@ -54,10 +53,10 @@ class StreamWatchdog {
   static void letGo(const Late& late);
   static void takeBackApart(const std::vector<Late>& all);
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::priority_queue<Entry> entries_; // guarded by mutex_
-  bool started_ = false; // guarded by mutex_
+  Mutex mutex_;
+  Condition changed_;
+  std::priority_queue<Entry> entries_ GUARDED_BY(mutex_);
+  bool started_ GUARDED_BY(mutex_) = false;
   bool warned_ = false; // used by the watchdog's thread alone
 };
 

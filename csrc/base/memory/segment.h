@@ -3,13 +3,14 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/library/api.h"
 #include "base/unique_fd.h"
 
 namespace dlslime {
 
 // Anonymous memory mapped by two processes: a sealed memfd. A memfd has no
 // name, so nothing stays in /dev/shm, however the processes end.
-class Segment {
+class DLSLIME_API Segment {
  public:
   // Makes a segment for both processes to write. Throws Error.
   static Segment create(size_t size);

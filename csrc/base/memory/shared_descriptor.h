@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/fork_guard.h"
+#include "base/library/api.h"
 #include "base/status.h"
 
 namespace dlslime {
@@ -18,7 +19,7 @@ struct DescriptorProof {
 // number may belong to a new descriptor before all peers have copied the old;
 // so each SharedDescriptor draws a word of its own, and a peer reads the word
 // from our memory after copying.
-class SharedDescriptor {
+class DLSLIME_API SharedDescriptor {
  public:
   // Throws Error if there are no random numbers.
   explicit SharedDescriptor(UniqueFd fd);
@@ -43,7 +44,7 @@ class SharedDescriptor {
 
 // Error for a descriptor closed since it was described; the owner may describe
 // a new descriptor.
-class OutdatedDescriptor : public Error {
+class DLSLIME_API OutdatedDescriptor : public Error {
  public:
   using Error::Error;
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/bytes.h"
+#include "base/library/api.h"
 #include "base/memory/segment.h"
 #include "base/memory/shared_descriptor.h"
 
@@ -8,7 +9,7 @@ namespace dlslime {
 
 // Memory of the process, mapped by peers on the host from a description. The
 // pages last until the last process has unmapped them.
-class SharedMemory {
+class DLSLIME_API SharedMemory {
  public:
   // Makes memory filled with zeros. Throws Error.
   explicit SharedMemory(size_t size)
@@ -30,6 +31,6 @@ class SharedMemory {
 
 // Maps the memory described by process `pid` (0: unknown). Throws Error with
 // the reason if the description is invalid or the memory can't be had.
-Segment mapShared(uint32_t pid, ByteSpan description);
+DLSLIME_API Segment mapShared(uint32_t pid, ByteSpan description);
 
 } // namespace dlslime

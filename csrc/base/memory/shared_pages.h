@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/library/api.h"
+
 namespace dlslime {
 
 // Place of memory in a file. A file may be mapped by several processes, or at
@@ -15,7 +17,7 @@ struct SharedPages {
 // Returns the place of mapped memory; memory in several files counts as in
 // none. Reading the table of mappings takes up to a millisecond, so a burst of
 // calls reads the table once. Any thread.
-SharedPages sharedPagesOf(const void* address, uint64_t size);
+DLSLIME_API SharedPages sharedPagesOf(const void* address, uint64_t size);
 // Forgets the table of mappings: memory asked for before may be unmapped from
 // now on. Any thread.
 void forgetMappings();

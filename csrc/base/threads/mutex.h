@@ -1,6 +1,10 @@
 #pragma once
 
-#include <condition_variable>
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
 #include <mutex>
 
 #include "base/threads/thread_safety.h"
@@ -42,28 +46,49 @@ class SCOPED_CAPABILITY MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// A std::condition_variable for a Mutex. Wait in a loop that looks at the
-// state: inside a lambda the analysis would not know of the lock.
+// A condition variable for a Mutex, with deadlines of the monotonic clock.
+// std::condition_variable would need a newer C library than wheels may, or wait
+// by a clock that jumps. Wait in a loop that looks at the state: inside a
+// lambda the analysis would not know of the lock.
 class Condition {
  public:
+  Condition() {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&changed_, &attributes);
+    pthread_condattr_destroy(&attributes);
+  }
+  // Destroys nothing: glibc's condition holds nothing, and in a forked child
+  // pthread_cond_destroy() would wait for waiters of the parent.
+  ~Condition() = default;
+  Condition(const Condition&) = delete;
+  Condition& operator=(const Condition&) = delete;
+
   void wait(MutexLock& lock) {
-    changed_.wait(lock.lock_);
+    pthread_cond_wait(&changed_, lock.lock_.mutex()->native_handle());
   }
   // False: the deadline has passed.
-  template <typename Time>
-  bool waitUntil(MutexLock& lock, const Time& deadline) {
-    return changed_.wait_until(lock.lock_, deadline) ==
-        std::cv_status::no_timeout;
+  bool waitUntil(
+      MutexLock& lock,
+      std::chrono::steady_clock::time_point deadline) {
+    using std::chrono::duration_cast;
+    const auto since =
+        std::max(deadline.time_since_epoch(), std::chrono::nanoseconds(0));
+    const auto whole = duration_cast<std::chrono::seconds>(since);
+    const timespec until{whole.count(), (since - whole).count()};
+    return pthread_cond_timedwait(
+               &changed_, lock.lock_.mutex()->native_handle(), &until) == 0;
   }
   void notifyOne() {
-    changed_.notify_one();
+    pthread_cond_signal(&changed_);
   }
   void notifyAll() {
-    changed_.notify_all();
+    pthread_cond_broadcast(&changed_);
   }
 
  private:
-  std::condition_variable changed_;
+  pthread_cond_t changed_;
 };
 
 } // namespace dlslime

@@ -93,8 +93,8 @@ Listener::~Listener() {
   }
 }
 
-Listener Listener::onThisHost(Dropped dropped) {
-  std::string name = "dlslime-" + hex(randomBytes(8));
+Listener Listener::onThisHost(Dropped dropped, const std::string& prefix) {
+  std::string name = prefix + hex(randomBytes(8));
   const UnixAddress address(name);
   Listener made(
       listenAt(AF_UNIX, address.get(), address.size()),

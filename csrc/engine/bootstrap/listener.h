@@ -17,10 +17,12 @@ class Listener {
   // Receives each connection of a foreign user before accept() drops the
   // connection.
   using Dropped = std::function<void(const ControlSocket& socket)>;
-  // Listens on an abstract unix socket with a random name, for processes of
-  // this user on this host: leaves nothing in the file system, and is gone with
-  // the process. Throws Error.
-  static Listener onThisHost(Dropped dropped = {});
+  // Listens on an abstract unix socket with a random name after `prefix`, for
+  // processes of this user on this host: leaves nothing in the file system, and
+  // is gone with the process. Throws Error.
+  static Listener onThisHost(
+      Dropped dropped = {},
+      const std::string& prefix = "dlslime-");
   // Listens on a TCP port chosen by the kernel, for remote peers, at the
   // addresses of the interfaces selected by `interfaces` (net_address.h).
   // `setting` names the variable holding the selection, for texts. Throws

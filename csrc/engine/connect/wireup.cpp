@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/inspect/job_report.h"
 #include "engine/progress/engine_thread.h"
 #include "engine/state/engine_lock.h"
 #include "engine/state/preparing.h"
@@ -16,7 +17,8 @@ WireUp::WireUp(EngineState& state)
       handshakes_(state),
       search_(state, handshakes_),
       failover_(state, handshakes_),
-      failback_(state, handshakes_) {}
+      failback_(state, handshakes_),
+      inspection_([&state] { return jobReport(state); }) {}
 
 WireUp::~WireUp() {
   stop();
@@ -48,6 +50,7 @@ void WireUp::round() {
   failover_.advance();
   search_.advance();
   handshakes_.expire(looked_);
+  inspection_.expire(looked_);
   if (handshakes_.takeNews()) {
     search_.lookAgain();
   } else {
@@ -81,6 +84,7 @@ void WireUp::answerJoins() {
 void WireUp::sleep() {
   std::vector<pollfd> fds{{state_.nudge.get(), POLLIN, 0}};
   handshakes_.addTo(fds);
+  inspection_.addTo(fds);
   const auto devices = fds.size();
   for (const auto& transport : state_.transports.all()) {
     if (auto* const watch = transport->deviceWatch()) {
@@ -94,6 +98,7 @@ void WireUp::sleep() {
        search_.nextDeadline(),
        failover_.next(),
        failback_.next(),
+       inspection_.nextDeadline(),
        state_.closer.next()});
   looked_ = Clock::now();
   if (::poll(fds.data(), fds.size(), pollTimeoutMs(until)) <= 0) {
@@ -110,6 +115,7 @@ void WireUp::sleep() {
     onDevices();
   }
   handshakes_.onPoll(fds);
+  inspection_.onPoll(fds);
   search_.lookAgain(); // a connection may just have come up
 }
 

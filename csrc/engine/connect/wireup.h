@@ -10,6 +10,7 @@
 #include "engine/connect/failover.h"
 #include "engine/connect/handshakes.h"
 #include "engine/connect/rank_search.h"
+#include "engine/inspect/inspection_socket.h"
 #include "engine/state/engine_state.h"
 
 namespace dlslime {
@@ -50,6 +51,7 @@ class WireUp {
   RankSearch search_;
   Failover failover_;
   Failback failback_;
+  InspectionSocket inspection_;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   TimePoint looked_{}; // begin of the last poll() of all descriptors

@@ -1,8 +1,10 @@
 #pragma once
 
+#include "base/library/api.h"
+
 namespace dlslime {
 
 // Throws Error{kUnusable} in a forked child.
-void refuseInForkedChild();
+DLSLIME_API void refuseInForkedChild();
 
 } // namespace dlslime

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/library/api.h"
 #include "base/memory/shared_pages.h"
 #include "engine/progress/engine_mutex.h"
 #include "interface/accelerator.h"
@@ -17,7 +18,7 @@ namespace dlslime {
 
 // Description of registered memory for a process that transfers from or to the
 // memory.
-struct RegionHandle {
+struct DLSLIME_API RegionHandle {
   Bytes instance; // of the owner's engine
   uint32_t pid = 0; // for texts
   std::string host; // for texts
@@ -36,15 +37,15 @@ struct RegionHandle {
     return title() + " of pid " + std::to_string(pid) + " on " + host;
   }
 };
-Bytes encode(const RegionHandle& handle);
+DLSLIME_API Bytes encode(const RegionHandle& handle);
 // Throws Error if the bytes are truncated, oversized, or of a different
 // protocol version.
-RegionHandle decodeRegion(ByteSpan bytes);
+DLSLIME_API RegionHandle decodeRegion(ByteSpan bytes);
 
 // Memory of our process registered for one-sided transfers, by us or by peers.
 // The owner keeps the memory until the region has left the table. Under the
 // engine's lock.
-class Region {
+class DLSLIME_API Region {
  public:
   Region(RegionHandle handle, MemoryView view, std::shared_ptr<void> keeper)
       : handle_(std::move(handle)), view_(view), keeper_(std::move(keeper)) {}

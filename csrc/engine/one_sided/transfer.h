@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/library/api.h"
 #include "engine/one_sided/region.h"
 #include "interface/operation.h"
 
@@ -12,7 +13,7 @@ namespace dlslime {
 // One-sided read or write of many pieces, between registered memory of our
 // process and of a peer. Parts go by any way and in any order; nothing is known
 // to have arrived before the whole transfer is done.
-class Transfer : public Operation {
+class DLSLIME_API Transfer : public Operation {
  public:
   // Pieces between one local and one remote region.
   struct Part {
@@ -66,16 +67,18 @@ using TransferPtr = std::shared_ptr<Transfer>;
 
 // Throws Error{kInvalidArgument} if pieces of different parts overlap in the
 // written memory. PieceBuilder checks the pieces within a part.
-void refuseOverlap(const std::vector<Transfer::Part>& parts, bool write);
+DLSLIME_API void refuseOverlap(
+    const std::vector<Transfer::Part>& parts,
+    bool write);
 // Throws Error{kInvalidArgument} if written bytes overlap bytes read by the
 // transfer, in the memory of a process or in a file mapped at both ends.
-void refuseOverlapWithSources(
+DLSLIME_API void refuseOverlapWithSources(
     const std::vector<Transfer::Part>& parts,
     bool write);
 
 // Collects the pieces of a part from offsets into the two regions: checks each
 // piece, leaves out empty pieces and merges neighbours.
-class PieceBuilder {
+class DLSLIME_API PieceBuilder {
  public:
   PieceBuilder(
       const Region& local,

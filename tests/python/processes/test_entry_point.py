@@ -89,11 +89,11 @@ def _broken_copy(folder: Path, damage: str) -> Path:
     source = Path(dlslime_backend.__file__).parent
     copy = folder / "dlslime_backend"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for module in copy.glob("_C*.so"):
+    for module in copy.glob("lib/torch_*/_C*.so"):
         module.write_bytes(b"this is no shared object")
         if damage == "fails":
             module.unlink()
-            (copy / "_C.py").write_text("raise ImportError('undefined symbol: c10d')")
+            (module.parent / "_C.py").write_text("raise ImportError('undefined symbol: c10d')")
     return folder
 
 

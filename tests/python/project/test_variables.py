@@ -9,6 +9,8 @@ from paths import ROOT
 
 VARIABLE = re.compile(r"\bDLSLIME_[A-Z][A-Z0-9_]*\b")
 MACROS = {
+    "DLSLIME_API",
+    "DLSLIME_BUILD_ID",
     "DLSLIME_CHECK_THREADS",
     "DLSLIME_HAVE_VERBS",
     "DLSLIME_THREAD_SAFETY",

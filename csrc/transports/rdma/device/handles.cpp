@@ -45,7 +45,7 @@ std::string lockedMemoryHint(int error) {
   return "; the limit on locked memory is " +
       std::to_string(limit.rlim_cur / 1024) +
       " KiB: raise it (ulimit -l unlimited, docker run --ulimit memlock=-1, "
-      "LimitMEMLOCK=infinity)";
+      "LimitMEMLOCK=infinity for services, in Kubernetes for containerd)";
 }
 
 constexpr int kAccess =

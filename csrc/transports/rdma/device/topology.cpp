@@ -4,16 +4,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
 namespace dlslime::rdma {
 
 namespace {
 
-namespace fs = std::filesystem;
-
-std::string firstLine(const fs::path& path) {
+std::string firstLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
@@ -39,6 +39,30 @@ std::vector<int> numbersOf(const std::string& list) {
   return numbers;
 }
 
+// Returns the path without links, or an empty text.
+std::string resolved(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> found(
+      realpath(path.c_str(), nullptr), &std::free);
+  return found ? std::string(found.get()) : std::string();
+}
+
+Place placeOf(const std::string& link) {
+  Place place;
+  const auto path = resolved(link);
+  if (path.empty()) {
+    return place;
+  }
+  std::istringstream parts(path);
+  for (std::string name; std::getline(parts, name, '/');) {
+    if (name.rfind("pci", 0) == 0 || !place.path.empty()) {
+      place.path.push_back(name);
+    }
+  }
+  const auto node = firstLine(path + "/numa_node");
+  std::from_chars(node.data(), node.data() + node.size(), place.node);
+  return place;
+}
+
 } // namespace
 
 const char* distanceText(Distance distance) {
@@ -57,41 +81,21 @@ const char* distanceText(Distance distance) {
   return "SYS";
 }
 
-Place Topology::placeOf(const fs::path& link) const {
-  Place place;
-  std::error_code error;
-  const auto path = fs::canonical(link, error);
-  if (error) {
-    return place;
-  }
-  for (const auto& part : path) {
-    const auto name = part.string();
-    if (name.rfind("pci", 0) == 0 || !place.path.empty()) {
-      place.path.push_back(name);
-    }
-  }
-  const auto node = firstLine(path / "numa_node");
-  std::from_chars(node.data(), node.data() + node.size(), place.node);
-  return place;
-}
-
 Place Topology::ofRdmaDevice(const std::string& name) const {
-  return placeOf(sysfs_ / "class/infiniband" / name / "device");
+  return placeOf(sysfs_ + "/class/infiniband/" + name + "/device");
 }
 
 Place Topology::ofPciDevice(const std::string& address) const {
   return address.empty() ? Place()
-                         : placeOf(sysfs_ / "bus/pci/devices" / address);
+                         : placeOf(sysfs_ + "/bus/pci/devices/" + address);
 }
 
 std::vector<int> Topology::nodesOf(const std::vector<int>& cpus) const {
-  // Reads the kernel's list of nodes. A std::filesystem iterator would end the
-  // process when memory is short.
-  const auto all = sysfs_ / "devices/system/node";
+  const auto all = sysfs_ + "/devices/system/node";
   std::vector<int> nodes;
-  for (const int node : numbersOf(firstLine(all / "online"))) {
+  for (const int node : numbersOf(firstLine(all + "/online"))) {
     const auto own =
-        numbersOf(firstLine(all / ("node" + std::to_string(node)) / "cpulist"));
+        numbersOf(firstLine(all + "/node" + std::to_string(node) + "/cpulist"));
     if (std::find_first_of(own.begin(), own.end(), cpus.begin(), cpus.end()) !=
         own.end()) {
       nodes.push_back(node);

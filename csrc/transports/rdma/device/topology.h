@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -29,7 +28,7 @@ struct Place {
 // Reads PCIe and NUMA topology from the kernel's sysfs.
 class Topology {
  public:
-  explicit Topology(std::filesystem::path sysfs) : sysfs_(std::move(sysfs)) {}
+  explicit Topology(std::string sysfs) : sysfs_(std::move(sysfs)) {}
 
   Place ofRdmaDevice(const std::string& name) const; // "mlx5_0"
   Place ofPciDevice(const std::string& address) const; // "0000:18:00.0"
@@ -41,9 +40,7 @@ class Topology {
   static Distance between(const Place& one, const std::vector<int>& nodes);
 
  private:
-  Place placeOf(const std::filesystem::path& link) const;
-
-  const std::filesystem::path sysfs_;
+  const std::string sysfs_;
 };
 
 // Returns the CPUs allowed for the calling thread.

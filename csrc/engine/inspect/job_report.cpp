@@ -1,0 +1,83 @@
+#include "engine/inspect/job_report.h"
+
+#include <unistd.h>
+
+#include "base/library/build_id.h"
+#include "engine/inspect/json.h"
+#include "engine/peer/group_report.h"
+#include "engine/state/engine_lock.h"
+
+namespace dlslime {
+
+namespace {
+
+void addCounters(JsonWriter& json, const Counters& counters) {
+  json.member("sent_messages", counters.sentMessages)
+      .member("sent_bytes", counters.sentBytes)
+      .member("received_messages", counters.receivedMessages)
+      .member("received_bytes", counters.receivedBytes)
+      .member("eager_messages", counters.eagerMessages)
+      .member("pushed_messages", counters.pushedMessages)
+      .member("rendezvous_messages", counters.rendezvousMessages)
+      .member("cuda_ipc_messages", counters.cudaIpcMessages)
+      .member("gpudirect_messages", counters.gpuDirectMessages)
+      .member("read_bytes", counters.readBytes)
+      .member("written_bytes", counters.writtenBytes);
+}
+
+void addPeer(JsonWriter& json, const PeerReport& peer) {
+  json.open('{')
+      .member("rank", peer.rank)
+      .member("route", peer.route)
+      .member("copy", peer.copy)
+      .member("devices", peer.devices)
+      .member("pid", peer.peer.pid)
+      .member("host", peer.peer.host)
+      .member("replaced_connections", peer.replaced)
+      .member("pending_sends", peer.pendingSends)
+      .member("pending_receives", peer.pendingReceives);
+  addCounters(json, peer.counters);
+  json.key("rejected").open('[');
+  for (const auto& route : peer.rejected) {
+    json.open('{')
+        .member("route", route.route)
+        .member("reason", route.reason)
+        .close('}');
+  }
+  json.close(']').close('}');
+}
+
+void addGroup(JsonWriter& json, uint32_t id, Group& group)
+    REQUIRES(kEngineLock) {
+  json.open('{')
+      .member("id", id)
+      .member("name", group.options().name)
+      .member("rank", group.options().rank)
+      .member("size", group.size())
+      .member("failures", describeFailures(group))
+      .key("peers")
+      .open('[');
+  for (const auto& peer : reportPeers(group)) {
+    addPeer(json, peer);
+  }
+  json.close(']').close('}');
+}
+
+} // namespace
+
+std::string jobReport(EngineState& state) {
+  JsonWriter json;
+  json.open('{')
+      .member("build", buildId())
+      .member("pid", getpid())
+      .member("host", state.self.host)
+      .member("eager_limit", state.config.eagerLimitBytes);
+  const EngineLock lock(state);
+  json.member("connections", state.channels.size()).key("groups").open('[');
+  for (const auto& [id, group] : state.groupRegistry.groups()) {
+    addGroup(json, id, *group);
+  }
+  return json.close(']').close('}').take();
+}
+
+} // namespace dlslime

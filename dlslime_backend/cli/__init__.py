@@ -1,0 +1,1 @@
+"""The commands of `python -m dlslime_backend`: see `python -m dlslime_backend --help`."""

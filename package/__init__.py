@@ -1,0 +1,1 @@
+"""Builds of the package; see README.md."""
