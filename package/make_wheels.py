@@ -5,6 +5,7 @@
     python package/make_wheels.py --torch .venv/lib/python3.11/site-packages/torch --python 3.11
 
 A wheel has the engine once and an extension for each torch; each Python needs a wheel of its own.
+Wheels are built from the source distribution, which shows that it builds.
 auditwheel strips the libraries, and checks that they call nothing newer than manylinux_2_28, the
 platform of torch's own wheels.
 The torches are downloaded and unpacked below build/torches, some 600 MB each, and never imported.
@@ -88,26 +89,23 @@ def build_environment(python: Path) -> Path:
     return own
 
 
-def make_wheel(python: Path, torches: Sequence[Torch], out: Path) -> Path:
+def make_wheel(python: Path, sources: Path, torches: Sequence[Torch], out: Path) -> Path:
     """Build a wheel for this Python and these torches, and return its path in `out`.
+
+    Args:
+        python: the interpreter, of an environment with what builds need.
+        sources: folder of the unpacked source distribution.
+        torches: each gets an extension.
+        out: folder.
 
     Raises:
         subprocess.CalledProcessError: compiling failed, or auditwheel found something too new.
     """
     raw = ROOT / "build" / "wheels-raw"
     shutil.rmtree(raw, ignore_errors=True)
+    options = ["--no-build-isolation", "--no-deps", "--wheel-dir", raw]
     run(
-        [
-            python,
-            "-m",
-            "pip",
-            "wheel",
-            "--no-build-isolation",
-            "--no-deps",
-            "--wheel-dir",
-            raw,
-            ".",
-        ],
+        [python, "-m", "pip", "wheel", *options, sources],
         DLSLIME_BUILD_TORCH=":".join(str(torch.folder) for torch in torches),
         DLSLIME_BUILD_GLIBC="2.28",
         PATH=f"{python.parent}:{os.environ['PATH']}",
@@ -123,9 +121,14 @@ def make_wheel(python: Path, torches: Sequence[Torch], out: Path) -> Path:
     return path
 
 
-def make_sdist(out: Path) -> None:
-    """Write the source distribution into `out`."""
+def make_sdist(out: Path) -> Path:
+    """Write the source distribution into `out`; return the folder that it was unpacked into."""
     run([sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, "."])
+    (path,) = out.glob("*.tar.gz")
+    unpacked = ROOT / "build" / "sdist"
+    shutil.rmtree(unpacked / path.name.removesuffix(".tar.gz"), ignore_errors=True)
+    shutil.unpack_archive(path, unpacked, filter="data")
+    return unpacked / path.name.removesuffix(".tar.gz")
 
 
 def arguments() -> argparse.Namespace:
@@ -146,13 +149,13 @@ def main() -> int:
         torch_in(Path(name)) if "/" in name else unpacked_torch(name)
         for name in options.torch or TORCHES
     ]
+    sources = make_sdist(out)
     for version in options.python or PYTHONS:
         python = Path(version) if "/" in version else find_python(version)
         if python is None:
             print(f"no wheel for Python {version}: no interpreter is found")
         else:
-            print(make_wheel(build_environment(python), torches, out))
-    make_sdist(out)
+            print(make_wheel(build_environment(python), sources, torches, out))
     return 0
 
 

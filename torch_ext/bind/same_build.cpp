@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -12,7 +14,12 @@ namespace dlslime {
 namespace {
 std::string fileOf(const void* address) {
   Dl_info info{};
-  return dladdr(address, &info) != 0 ? info.dli_fname : "an unknown file";
+  if (dladdr(address, &info) == 0) {
+    return "an unknown file";
+  }
+  const std::unique_ptr<char, decltype(&std::free)> whole(
+      realpath(info.dli_fname, nullptr), &std::free);
+  return whole ? whole.get() : info.dli_fname;
 }
 } // namespace
 

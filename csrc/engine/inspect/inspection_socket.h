@@ -26,6 +26,10 @@ class InspectionSocket {
   // the process goes on without, and logs the reason.
   explicit InspectionSocket(std::function<std::string()> report);
 
+  // Returns the abstract name; empty: there is no socket.
+  std::string name() const {
+    return listener_ ? listener_->names().front() : std::string();
+  }
   void addTo(std::vector<pollfd>& fds) const;
   // Serves the descriptors that poll() found ready.
   void onPoll(const std::vector<pollfd>& fds);
