@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import limit
-from measuring import parts, report
+from measuring import parts, progress, report
 from measuring.harness import JobError, Neighbours, PayloadError, run_job, two_cores
 from measuring.report import Figure, at_least, at_most, size_name, summary
 
@@ -232,7 +232,7 @@ def run_parts(plan: Plan, names: list[str]) -> tuple[list[Figure], list[str]]:
     figures: list[Figure] = []
     errors: list[str] = []
     neighbours = Neighbours()
-    for name in names:
+    for name in progress.shown(names):
         try:
             for figure in PARTS[name](plan):
                 figure.others = neighbours.share()

@@ -15,11 +15,12 @@ def _cmake_folder(_options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    from dlslime_backend.cli import bench, doctor, explain, options, top
+    from dlslime_backend.cli import bench, doctor, explain, metrics, options, top
 
     made = argparse.ArgumentParser(prog="python -m dlslime_backend", description=__doc__)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    modules = {"doctor": doctor, "explain": explain, "top": top, "bench": bench, "config": options}
+    modules = {"doctor": doctor, "explain": explain, "top": top, "metrics": metrics}
+    modules |= {"bench": bench, "config": options}
     for name, module in modules.items():
         command = commands.add_parser(
             name, help=str(module.__doc__).partition(": ")[2].strip(), description=module.__doc__

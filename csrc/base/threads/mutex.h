@@ -88,7 +88,7 @@ class Condition {
   }
 
  private:
-  pthread_cond_t changed_;
+  pthread_cond_t changed_{};
 };
 
 } // namespace dlslime

@@ -7,10 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from dlslime_backend.cli.options import OPTIONS
 from harness import dlslime_only
@@ -158,6 +160,34 @@ def test_explain_in_words_and_top(job: list[subprocess.Popen[str]]) -> None:
     table = command("top", "--rounds", "1", "--every", "0.1").stdout
     for rank in job:
         assert str(rank.pid) in table, table
+
+
+def test_metrics_are_prometheus_text(job: list[subprocess.Popen[str]]) -> None:
+    families = {
+        family.name: family for family in text_string_to_metric_families(command("metrics").stdout)
+    }
+    sent = {
+        sample.labels["pid"]: (sample.labels["rank"], sample.labels["peer"], sample.value)
+        for sample in families["dlslime_sent_bytes"].samples
+    }
+    assert sent[str(job[0].pid)] == ("0", "1", 1_200_000)
+    assert sent[str(job[1].pid)] == ("1", "0", 1_200_000)
+    pending = families["dlslime_pending_operations"].samples
+    assert sum(s.value for s in pending if s.labels["pid"] == str(job[0].pid)) == 1
+
+
+def test_metrics_are_served_at_a_port_of_this_host(job: list[subprocess.Popen[str]]) -> None:
+    port = str(free_port())
+    serve = [sys.executable, "-m", "dlslime_backend", "metrics", "--port", port]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == f"http://127.0.0.1:{port}/metrics\n"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+                text = answer.read().decode()
+        finally:
+            server.kill()
+    assert f'dlslime_sent_messages_total{{group="0",peer="1",pid="{job[0].pid}"' in text, text
 
 
 def test_explain_says_why_a_process_can_not_be_asked() -> None:
