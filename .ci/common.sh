@@ -46,14 +46,15 @@ as_root() {
   fi
 }
 
-# apt_install PACKAGE...: installs Debian packages; does nothing without arguments.
+# apt_install PACKAGE...: installs Debian packages that are missing; does nothing without arguments. None is upgraded: a
+# build may be using its headers.
 apt_install() {
   [ $# -gt 0 ] || return 0
   command -v apt-get >/dev/null || die "apt-get is not found; install what corresponds to: $*"
   say "apt-get install $*"
   export DEBIAN_FRONTEND=noninteractive
   as_root apt-get update -qq
-  as_root apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+  as_root apt-get install -y -qq --no-install-recommends --no-upgrade "$@" >/dev/null
 }
 
 # find_python: prints a Python that torch has wheels for ($PYTHON, if set).
