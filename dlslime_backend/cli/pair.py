@@ -8,6 +8,7 @@ Prints a line of JSON for each thing found out. The store listens at HOST:PORT i
 import argparse
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -163,8 +164,10 @@ def _facts(process: subprocess.Popen[str]) -> Iterator[Heard]:
 
 
 def _reason(lines: list[str]) -> str:
-    # A traceback's last line that names an exception; torch appends a C++ stack after it.
-    named = [line for line in lines if "Error" in line.split(" ")[0]]
+    # A traceback's last line that names an exception; torch appends a C++ stack after it, and puts
+    # the rank before each line.
+    lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in lines]
+    named = [line for line in lines if re.match(r"[\w.]*Error: ", line)]
     return named[-1].partition(": ")[2] if named else (lines[-1] if lines else "it said nothing")
 
 

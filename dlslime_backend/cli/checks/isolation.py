@@ -10,7 +10,7 @@ from dlslime_backend.cli.host import CAP_SYS_PTRACE, INITIAL_PID_NAMESPACE, Host
 
 _YAMA = {
     "0": "processes of a user may read each other",
-    "1": "a process may read its children; dlslime's peers permit each other to read",
+    "1": "a process may read its children, and no others",
     "2": "only processes with CAP_SYS_PTRACE may read others",
     "3": "no process may read another",
 }
@@ -50,12 +50,13 @@ def reading(host: Host, try_it: Callable[[], int] = read_own_memory) -> Iterator
             if failure == errno.EPERM
             else "a kernel with CONFIG_CROSS_MEMORY_ATTACH",
         )
-    elif scope == "3" or (scope == "2" and not privileged):
+    elif scope == "3" or (scope in ("1", "2") and not privileged):
         yield problem(
             "ptrace_scope",
             f"is {scope}: {meaning}. Large messages take two copies instead of one",
-            "as root: sysctl kernel.yama.ptrace_scope=1"
-            + (", or give the container CAP_SYS_PTRACE" if scope == "2" else " (needs a restart)"),
+            "on the host: set kernel.yama.ptrace_scope=0 in /etc/sysctl.conf and restart it"
+            if scope == "3"
+            else "as root: sysctl kernel.yama.ptrace_scope=0, or docker run --cap-add SYS_PTRACE",
         )
     else:
         yield Finding("process_vm_readv", f"works; ptrace_scope: {scope or '-'} ({meaning})")
@@ -72,9 +73,9 @@ def namespaces(host: Host) -> Iterator[Finding]:
     if own:
         yield note(
             "namespaces",
-            f"a container with its own {' and '.join(own)}: its processes share memory with each "
-            "other, and reach other containers of this machine by RDMA or TCP",
-            "containers on one machine: share the PID and IPC namespaces (docker run --pid, --ipc)",
+            f"a container with its own {' and '.join(own)}: with processes outside of it, large "
+            "messages take two copies, and without a common network namespace no memory is shared",
+            "for jobs in several containers of one machine: docker run --pid and --network of one",
         )
     else:
         yield Finding("namespaces", "processes and users are those of the host")

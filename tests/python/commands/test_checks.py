@@ -135,8 +135,8 @@ def test_refused_reading_is_a_problem(machine: MadeUpHost) -> None:
 
 
 @pytest.mark.parametrize(("scope", "capable", "problem"), [
-    ("0", False, False), ("1", False, False), ("2", False, True), ("2", True, False),
-    ("3", True, True),
+    ("0", False, False), ("1", False, True), ("1", True, False), ("2", False, True),
+    ("2", True, False), ("3", True, True),
 ])  # fmt: skip
 def test_ptrace_scope(machine: MadeUpHost, scope: str, capable: bool, problem: bool) -> None:
     machine.file("/proc/sys/kernel/yama/ptrace_scope", scope)
