@@ -11,6 +11,10 @@
 
 namespace dlslime {
 
+namespace {
+constexpr int kSendBytes = 256 * 1024;
+} // namespace
+
 InspectionSocket::InspectionSocket(std::function<std::string()> report)
     : report_(std::move(report)) {
   try {
@@ -62,6 +66,10 @@ void InspectionSocket::accept() {
     if (!socket) {
       return;
     }
+    // A visitor that does not read costs the kernel no more, whatever the
+    // machine's default is.
+    setsockopt(
+        socket->fd(), SOL_SOCKET, SO_SNDBUF, &kSendBytes, sizeof(kSendBytes));
     Visitor visitor{std::move(*socket), report_(), 0, deadlineAfter(kPatience)};
     if (!send(visitor)) {
       visitors_.push_back(std::move(visitor));
