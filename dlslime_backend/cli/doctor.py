@@ -1,6 +1,7 @@
 """`doctor`: what works on this machine, what does not, and what to do about it."""
 
 import argparse
+import re
 import socket
 from collections.abc import Iterable, Iterator
 
@@ -9,6 +10,12 @@ from dlslime_backend.cli.checks import gpus, isolation, limits, network, rdma, s
 from dlslime_backend.cli.console import console, print_findings, print_json, size_text, time_text
 from dlslime_backend.cli.finding import Finding, Level, note, problem
 from dlslime_backend.cli.host import Host
+
+_SEE = "the text names the cause; python -m dlslime_backend doctor on each host looks for more"
+_UNREACHED = (
+    "open the firewall between the hosts for the ports of /proc/sys/net/ipv4/ip_local_port_range, "
+    "or name an interface that the other host reaches: DLSLIME_SOCKET_IFNAME"
+)
 
 
 def of_this_machine(host: Host) -> Iterator[Finding]:
@@ -49,7 +56,9 @@ def _published() -> str | None:
 def of_pair(name: str, heard: pair.Heard) -> Iterator[Finding]:
     """Yield the findings about a pair that was tried for real."""
     if "error" in heard:
-        yield problem(name, f"the pair does not work: {heard['error']}", "see the findings above")
+        error = heard["error"]
+        remedy = _UNREACHED if re.search("not been reached|no answer|Unreachable", error) else _SEE
+        yield problem(name, f"the pair does not work: {error}", remedy)
         return
     route = heard["route"]
     times = ", ".join(

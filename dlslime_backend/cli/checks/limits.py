@@ -10,7 +10,7 @@ from dlslime_backend.cli.host import CAP_IPC_LOCK, Host
 _MIB = 1 << 20
 # Below, not even the rings of some pairs and a tensor can be registered.
 _LITTLE_MEMLOCK = 64 * _MIB
-# A process keeps some 30 descriptors, and up to 12 for each pair.
+# A process of eight ranks had 59 descriptors: about 38, and three for each pair, over RDMA more.
 _FEW_DESCRIPTORS = 1024
 _LITTLE_SHM = 1024 * _MIB
 
@@ -54,7 +54,8 @@ def descriptors(limit: Limits = resource.getrlimit) -> Iterator[Finding]:
     else:
         yield problem(
             "descriptors",
-            f"a process may have {soft} descriptors (hard limit {hard}): each pair takes up to 12",
+            f"a process may have {soft} descriptors (hard limit {hard}): each pair takes three, "
+            "over RDMA more",
             f"ulimit -n {max(hard, 65536)}; docker run --ulimit nofile=65536",
         )
 

@@ -3,11 +3,13 @@
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from dlslime_backend.cli.finding import Finding, note, problem
 
 _SLOW = 1.0  # seconds
 _FAILED = "failed: "
+_LOOPBACK = "127.0.0.1"
 
 Timed = tuple[float, str]  # seconds, and the result or the error's text
 
@@ -52,8 +54,14 @@ def _look_up(name: str) -> Timed:
     return timed(lambda: socket.gethostbyname(name))
 
 
+def as_torch_asks(address: str) -> str:
+    """Return the form of an IP address in which torch's store asks for the name of its peer."""
+    return address if ":" in address else f"::ffff:{address}"
+
+
 def _look_back(address: str) -> Timed:
-    return timed(lambda: socket.getnameinfo((address, 0), 0)[0])
+    place = (as_torch_asks(address), 0, 0, 0)
+    return timed(lambda: socket.getnameinfo(place, socket.NI_NUMERICSERV)[0])
 
 
 def names(
@@ -65,13 +73,12 @@ def names(
 
     Args:
         look_up: finds the address of a name.
-        look_back: finds the name of an address, as peers do.
-        published: returns the address by which peers know this host; None: that of its name.
+        look_back: finds the name of an address, as torch's store does.
+        published: returns the address by which peers know this host; None: it has none.
     """
     name = socket.gethostname()
     took, result = look_up(name)
-    failed = result.startswith(_FAILED)
-    if failed:
+    if result.startswith(_FAILED):
         yield note(
             "host name",
             f"{name} has no address ({result.removeprefix(_FAILED)}, after {took:.1f} s)",
@@ -81,14 +88,16 @@ def names(
         yield Finding("host name", f"{name} is {result}, found in {took:.2f} s")
     else:
         yield _slow("host name", name, took, f"{result} {name}")
-    address = published() or (None if failed else result)
-    if address is None:
-        return
-    took, result = look_back(address)
-    if took >= _SLOW:
-        yield _slow("reverse DNS", address, took, f"{address} {name}")
-    else:
-        yield Finding("reverse DNS", f"{address} is {result}, found in {took:.2f} s")
+    # A job of one host meets at the loopback address, a job of several at the published one.
+    addresses = list(dict.fromkeys(filter(None, [published(), _LOOPBACK])))
+    with ThreadPoolExecutor() as threads:
+        answers = list(threads.map(look_back, addresses))
+    for address, (took, result) in zip(addresses, answers, strict=True):
+        check = f"reverse DNS of {address}"
+        if took >= _SLOW:
+            yield _slow(check, as_torch_asks(address), took, f"{as_torch_asks(address)} {name}")
+        else:
+            yield Finding(check, f"{result}, found in {took:.2f} s")
 
 
 def _slow(check: str, what: str, took: float, line: str) -> Finding:

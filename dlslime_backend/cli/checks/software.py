@@ -82,7 +82,8 @@ def modules(host: Host) -> Iterator[Finding]:
     loaded = set(host.names("/sys/module"))
     found = [name for name in MODULES if name in loaded]
     yield Finding("kernel modules", ", ".join(found) or f"none of {', '.join(MODULES)}")
-    if host.rdma_devices() and "ib_uverbs" not in loaded:
+    # Where the module is part of the kernel, /sys/module need not name it.
+    if host.rdma_devices() and not host.names("/sys/class/infiniband_verbs"):
         yield problem(
             "ib_uverbs",
             "the kernel shows RDMA devices, but not the module through which programs use them",

@@ -166,12 +166,13 @@ def test_name_server_that_never_answers_is_a_problem() -> None:
     found = problem_of(
         network.names(lambda _: (0.0, "10.0.0.5"), lambda _: (5.0, "failed: no answer"))
     )
-    assert "looking up 10.0.0.5 takes 5.0 s" in found.text
+    assert "looking up ::ffff:127.0.0.1 takes 5.0 s" in found.text
+    assert "add '::ffff:127.0.0.1 " in found.remedy
     assert "/etc/hosts" in found.remedy
     expect_no_problem(network.names(lambda _: (0.0, "10.0.0.5"), lambda _: (0.0, "node5")))
 
 
-def test_reverse_dns_is_asked_for_the_address_that_peers_know() -> None:
+def test_reverse_dns_is_asked_for_the_addresses_that_jobs_meet_at() -> None:
     asked = []
 
     def look_back(address: str) -> tuple[float, str]:
@@ -179,7 +180,19 @@ def test_reverse_dns_is_asked_for_the_address_that_peers_know() -> None:
         return 0.0, "node5"
 
     list(network.names(lambda _: (0.0, "127.0.0.1"), look_back, lambda: "10.0.0.5"))
-    assert asked == ["10.0.0.5"]
+    assert sorted(asked) == ["10.0.0.5", "127.0.0.1"]
+
+
+def test_store_asks_for_mapped_addresses() -> None:
+    assert network.as_torch_asks("10.0.0.5") == "::ffff:10.0.0.5"
+    assert network.as_torch_asks("fd00::5") == "fd00::5"
+
+
+def test_module_inside_the_kernel_is_no_problem(machine: MadeUpHost) -> None:
+    machine.nic()
+    (machine.root / "sys/module/ib_uverbs/refcnt").unlink()
+    (machine.root / "sys/module/ib_uverbs").rmdir()
+    expect_no_problem(software.modules(machine.host()))
 
 
 def test_interface_without_an_address_is_a_problem() -> None:

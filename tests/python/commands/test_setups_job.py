@@ -1,0 +1,348 @@
+"""Broken set-ups of one host: what the ranks of a job say first, and what the doctor says.
+
+Each rank is a program of its own, started with the variables of torchrun. The job keeps its default
+time-out of half an hour, so an error within the limits below is not the time-out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import resource
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness import PATIENCE, dlslime_only, init_group, run_world, sync
+from nodes import free_port
+from patterns import blank, expect_pattern, pattern
+from polling import eventually
+from test_permissions import refuse
+
+pytestmark = dlslime_only
+
+SOON = 60 * PATIENCE  # seconds for a job that should fail or end at once, on a busy machine
+JOB = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("dlslime")
+rank, size = dist.get_rank(), dist.get_world_size()
+tensor = torch.ones(300_000)
+if os.environ.get("FIRST") != "collective":
+    for call in (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send):
+        call(tensor, size - 1 - rank)
+dist.all_reduce(tensor)
+assert tensor.tolist()[:2] == [size] * 2
+print("worked", flush=True)
+dist.destroy_process_group()
+"""
+
+
+class Rank:
+    """One program of a job.
+
+    Args:
+        number: the rank, of two.
+        port: of the store, hosted by rank 0.
+        env: variables beside the usual.
+        options: of the interpreter.
+        begin: called in the process before the interpreter starts.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        port: int,
+        env: Mapping[str, str],
+        *,
+        options: Sequence[str] = (),
+        begin: Callable[[], None] | None = None,
+    ) -> None:
+        usual = {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        self.process = subprocess.Popen(
+            [sys.executable, *options, "-c", JOB],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd="/",  # the installed package is the subject
+            env={**os.environ, **usual, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", **env},
+            preexec_fn=begin,
+        )
+
+    def says(self, seconds: float = SOON) -> str:
+        """Return all output, once the program has ended; fail if it does not end in time."""
+        try:
+            return self.process.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            self.kill()
+            text = self.process.communicate()[0]
+            raise AssertionError(f"no end after {seconds} s:\n{text}") from None
+
+    def kill(self) -> None:
+        self.process.kill()
+
+
+@contextlib.contextmanager
+def job(*ranks: dict[str, Any], port: int | None = None) -> Iterator[list[Rank]]:
+    """Run a job of two ranks, from the arguments of each; at the end, kill what is left."""
+    port = port or free_port()
+    made = [Rank(i, rank.pop("port", port), rank.pop("env", {}), **rank) for i, rank in
+            enumerate(ranks)]  # fmt: skip
+    try:
+        yield made
+    finally:
+        for rank in made:
+            rank.kill()
+            rank.process.communicate()
+
+
+def doctor(
+    *arguments: str,
+    begin: Callable[[], None] | None = None,
+    **env: str,
+) -> dict[str, dict[str, str]]:
+    """Return the doctor's findings by the name of the check."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dlslime_backend", "doctor", "--json", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=2 * SOON,
+        check=False,
+        cwd="/",
+        env={**os.environ, **env},
+        preexec_fn=begin,
+    )
+    assert done.stdout, done.stderr
+    return {finding["check"]: finding for finding in json.loads(done.stdout)}
+
+
+def expect_problem(finding: dict[str, str], text: str, remedy: str) -> None:
+    assert finding["level"] == "problem", finding
+    assert text in finding["text"], finding
+    assert remedy in finding["remedy"], finding
+
+
+# --- a profile that forbids process_vm_readv ------------------------------------------------------
+
+
+def _forbid() -> None:
+    refuse("readv", "writev")
+
+
+def test_doctor_names_the_profile_and_the_pair_works() -> None:
+    found = doctor(begin=_forbid)
+    expect_problem(found["process_vm_readv"], "seccomp", "--security-opt")
+    assert "large messages go by staged" in found["pair on this host"]["text"]
+
+
+def test_job_under_the_profile_works_and_its_log_names_the_call() -> None:
+    rank = {"begin": _forbid, "env": {"DLSLIME_LOG": "info"}}
+    with job(dict(rank), dict(rank)) as ranks:
+        for text in [rank.says() for rank in ranks]:
+            assert "worked" in text, text
+            assert "process_vm_readv of process" in text, text
+            assert "Operation not permitted" in text, text
+
+
+# --- environments without dlslime, or with a build for another torch ------------------------------
+
+
+@pytest.fixture
+def other_build(tmp_path: Path) -> str:
+    """Return a folder with the package as built for the torch minor before the installed."""
+    import dlslime_backend
+
+    source, copy = Path(dlslime_backend.__file__).parent, tmp_path / "dlslime_backend"
+    left_out = shutil.ignore_patterns("__pycache__", "lib")
+    shutil.copytree(source, copy, ignore=left_out)
+    (copy / "lib").mkdir()
+    for part in (source / "lib").iterdir():
+        if not part.name.startswith("torch_"):
+            (copy / "lib" / part.name).symlink_to(part)
+    built = source / "lib" / "torch_{}_{}".format(*torch.__version__.split(".")[:2])
+    (copy / "lib" / "torch_2_1").symlink_to(built)
+    return str(tmp_path)
+
+
+def test_rank_with_a_build_for_another_torch_says_so_at_once(other_build: str) -> None:
+    with job({}, {"env": {"PYTHONPATH": other_build}}) as ranks:
+        text = ranks[1].says()
+    assert ranks[1].process.returncode == 1, "an exception and no crash"
+    last = text.splitlines()[-1]
+    assert f"built for torch 2.1, but torch {torch.__version__} is installed" in last, text
+    assert "pip install" in last, text
+
+
+def test_doctor_names_the_build_for_another_torch(other_build: str) -> None:
+    found = doctor(PYTHONPATH=other_build)
+    expect_problem(found["extension"], "built for torch 2.1, but torch 2.", "for this torch")
+    assert "pair on this host" not in found, "nothing more can be tried"
+
+
+@pytest.fixture
+def without_plugin(tmp_path: Path) -> dict[str, Any]:
+    """Return the arguments of a rank with everything but dlslime installed."""
+    for entry in Path(torch.__file__).parents[1].iterdir():
+        if "dlslime" not in entry.name and entry.suffix != ".pth":
+            (tmp_path / entry.name).symlink_to(entry)
+    # Without the module `site` only this folder, and the standard library, is on the path.
+    return {"options": ["-S"], "env": {"PYTHONPATH": str(tmp_path)}}
+
+
+def test_rank_without_the_plugin_says_at_once_that_the_name_is_unknown(
+    without_plugin: dict[str, Any],
+) -> None:
+    """torch makes the text, since nothing of dlslime runs there."""
+    assert importlib.metadata.distribution("dlslime-backend").files, "else nothing is left out"
+    with job({}, without_plugin) as ranks:
+        text = ranks[1].says()
+    assert ranks[1].process.returncode == 1
+    assert "Unknown backend type dlslime" in text.splitlines()[-1], text
+
+
+# --- two versions ---------------------------------------------------------------------------------
+
+
+def await_listener(port: int) -> socket.socket:
+    """Return a connection to a port of this host, once a process listens there."""
+    found: list[socket.socket] = []
+
+    def connects() -> bool:
+        with contextlib.suppress(ConnectionRefusedError):
+            found.append(socket.create_connection(("127.0.0.1", port)))
+        return bool(found)
+
+    eventually(connects, SOON, f"nothing listens at {port}")
+    return found[0]
+
+
+MAGIC = b"DLSLIME1"  # the beginning of every record, before the version
+
+
+class ChangedVersion:
+    """A way to the store on which all address records get the next protocol version.
+
+    The rank that takes this way sees its peer as of a newer dlslime, and is seen so.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near = self._listener.accept()[0]
+            except OSError:
+                return
+            far = await_listener(self._to)
+            for ends in ((near, far), (far, near)):
+                threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
+
+    @staticmethod
+    def _pass_on(one: socket.socket, other: socket.socket) -> None:
+        # A record is far smaller than a packet of the loopback, and comes in one piece.
+        with one, other:
+            try:
+                while data := one.recv(1 << 20):
+                    other.sendall(_with_next_version(data))
+            except OSError:
+                return
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # ends the wait in accept()
+        self._listener.close()
+
+
+def _with_next_version(data: bytes) -> bytes:
+    head, *records = data.split(MAGIC)
+    changed = [struct.pack("<H", _version(record) + 1) + record[2:] for record in records]
+    return MAGIC.join([head, *changed])
+
+
+def _version(record: bytes) -> int:
+    return int(struct.unpack_from("<H", record)[0])
+
+
+@pytest.fixture
+def changed() -> Iterator[tuple[int, ChangedVersion]]:
+    """Yield a port for a store, and the way to it that changes versions."""
+    port = free_port()
+    way = ChangedVersion(port)
+    yield port, way
+    way.close()
+
+
+@pytest.mark.parametrize("first", ["message", "collective"])
+def test_ranks_of_two_versions_name_both_at_both_ends(
+    changed: tuple[int, ChangedVersion], first: str
+) -> None:
+    port, way = changed
+    env = {"FIRST": first}
+    with job({"env": env}, {"env": env, "port": way.port}, port=port) as ranks:
+        texts = [rank.says() for rank in ranks]
+    for text in texts:
+        assert "has protocol version" in text, text
+        assert "this process has" in text, text
+        assert "install the same dlslime on every rank" in text, text
+
+
+def test_doctors_of_two_versions_name_both(changed: tuple[int, ChangedVersion]) -> None:
+    port, way = changed
+    listen = [sys.executable, "-m", "dlslime_backend", "doctor", "--json", "--listen", str(port)]
+    with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as listener:
+        try:
+            await_listener(port).close()
+            (ours,) = doctor("--peer", f"127.0.0.1:{way.port}").values()
+            (theirs,) = json.loads(listener.communicate(timeout=2 * SOON)[0])
+        finally:
+            listener.kill()
+    for finding in (ours, theirs):
+        expect_problem(finding, "install the same dlslime on every rank", "")
+
+
+# --- 64 descriptors -------------------------------------------------------------------------------
+
+
+def _allow_64() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+
+def test_doctor_names_a_limit_of_64_descriptors_and_the_pair_works() -> None:
+    found = doctor(begin=_allow_64)
+    expect_problem(found["descriptors"], "may have 64 descriptors", "ulimit -n")
+    assert found["pair on this host"]["level"] != "problem", found
+
+
+def _all_pairs(rank: int, size: int) -> None:
+    _allow_64()
+    init_group()
+    received = {peer: blank(1000) for peer in range(size) if peer != rank}
+    works = [dist.irecv(tensor, peer) for peer, tensor in received.items()]
+    works += [dist.isend(pattern(1000, rank), peer) for peer in received]
+    for work in works:
+        work.wait()
+    for peer, tensor in received.items():
+        expect_pattern(tensor, peer)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == size
+    sync("through")
+
+
+@pytest.mark.parametrize("route", ["auto", "tcp"])
+def test_64_descriptors_are_enough_for_eight_ranks(route: str) -> None:
+    run_world(_all_pairs, 8, env={"DLSLIME_ROUTE": route}, init=False, fresh=True)
