@@ -36,9 +36,8 @@ def print_findings(findings: Sequence[Finding]) -> None:
         table.add_row(line, Text(finding.text))
         console.print(table)
         if finding.remedy:
-            console.print(
-                Padding(Text(f"-> {finding.remedy}", style="cyan"), (0, 0, 0, width + 10))
-            )
+            remedy = Text(f"-> {finding.remedy}", style="cyan")
+            console.print(Padding(remedy, (0, 0, 0, width + 10), expand=False))
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     notes = sum(finding.level is Level.NOTE for finding in findings)
     style = "bold red" if problems else "bold green"

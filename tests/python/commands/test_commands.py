@@ -112,6 +112,7 @@ def test_doctor_names_a_setting_that_is_not_understood() -> None:
 def test_doctor_in_words_has_no_colours_in_a_pipe() -> None:
     done = command("doctor")
     assert "\x1b" not in done.stdout
+    assert [line for line in done.stdout.splitlines() if line.rstrip() != line] == []
     assert re.search(r"^ok +versions +dlslime", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^\d+ problems, \d+ notes$", done.stdout, re.MULTILINE), done.stdout
 
