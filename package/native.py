@@ -5,6 +5,7 @@ One ninja file has all commands. The engine is compiled once, without torch's he
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -172,6 +173,8 @@ def old_glibc_flags() -> list[str]:
     """Return the flags that keep newer symbols of glibc and libstdc++ out of a build."""
     if not OLD_GLIBC:
         return []
+    if platform.machine() != "x86_64":
+        raise BuildError(f"DLSLIME_BUILD_GLIBC is for x86-64, and this is {platform.machine()}")
     if OLD_GLIBC != "2.28":
         raise BuildError(f"DLSLIME_BUILD_GLIBC={OLD_GLIBC}: only 2.28 is known")
     return ["-include", str(HERE / "glibc_2_28.h")]

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"route": heard["route"], "times": rows})
     else:
-        console.print(heard["route"]["text"])
+        console.print(Text(heard["route"]["text"]))
         console.print(_table(rows))
         load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
         if load > cores:

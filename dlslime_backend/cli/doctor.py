@@ -3,7 +3,7 @@
 import argparse
 import re
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from dlslime_backend.cli import pair
 from dlslime_backend.cli.checks import gpus, isolation, limits, network, rdma, software
@@ -124,7 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--listen",
-        metavar="[HOST:]PORT",
+        metavar="PORT",
         type=lambda text: pair.parse_place(text, "0.0.0.0"),  # noqa: S104
         help="try a pair with the host that calls `doctor --peer`",
     )
@@ -147,8 +147,3 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_findings(found)
     return int(any(finding.level is Level.PROBLEM for finding in found))
-
-
-def problems(found: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that should be mended."""
-    return [finding for finding in found if finding.level is Level.PROBLEM]

@@ -94,7 +94,7 @@ def _print_peer(report: job.Report, peer: dict[str, Any]) -> None:
     for name, text in by_size(report, peer):
         table.add_row(f"    {name}", Text(text))
     if peer["devices"]:
-        table.add_row("    NICs", peer["devices"])
+        table.add_row("    NICs", Text(peer["devices"]))
     for name in _TRAFFIC:
         count, total = peer[f"{name}_messages"], peer[f"{name}_bytes"]
         now = rate_text(peer[f"{name}_rate"])

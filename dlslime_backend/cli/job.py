@@ -71,13 +71,16 @@ def _read(connection: socket.socket, pid: int) -> Report:
 def reports(pid: int | None = None) -> list[Report]:
     """Return the reports of all processes of this user, or of one.
 
+    A process that does not answer hides no other: without `pid`, those that answer are returned.
+
     Args:
         pid: of the one process, in the caller's pid namespace.
 
     Raises:
-        JobError: there is no such process, or it does not answer.
+        JobError: there is no such process, or none answers.
     """
     found = []
+    silent: JobError | None = None
     for name in sockets():
         connected = _connect(name)
         if connected is None:
@@ -85,9 +88,12 @@ def reports(pid: int | None = None) -> list[Report]:
         connection, owner = connected
         with connection:
             if pid in (None, owner):
-                found.append(_read(connection, owner))
+                try:
+                    found.append(_read(connection, owner))
+                except JobError as error:
+                    silent = error
     if not found:
-        raise JobError(_nothing(pid))
+        raise silent or JobError(_nothing(pid))
     return sorted(found, key=lambda report: int(report["pid"]))
 
 

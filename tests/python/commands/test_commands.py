@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dlslime_backend.cli.job import JobError, reports
 from dlslime_backend.cli.options import OPTIONS
 from harness import dlslime_only
 from nodes import free_port
@@ -189,6 +191,16 @@ def test_metrics_are_served_at_a_port_of_this_host(job: list[subprocess.Popen[st
         finally:
             server.kill()
     assert f'dlslime_sent_messages_total{{group="0",peer="1",pid="{job[0].pid}"' in text, text
+
+
+def test_process_that_does_not_answer_hides_no_other(job: list[subprocess.Popen[str]]) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind("\0dlslime-inspect-test-of-silence")
+        silent.listen()
+        pids = {report["pid"] for report in reports()}
+        assert {rank.pid for rank in job} <= pids
+        with pytest.raises(JobError, match="does not answer"):
+            reports(os.getpid())
 
 
 def test_explain_says_why_a_process_can_not_be_asked() -> None:
