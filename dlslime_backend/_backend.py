@@ -1,8 +1,11 @@
 """Creates the backend of a process group, and the Gloo and NCCL backends used by the backend."""
 
+import contextlib
 import copy
 import functools
+import ipaddress
 import itertools
+import socket
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +17,9 @@ from dlslime_backend._load import extension, torch_minor
 # The Gloo group of a pair gets a time-out of a year, in effect none: a pair without traffic is not
 # broken.
 _NO_TIMEOUT = timedelta(days=365)
+# Limit for the ranks of a group to connect by Gloo, from the time that all have come: in Gloo's
+# connect, a rank does not hear that another has failed.
+_CONNECT_TIME = timedelta(seconds=60)
 _LONGEST_TIMEOUT = timedelta(days=36525)
 
 
@@ -31,15 +37,36 @@ def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def _gloo_device() -> Any:
-    # Gloo listens at the address published to peers if a variable chooses interfaces. Otherwise
-    # Gloo chooses: the address of the host's name, which may not exist.
-    chosen = extension().own_address(anyway=False)
-    if chosen is None:
+    # Gloo listens at the address published to peers if a variable chooses interfaces, else at the
+    # address of the host's name, as torch chooses. Debian gives that name a loopback address, which
+    # ranks of other hosts can't reach.
+    chosen = extension().own_address(anyway=False) or _address_of_host_name()
+    return dist.ProcessGroupGloo.create_device(
+        hostname=chosen or extension().own_address(anyway=True)
+    )
+
+
+def _address_of_host_name() -> str | None:
+    """Return an address of this host's name that other hosts can reach, if there is one."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    for family, _, _, _, place in found:
+        address = str(place[0])
+        usable = not ipaddress.ip_address(address.partition("%")[0]).is_loopback
+        if usable and _is_of_this_host(family, address):
+            return address
+    return None
+
+
+def _is_of_this_host(family: int, address: str) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as trial:
         try:
-            return dist.ProcessGroupGloo.create_default_device()
-        except RuntimeError:
-            chosen = extension().own_address(anyway=True)
-    return dist.ProcessGroupGloo.create_device(hostname=chosen)
+            trial.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def make_pair_group(store: dist.Store, end: int, limit: timedelta) -> Any:
@@ -69,7 +96,7 @@ def _make_collectives(
 ) -> Any:
     rank, size = options.group_rank, options.group_size
     if device == "cpu":
-        group = _gloo(store, rank, size, limit)
+        group = _gloo(store, rank, size, min(limit, _CONNECT_TIME))
         group._set_default_timeout(current._timeout)
         group.options.global_ranks_in_group = options.global_ranks_in_group
         group.options.group_name = options.group_id
@@ -113,6 +140,23 @@ def create(options: Any, backend_options: Any) -> Any:
         TypeError: `backend_options` (`pg_options` of the caller) belong to another backend.
         ValueError: the time-out is below 1 ms or above 100 years.
     """
+    try:
+        return _create(options, backend_options)
+    except Exception as error:
+        _leave_note(options, error)
+        raise
+
+
+def _leave_note(options: Any, error: Exception) -> None:
+    # The other ranks wait for this rank's address in the store (`failureReason()` in
+    # csrc/engine/bootstrap/wire_records.h).
+    first = next(iter(str(error).splitlines()), "")
+    text = f"DLSLIME-FAILED:{type(error).__name__}: {first}"
+    with contextlib.suppress(Exception):  # the store may be what failed
+        options.store.set(f"dlslime/address/{options.group_rank}", text)
+
+
+def _create(options: Any, backend_options: Any) -> Any:
     module = extension()
     if backend_options is None:
         chosen = module.Options()

@@ -65,8 +65,8 @@ bool MessageStore::check(const std::vector<std::string>& keys) {
 
 void MessageStore::wait(
     const std::vector<std::string>& keys,
-    const std::chrono::milliseconds& timeout) {
-  exchange_->awaitKeys(keys, timeout);
+    const std::chrono::milliseconds& /*timeout*/) {
+  exchange_->awaitKeys(keys, timeout_);
 }
 
 } // namespace dlslime

@@ -48,6 +48,8 @@ class MessageStore final : public SetupStore {
   // of a Python signal handler.
   std::vector<uint8_t> get(const std::string& key) override;
   bool check(const std::vector<std::string>& keys) override;
+  // Waits for the keys within the store's own limit. Gloo passes the time for
+  // connecting, which begins once all ranks have come.
   void wait(
       const std::vector<std::string>& keys,
       const std::chrono::milliseconds& timeout) override;

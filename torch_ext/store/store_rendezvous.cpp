@@ -20,13 +20,28 @@ std::string full(const std::string& key) {
   return "dlslime/" + key;
 }
 
-bool isOfTorch(c10d::Store* store) {
+c10d::Store* withoutPrefixes(c10d::Store* store) {
   while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store)) {
     store = prefixed->getUnderlyingStore().get();
   }
+  return store;
+}
+
+bool isOfTorch(c10d::Store* store) {
+  store = withoutPrefixes(store);
   return dynamic_cast<c10d::TCPStore*>(store) != nullptr ||
       dynamic_cast<c10d::HashStore*>(store) != nullptr ||
       dynamic_cast<c10d::FileStore*>(store) != nullptr;
+}
+
+// Returns " at node1:29500 (see the output of the process that hosts the
+// store)"; empty if the store has no host.
+std::string placeOf(c10d::Store* store) {
+  const auto* const tcp = dynamic_cast<c10d::TCPStore*>(withoutPrefixes(store));
+  return tcp == nullptr
+      ? ""
+      : " at " + tcp->getHost() + ":" + std::to_string(tcp->getPort()) +
+          " (see whether the process that hosts it runs)";
 }
 
 // Returns whether get() may find the keys. A store written in Python may lack
@@ -73,8 +88,8 @@ auto StoreRendezvous::guarded(const char* what, const Call& call) const {
     const std::string text = error.what();
     throw Error(
         ErrorCode::kUnavailable,
-        std::string("the group's store failed (") + what +
-            "): " + text.substr(0, text.find('\n')));
+        "the group's store" + placeOf(store_.get()) + " failed: " + what +
+            ": " + text.substr(0, text.find('\n')));
   }
 }
 

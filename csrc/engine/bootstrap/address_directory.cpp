@@ -26,6 +26,9 @@ constexpr milliseconds kHeldUp{1000};
 constexpr milliseconds kAheadTime{300000}; // limit of reading ahead
 constexpr milliseconds kNew{30000}; // by then all but lost ranks have read
 constexpr int kEveryone = -1; // as a rank: the note that all have read ahead
+constexpr const char* kMissing =
+    "its address is not in the store yet: it has not called "
+    "init_process_group, or has failed there (see its output)";
 
 milliseconds doubled(milliseconds& pause, milliseconds most) {
   return std::exchange(pause, std::min(pause * 2, most));
@@ -92,7 +95,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   Found find(int rank) {
     if (!rendezvous_->blocks()) {
       auto record = rendezvous_->tryGet(addressKey(rank));
-      return {std::move(record), "its address is not in the store yet"};
+      return {std::move(record), kMissing};
     }
     const MutexLock lock(mutex_);
     auto& entry = entries_[rank];
@@ -103,7 +106,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       start(); // a retry, where no thread could be started before
       takeOverIfHeldUp();
     }
-    return {entry.record, problemOf(entry)};
+    return {entry.record, problemOf(entry), isLost(entry)};
   }
 
   void refresh(int rank) {
@@ -128,6 +131,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     bool wanted = false;
     bool asked = false; // at least once since want()
     std::string error; // of the last look
+    TimePoint failing{}; // time of the first of the looks that failed in a row
     TimePoint next{}; // time of the next look
     milliseconds pause = kFirstPause, errorPause = kFirstErrorPause;
   };
@@ -191,8 +195,12 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
           std::to_string((Clock::now() - askingSince_) / milliseconds(1)) +
           " ms";
     }
-    return entry.asked ? "its address is not in the store yet"
+    return entry.asked ? kMissing
                        : "the store has not been asked for its address yet";
+  }
+
+  static bool isLost(const Entry& entry) {
+    return !entry.error.empty() && Clock::now() - entry.failing >= kLostTime;
   }
 
   // Returns a due job; else sets `when` to the time of the next job, or to
@@ -309,6 +317,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       const std::string& error,
       TimePoint now) REQUIRES(mutex_) {
     entry.asked = true;
+    entry.failing = entry.error.empty() ? now : entry.failing;
     entry.error = error;
     if (!values) {
       entry.next = now +

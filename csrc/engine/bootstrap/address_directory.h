@@ -46,7 +46,10 @@ class AddressDirectory {
   struct Found {
     std::optional<Bytes> record; // the newest record read
     std::string problem; // the last known reason for a missing record
+    // Every look for the last kLostTime failed: the rendezvous is gone.
+    bool lost = false;
   };
+  static constexpr milliseconds kLostTime{10000};
   // Returns the rank's record, or the reason for a missing record; the
   // directory then keeps asking for the record.
   Found find(int rank);

@@ -290,6 +290,15 @@ Confirm decodeConfirm(ByteSpan bytes) {
   return confirm;
 }
 
+std::optional<std::string> failureReason(ByteSpan bytes) {
+  const std::string_view text(
+      reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text.rfind(kFailureMark, 0) != 0) {
+    return std::nullopt;
+  }
+  return printable(text.substr(kFailureMark.size()));
+}
+
 PeerIdentity makeIdentity(const std::string& hostId) {
   PeerIdentity identity;
   identity.instance = randomBytes(kInstanceBytes);

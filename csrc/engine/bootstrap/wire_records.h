@@ -1,6 +1,8 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -55,6 +57,14 @@ Bytes encode(const AddressRecord& record);
 // Throws Error when the record is truncated, oversized, or of a foreign
 // protocol version.
 AddressRecord decodeAddress(ByteSpan bytes);
+
+// What a rank that could not begin leaves under its address key: a mark and the
+// reason. torch_ext writes the note without an engine, which may be what is
+// missing.
+inline constexpr std::string_view kFailureMark = "DLSLIME-FAILED:";
+// Returns the reason in a failure note, fit for texts; nothing if the bytes are
+// no failure note.
+std::optional<std::string> failureReason(ByteSpan bytes);
 
 // The handshake on a control socket consists of Greeting, Challenge, Hello,
 // Welcome and Confirm, in order. The last three are sealed (SessionKey).

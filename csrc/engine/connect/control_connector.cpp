@@ -57,7 +57,12 @@ void ControlConnector::connectByNetwork() {
   gone_ = refused_;
   throw Error(
       givenUp_ ? ErrorCode::kTransportFailed : ErrorCode::kPeerFailed,
-      "no process answers at " + unreachable_);
+      "no process answers at " + unreachable_ +
+          (refused_ ? ""
+                    : "; let TCP connections to the ports of "
+                      "net.ipv4.ip_local_port_range through firewalls, or "
+                      "choose an interface on the peer's host with "
+                      "DLSLIME_SOCKET_IFNAME"));
 }
 
 void ControlConnector::leave(const Status& problem) {

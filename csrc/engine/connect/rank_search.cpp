@@ -1,8 +1,11 @@
 #include "engine/connect/rank_search.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "base/log.h"
+#include "base/log_once.h"
 #include "engine/state/engine_lock.h"
 #include "engine/state/preparing.h"
 
@@ -18,6 +21,12 @@ constexpr milliseconds kLongestRetryPause{500};
 // replaced: torchrun restarts all workers, which come up within seconds of each
 // other.
 constexpr milliseconds kDeadRecordTime{60000};
+// Time after which a rank that has failed to begin counts as failed: a program
+// may try again.
+constexpr milliseconds kFailureNoteTime{5000};
+// Time after which the log tells of a rank not reached: by then a person looks.
+constexpr milliseconds kLateTime{10000};
+constexpr const char* kNotLooked = "it has not been looked for yet";
 
 } // namespace
 
@@ -27,6 +36,37 @@ void RankSearch::advance() {
   const auto now = Clock::now();
   std::erase_if(
       tasks_, [&](Task& task) { return task.next <= now && advanceOne(task); });
+  tellLate();
+}
+
+// Tells of the ranks not reached for kLateTime, once: of all with an equal
+// cause together.
+void RankSearch::tellLate() {
+  std::map<std::string, std::pair<std::string, int>> late;
+  for (auto& task : tasks_) {
+    const auto group = task.group.lock();
+    if (Clock::now() < task.late || task.problem == kNotLooked || !group) {
+      continue;
+    }
+    task.late = never();
+    const auto cause = causeOf(task);
+    const auto alike = LogOnce::withoutNumbers(group->options().name + cause);
+    auto& [text, more] = late[alike];
+    if (text.empty()) {
+      text = group->nameOf(task.rank) + " has not been reached for " +
+          std::to_string(kLateTime / std::chrono::seconds(1)) + " s: " + cause;
+    } else {
+      ++more;
+    }
+  }
+  for (const auto& [alike, told] : late) {
+    const auto& [text, more] = told;
+    logWarning(
+        text +
+        (more == 0 ? ""
+                   : ". " + std::to_string(more) +
+                 " more ranks of the group for the same cause"));
+  }
 }
 
 TimePoint RankSearch::nextDeadline() const {
@@ -49,14 +89,16 @@ void RankSearch::add(
            deadlineAfter(group->options().timeout),
            Clock::now(),
            kFirstPause,
-           "it has not been looked for yet",
+           kNotLooked,
            false,
            {},
            {},
            {},
            {},
            {},
-           {}});
+           {},
+           {},
+           Clock::now() + kLateTime});
     }
   }
   state_.wakeWireUp();
@@ -104,7 +146,13 @@ bool RankSearch::look(Task& task, const std::shared_ptr<Group>& group) {
   const auto found = group->addresses().find(task.rank);
   if (!found.record) {
     task.problem = found.problem;
-    return false;
+    if (found.lost) {
+      fail(task, group, ErrorCode::kUnavailable);
+    }
+    return found.lost;
+  }
+  if (const auto reason = failureReason(*found.record)) {
+    return onFailureNote(task, group, *found.record, *reason);
   }
   AddressRecord record;
   try {
@@ -236,15 +284,12 @@ bool RankSearch::onFailure(
     group->addresses().refresh(task.rank);
     return false;
   }
-  if (task.deadRecord != record) {
-    task.deadRecord = record;
-    task.deadSince = Clock::now();
-  }
+  const bool dead = outlasts(task, record, kDeadRecordTime);
   if (group->options().oneLife && gone) {
     fail(task, group, ErrorCode::kPeerFailed);
     return true;
   }
-  if (Clock::now() - task.deadSince < kDeadRecordTime) {
+  if (!dead) {
     group->addresses().refresh(task.rank);
     return false;
   }
@@ -252,6 +297,33 @@ bool RankSearch::onFailure(
       std::to_string(kDeadRecordTime / std::chrono::seconds(1)) + " s";
   fail(task, group, ErrorCode::kPeerFailed);
   return true;
+}
+
+bool RankSearch::onFailureNote(
+    Task& task,
+    const std::shared_ptr<Group>& group,
+    const Bytes& note,
+    const std::string& reason) {
+  task.problem = "it could not begin: " + reason;
+  if (!outlasts(task, note, kFailureNoteTime)) {
+    group->addresses().refresh(task.rank);
+    return false;
+  }
+  fail(task, group, ErrorCode::kPeerFailed);
+  return true;
+}
+
+// Returns whether the record leading nowhere has been the rank's newest for
+// longer than `patience`.
+bool RankSearch::outlasts(
+    Task& task,
+    const Bytes& record,
+    milliseconds patience) {
+  if (task.deadRecord != record) {
+    task.deadRecord = record;
+    task.deadSince = Clock::now();
+  }
+  return Clock::now() - task.deadSince >= patience;
 }
 
 // Returns whether an ended process was of the current incarnation of the job. A

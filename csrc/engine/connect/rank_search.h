@@ -50,8 +50,10 @@ class RankSearch {
     // the last look; empty after a join was sent.
     std::optional<std::pair<Bytes, uint32_t>> failed;
     std::string shortage{}; // the last failure for want of a resource
+    TimePoint late{}; // time from which the log tells of the rank
   };
   void collect();
+  void tellLate();
   // Returns true when the task is over.
   bool advanceOne(Task& task);
   bool isOver(Task& task, const std::shared_ptr<Group>& group);
@@ -70,6 +72,12 @@ class RankSearch {
       const Bytes& record,
       const Status& why,
       bool gone);
+  bool onFailureNote(
+      Task& task,
+      const std::shared_ptr<Group>& group,
+      const Bytes& note,
+      const std::string& reason);
+  static bool outlasts(Task& task, const Bytes& record, milliseconds patience);
   bool diedInThisLife(const Group& group, const AddressRecord& record) const;
   static bool mayTry(Task& task, const Bytes& record);
   static std::string causeOf(const Task& task);

@@ -75,6 +75,7 @@ PeerReport GroupLife::explain(
   if (shared && !ranks.empty()) {
     wireUp_.resolve(shared, ranks);
   }
+  std::string problem;
   while (Clock::now() < deadline) {
     driver_.step(nullptr);
     if (meanwhile) {
@@ -96,12 +97,14 @@ PeerReport GroupLife::explain(
         }
         throw Error(link.failure);
       }
+      problem = link.problem;
     }
     std::this_thread::sleep_for(kLookPause);
   }
   throw Error(
       ErrorCode::kTimeout,
-      group.nameOf(rank) + " has not been reached in time");
+      group.nameOf(rank) + " has not been reached in time" +
+          (problem.empty() ? "" : ": " + problem));
 }
 
 void GroupLife::pair(

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "base/log.h"
+#include "transports/rdma/device/device_nodes.h"
 #include "transports/rdma/rdma_transport.h"
 
 // Opens and watches the devices of the route over RDMA.
@@ -102,6 +103,22 @@ void RdmaTransport::watch(const NicList& found) {
   channels_ = std::move(channels);
 }
 
+namespace {
+std::string noNicText(
+    std::vector<std::string> reasons,
+    const std::string& sysfs) {
+  if (auto missing = missingNodesText(sysfs); !missing.empty()) {
+    reasons.push_back(std::move(missing));
+  }
+  std::string text;
+  for (const auto& reason : reasons) {
+    text += (text.empty() ? ": " : "; ") + reason;
+  }
+  return reasons.empty() ? "no RDMA device is found"
+                         : "no RDMA device can be used" + text;
+}
+} // namespace
+
 // Throws Error if no NIC is usable.
 std::vector<NicPtr> RdmaTransport::usableNics() {
   openDevices();
@@ -118,14 +135,8 @@ std::vector<NicPtr> RdmaTransport::usableNics() {
             const NicPtr& nic) { return nic->distance() > nearest; });
   }
   if (nics.empty()) {
-    std::string text;
-    for (const auto& reason : reasons) {
-      text += (text.empty() ? ": " : "; ") + reason;
-    }
     throw Error(
-        ErrorCode::kUnavailable,
-        reasons.empty() ? "no RDMA device is found"
-                        : "no RDMA device can be used" + text);
+        ErrorCode::kUnavailable, noNicText(std::move(reasons), config_.sysfs));
   }
   return nics;
 }

@@ -1,12 +1,15 @@
 #include "transports/shm/cma.h"
 
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 
 #include "base/memory/fault.h"
+#include "base/status.h"
 
 namespace dlslime::shm {
 
@@ -124,6 +127,87 @@ int accessProblem(uint32_t pid) {
     return ESRCH;
   }
   return errno == EFAULT ? 0 : errno;
+}
+
+namespace {
+
+constexpr uint64_t kPtraceCapability = uint64_t{1} << 19; // CAP_SYS_PTRACE
+constexpr ino_t kInitialPidNamespace = 4026531836; // the kernel's constant
+
+std::string causeOf(uint32_t pid, int error, const AccessRules& rules) {
+  std::string text = errnoText(error);
+  if (pid == 0) {
+    return "the process is in another pid namespace";
+  }
+  if (error == EPERM && rules.yamaScope > 0 && !rules.privileged) {
+    text += "; kernel.yama.ptrace_scope is " + std::to_string(rules.yamaScope);
+  }
+  if (error == EPERM && rules.seccomp) {
+    text += "; a seccomp filter is active";
+  }
+  return text;
+}
+
+std::string remedyOf(uint32_t pid, int error, const AccessRules& rules) {
+  if (pid == 0) {
+    return "start both containers with one pid namespace (docker run --pid, "
+           "in a pod shareProcessNamespace)";
+  }
+  if (error == ENOSYS) {
+    return "use a kernel with CONFIG_CROSS_MEMORY_ATTACH";
+  }
+  std::string text;
+  if (rules.yamaScope > 0 && !rules.privileged) {
+    text = "set sysctl kernel.yama.ptrace_scope=0";
+  }
+  if (rules.seccomp) {
+    text += std::string(text.empty() ? "" : " and ") +
+        "use a seccomp profile that allows process_vm_readv and "
+        "process_vm_writev (docker run --security-opt)";
+  }
+  return text.empty() ? "give the processes CAP_SYS_PTRACE (docker run "
+                        "--cap-add SYS_PTRACE)"
+                      : text;
+}
+
+} // namespace
+
+AccessRules accessRules(const std::string& proc) {
+  AccessRules rules;
+  std::ifstream(proc + "/sys/kernel/yama/ptrace_scope") >> rules.yamaScope;
+  std::ifstream status(proc + "/self/status");
+  for (std::string name; status >> name;) {
+    if (name == "Seccomp:") {
+      int mode = 0;
+      status >> mode;
+      rules.seccomp = mode == 2;
+    } else if (name == "CapEff:") {
+      uint64_t capabilities = 0;
+      status >> std::hex >> capabilities >> std::dec;
+      rules.privileged = (capabilities & kPtraceCapability) != 0;
+    }
+  }
+  struct stat pids {};
+  rules.initialPids = stat((proc + "/self/ns/pid").c_str(), &pids) == 0 &&
+      pids.st_ino == kInitialPidNamespace;
+  return rules;
+}
+
+std::string
+refusedAccessText(uint32_t pid, int error, const AccessRules& rules) {
+  return "large messages to and from " +
+      (pid == 0 ? std::string("a process of this host")
+                : "process " + std::to_string(pid)) +
+      " take two copies, through shared memory, instead of one, because "
+      "process_vm_readv of the process is refused: " +
+      causeOf(pid, error, rules) + ". To get the faster way, " +
+      remedyOf(pid, error, rules) + "; DLSLIME_CMA=off silences the warning";
+}
+
+pid_t processToPermit(pid_t parent, const AccessRules& rules) {
+  constexpr int kDescendantsOnly = 1;
+  const bool useful = rules.yamaScope == kDescendantsOnly && parent > 0;
+  return useful && (parent != 1 || !rules.initialPids) ? parent : 0;
 }
 
 } // namespace dlslime::shm

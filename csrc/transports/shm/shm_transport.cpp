@@ -1,5 +1,8 @@
 #include "transports/shm/shm_transport.h"
 
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <cerrno>
 
 #include "base/bytes.h"
@@ -15,7 +18,12 @@ struct ShmTransport::PeerHalf {
   std::vector<UniqueFd> fds; // doorbell page; in an offer also the segment
 };
 
-ShmTransport::ShmTransport(const Config& config) : config_(config) {}
+ShmTransport::ShmTransport(const Config& config) : config_(config) {
+  const auto permitted = processToPermit(getppid(), accessRules("/proc"));
+  if (config_.shm && config_.crossMemoryAttach && permitted != 0) {
+    prctl(PR_SET_PTRACER, permitted, 0, 0, 0);
+  }
+}
 
 Status ShmTransport::reaches(const PeerIdentity& self, const PeerIdentity& peer)
     const {
@@ -74,21 +82,26 @@ ShmTransport::PeerHalf ShmTransport::parse(Offer offer, bool withSegment)
   return peer;
 }
 
+void ShmTransport::tellRefusal(uint32_t pid, int error) const {
+  const bool ended = pid != 0 && error == ESRCH;
+  if (error == 0 || ended) {
+    return;
+  }
+  const auto text = refusedAccessText(pid, error, accessRules("/proc"));
+  if (refusals_.isNew(text)) {
+    logWarning(text);
+  }
+}
+
 std::unique_ptr<Connection> ShmTransport::connect(
     const Context& context,
     PeerHalf peer,
     Segment segment,
     int side) const {
   const auto pid = context.peerPid;
-  int denied = ECANCELED; // DLSLIME_CMA=off
+  const int denied = config_.crossMemoryAttach ? accessProblem(pid) : ECANCELED;
   if (config_.crossMemoryAttach) {
-    denied = accessProblem(pid);
-  }
-  if (denied != 0 && config_.crossMemoryAttach) {
-    logInfo(
-        "process_vm_readv of process " + std::to_string(pid) +
-        " is not permitted: " + errnoText(denied) +
-        "; large messages are streamed through shared memory");
+    tellRefusal(pid, denied);
   }
   const size_t ringBytes = (segment.size() - kLayoutBytes) / 2;
   ShmConnection::Ends ends{

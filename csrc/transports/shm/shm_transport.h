@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/config.h"
+#include "base/log_once.h"
 #include "interface/transport.h"
 #include "transports/common/offered.h"
 #include "transports/shm/doorbell.h"
@@ -50,7 +51,10 @@ class ShmTransport final : public Transport, private WakeSource {
       Segment segment,
       int side) const;
 
+  void tellRefusal(uint32_t pid, int error) const;
+
   const Config config_;
+  mutable LogOnce refusals_;
   Doorbell doorbell_;
   Offered<Segment> offered_;
 };

@@ -96,4 +96,34 @@ std::string gidText(const ibv_gid& gid) {
   return text.data();
 }
 
+namespace {
+const char* kindText(GidKind kind) {
+  switch (kind) {
+    case GidKind::kInfiniBand:
+      return "InfiniBand";
+    case GidKind::kRoceV1:
+      return "RoCE v1";
+    case GidKind::kRoceV2:
+      break;
+  }
+  return "RoCE v2";
+}
+} // namespace
+
+std::string gidTableText(const std::vector<Gid>& table) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  size_t count = 0;
+  for (const auto& gid : table) {
+    if (!isZero(gid.value) && ++count <= kMost) {
+      text += (text.empty() ? "" : ", ") + std::to_string(gid.index) + ": " +
+          gidText(gid.value) + " (" + kindText(gid.kind) + ")";
+    }
+  }
+  if (count > kMost) {
+    text += " and " + std::to_string(count - kMost) + " more";
+  }
+  return count == 0 ? "none" : text;
+}
+
 } // namespace dlslime::rdma

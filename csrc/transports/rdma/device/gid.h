@@ -45,4 +45,8 @@ bool isBest(const Gid& gid, bool ethernet);
 // Returns "10.9.0.1" for an IPv4-mapped address, else a text like "fe80::1".
 std::string gidText(const ibv_gid& gid);
 
+// Returns "0: 10.9.0.1 (RoCE v2), ..." of the first non-empty entries, or
+// "none".
+std::string gidTableText(const std::vector<Gid>& table);
+
 } // namespace dlslime::rdma

@@ -180,18 +180,26 @@ void Nic::readPort() {
     setAddress(gid_, port.lid);
     return;
   }
-  const auto gid = chooseGid(
-      readGids(static_cast<uint32_t>(port.gid_tbl_len)), ethernet_, wantedGid_);
+  const auto table = readGids(static_cast<uint32_t>(port.gid_tbl_len));
+  const auto gid = chooseGid(table, ethernet_, wantedGid_);
   if (!gid) {
-    throw Error(
-        ErrorCode::kUnavailable,
-        name_ +
-            (wantedGid_ >= 0
-                 ? " has no GID at index " + std::to_string(wantedGid_)
-                 : " has no usable GID (RoCE v2 needs an IP address on its "
-                   "network device)"));
+    throw Error(ErrorCode::kUnavailable, noGidText(table));
   }
   setAddress(*gid, port.lid);
+}
+
+std::string Nic::noGidText(const std::vector<Gid>& table) const {
+  const auto all = ", the table has " + gidTableText(table);
+  if (wantedGid_ >= 0) {
+    return name_ + " has no usable GID at index " + std::to_string(wantedGid_) +
+        all +
+        "; unset DLSLIME_GID_INDEX and NCCL_IB_GID_INDEX to take the best, or "
+        "set one of these";
+  }
+  return name_ + " has no usable GID" + all +
+      (ethernet_ ? "; give its network device an IP address, which RoCE v2 "
+                   "needs"
+                 : "; see whether a subnet manager runs");
 }
 
 void Nic::setAddress(const Gid& gid, uint16_t lid) {

@@ -110,6 +110,7 @@ class Nic {
   void setAddress(const Gid& gid, uint16_t lid);
   std::optional<Gid> readGid(uint32_t index) const;
   std::vector<Gid> readGids(uint32_t count) const;
+  std::string noGidText(const std::vector<Gid>& table) const;
 
   const ProtectionDomainPtr domain_;
   const std::shared_ptr<RegistrationCache> memory_;

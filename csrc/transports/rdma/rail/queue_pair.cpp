@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "transports/rdma/device/gid.h"
 
 namespace dlslime::rdma {
 
@@ -121,13 +122,36 @@ QueuePairAddress QueuePair::address() const {
   return own;
 }
 
-void QueuePair::modify(ibv_qp_attr& attributes, int mask, const char* step) {
-  const int error = nic_->context()->verbs().modifyQp(
+int QueuePair::tryModify(ibv_qp_attr& attributes, int mask) {
+  return nic_->context()->verbs().modifyQp(
       pair_, &attributes, mask | IBV_QP_STATE);
-  if (error != 0) {
+}
+
+void QueuePair::modify(ibv_qp_attr& attributes, int mask, const char* step) {
+  if (const int error = tryModify(attributes, mask); error != 0) {
     throwErrno(
         "cannot bring a queue pair of " + nic_->name() + " to " + step, error);
   }
+}
+
+// Finds the way to the peer, so a failure is most often about the addresses of
+// both ends.
+void QueuePair::toReadyToReceive(const QueuePairAddress& peer) {
+  auto attributes = pathTo(peer);
+  const int error = tryModify(
+      attributes,
+      IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  if (error != 0) {
+    throwErrno(
+        "cannot bring a queue pair to RTR, from GID " +
+            std::to_string(nic_->gid().index) + " (" +
+            gidText(nic_->gid().value) + ") of " + nic_->name() + " to GID " +
+            gidText(peer.gid) +
+            " of the peer (DLSLIME_GID_INDEX and DLSLIME_NICS choose others)",
+        error);
+  }
+  pathMtu_ = attributes.path_mtu;
 }
 
 void QueuePair::toInit() {
@@ -174,14 +198,8 @@ void QueuePair::connect(const QueuePairAddress& peer) {
         nic_->name() + " is " + (nic_->ethernet() ? "Ethernet" : "InfiniBand") +
             ", the peer's NIC is not");
   }
-  auto attributes = pathTo(peer);
-  modify(
-      attributes,
-      IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-      "RTR");
-  pathMtu_ = attributes.path_mtu;
-  attributes = {};
+  toReadyToReceive(peer);
+  ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTS;
   attributes.timeout = static_cast<uint8_t>(config_.timeout);
   attributes.retry_cnt = static_cast<uint8_t>(config_.retryCount);

@@ -69,8 +69,10 @@ class QueuePair {
   bool postReceives(uint32_t count);
 
  private:
+  int tryModify(ibv_qp_attr& attributes, int mask);
   void modify(ibv_qp_attr& attributes, int mask, const char* step);
   void toInit();
+  void toReadyToReceive(const QueuePairAddress& peer);
   ibv_qp_attr pathTo(const QueuePairAddress& peer) const;
 
   const NicPtr nic_;
