@@ -48,7 +48,8 @@ ARROWS = {
     "csrc/transports": """
         csrc/transports/gloo csrc/transports/loopback csrc/transports/rdma csrc/transports/shm
         csrc/transports/tcp csrc/cuda csrc/cuda/driver""",
-    "csrc/engine/progress": "",
+    "csrc/engine/record": "",
+    "csrc/engine/progress": "csrc/engine/record",
     "csrc/engine/bootstrap": "csrc/engine/progress",
     "csrc/engine/wire": "",
     "csrc/engine/gpu": "csrc/engine/progress csrc/engine/wire",
@@ -64,17 +65,18 @@ ARROWS = {
     "csrc/engine/state": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/one_sided csrc/engine/peer
         csrc/transports""",
-    "csrc/engine/inspect": "csrc/engine/bootstrap csrc/engine/peer csrc/engine/state",
+    "csrc/engine/inspect": """
+        csrc/engine/record csrc/engine/bootstrap csrc/engine/peer csrc/engine/state""",
     "csrc/engine/connect": """
         csrc/engine/progress csrc/engine/bootstrap csrc/engine/peer csrc/engine/state
         csrc/engine/inspect csrc/transports""",
     "csrc/engine/core": """
-        csrc/engine/progress csrc/engine/bootstrap csrc/engine/peer csrc/engine/state
-        csrc/engine/connect""",
+        csrc/engine/record csrc/engine/progress csrc/engine/bootstrap csrc/engine/peer
+        csrc/engine/state csrc/engine/connect""",
     "csrc/engine": """
-        csrc/engine/progress csrc/engine/bootstrap csrc/engine/one_sided csrc/engine/peer
-        csrc/engine/core csrc/transports""",
-    "torch_ext/support": "csrc/engine",
+        csrc/engine/record csrc/engine/progress csrc/engine/bootstrap csrc/engine/one_sided
+        csrc/engine/peer csrc/engine/core csrc/transports""",
+    "torch_ext/support": "csrc/engine csrc/engine/record",
     "torch_ext/store": "torch_ext/support",
     "torch_ext/c10d": "csrc/engine torch_ext/store torch_ext/support",
     "torch_ext/one_sided": "csrc/engine torch_ext/c10d torch_ext/support",

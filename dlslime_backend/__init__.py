@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from dlslime_backend.one_sided import peer as peer
     from dlslime_backend.report import explain as explain
     from dlslime_backend.report import stats as stats
+    from dlslime_backend.report import write_flight_record as write_flight_record
     from dlslime_backend.transfer import Transfer as Transfer
 
 _PLACES = {
     "memory": ["Region", "RemoteRegion", "import_region", "register"],
     "one_sided": ["Endpoint", "Guest", "Hub", "Peer", "Prepared", "peer"],
-    "report": ["explain", "stats"],
+    "report": ["explain", "stats", "write_flight_record"],
     "transfer": ["Transfer"],
 }
 __all__ = ["Options", *(name for names in _PLACES.values() for name in names)]  # noqa: PLE0604

@@ -69,9 +69,17 @@ def stats(group: _Group = None) -> dict[str, Any]:
 
         "process": numbers of connections, groups and threads of the whole process.
 
+        "operations": of the whole process, by kind ("send", "receive", "read", "write"): "count"
+        and "bytes" of those that succeeded, and "microseconds" from the call to the end, by class
+        of size ("to 8 KiB", "to 1 MiB", "above"; only classes in use): "count", "mean", "p50" and
+        "p99", of which the last two are at most an eighth too large.
+
     Raises:
         ValueError: there is no default group, or the group does not use dlslime.
     """
+    from dlslime_backend import histograms
+    from dlslime_backend._load import extension
+
     backend = backend_of(group)
     peers = {entry["rank"]: {key: entry[key] for key in _COUNTERS} for entry in backend.report()}
     return {
@@ -83,7 +91,37 @@ def stats(group: _Group = None) -> dict[str, Any]:
             "groups": backend.groups,
             "threads": len(os.listdir("/proc/self/task")),
         },
+        "operations": histograms.summary(extension().operation_reports()),
     }
+
+
+def write_flight_record(folder: str = "") -> tuple[str, str]:
+    """Write the last 4,096 sends, receives and transfers of this process to files, as pickles.
+
+    The form is that of torch's flight recorder. dlslime also writes both files at the first
+    time-out and at the first abort with operations under way, and at the signal of
+    DLSLIME_FLIGHT_SIGNAL.
+
+    Args:
+        folder: made if missing, for this user alone; default: DLSLIME_FLIGHT_DIR, or else
+            `dlslime_flight_<uid>` in TMPDIR or /tmp.
+
+    Returns:
+        Paths of two files, named by the rank in the default group: of the operations under way, for
+        torch's analyser (`torchfrtrace`, with the files of all ranks), and of all operations kept.
+
+    Raises:
+        ValueError: the process has no group.
+        RuntimeError: the files can't be written, or the folder is of another user.
+    """
+    from dlslime_backend._load import extension
+
+    unfinished, everything = extension().write_flight_record(folder)
+    return unfinished, everything
+
+
+def _own_network_namespace() -> int:
+    return os.stat("/proc/self/ns/net").st_ino
 
 
 def explain(peer: int, group: _Group = None) -> dict[str, Any]:
@@ -107,10 +145,10 @@ def explain(peer: int, group: _Group = None) -> dict[str, Any]:
     """
     entry = backend_of(group).explain_peer(peer)
     rejected = entry["rejected"]
-    text = (
-        f"rank {peer} (pid {entry['pid']} on {entry['host']}) is reached over {entry['route']}; "
-        f"large messages go by {entry['copy']}"
-    )
+    text = f"rank {peer} (pid {entry['pid']} on {entry['host']}) is reached over {entry['route']}"
+    if entry["route"] == "shm" and entry["network_namespace"] != _own_network_namespace():
+        text += ", met in DLSLIME_RENDEZVOUS_DIR"
+    text += f"; large messages go by {entry['copy']}"
     if entry["devices"]:
         text += f" over {entry['devices']}"
     if rejected:

@@ -1,5 +1,7 @@
 #include "base/config.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <map>
 
@@ -158,6 +160,24 @@ void readInterfaces(Config& config) {
       text.empty() ? std::string() : std::string(name) + "=" + text;
 }
 
+void readRendezvousDirectory(Config& config) {
+  const char* const name =
+      whichOf("DLSLIME_RENDEZVOUS_DIR", "NVIDIA_DRA_LOCAL_IPC_DIR");
+  config.rendezvousDir = textOf(name);
+  config.rendezvousSetting = name + ("=" + config.rendezvousDir);
+}
+
+void readFlightRecord(Config& config) {
+  const auto temporary = textOf("TMPDIR");
+  config.flightDir = textOf("DLSLIME_FLIGHT_DIR");
+  if (config.flightDir.empty()) {
+    config.flightDir = (temporary.empty() ? "/tmp" : temporary) +
+        "/dlslime_flight_" + std::to_string(geteuid());
+  }
+  const Words<std::string> signals{{"USR1", "USR1"}, {"USR2", "USR2"}};
+  readWord("DLSLIME_FLIGHT_SIGNAL", signals, config.flightSignal);
+}
+
 } // namespace
 
 std::string routePolicyName(RoutePolicy policy) {
@@ -200,6 +220,7 @@ Config Config::fromEnvironment() {
   readWord("DLSLIME_GPU_KERNEL", switchWords(), config.gpuKernel);
   const Words<bool> atOwnRisk{{"on", true}, {"off", false}};
   readWord("DLSLIME_STREAM_WAITS", atOwnRisk, config.streamWaits);
+  readRendezvousDirectory(config);
   config.hostId = textOf(whichOf("DLSLIME_HOSTID", "NCCL_HOSTID"));
   readInterfaces(config);
   readNumber("DLSLIME_EAGER_LIMIT", 0, 1 << 20, config.eagerLimitBytes);
@@ -217,6 +238,7 @@ Config Config::fromEnvironment() {
   readMilliseconds("DLSLIME_RECOVERY_MS", config.recovery);
   readMilliseconds("DLSLIME_RETURN_MS", config.returning);
   readMilliseconds("DLSLIME_LINGER_MS", config.linger);
+  readFlightRecord(config);
   return config;
 }
 

@@ -80,6 +80,11 @@ struct DLSLIME_API Config {
   // DLSLIME_HOSTID, or else NCCL_HOSTID: only processes with equal host ids
   // share memory. If empty, the machine's boot number is the id.
   std::string hostId;
+  // DLSLIME_RENDEZVOUS_DIR, or else NVIDIA_DRA_LOCAL_IPC_DIR: a directory
+  // mounted into several containers of a host, in which processes of separate
+  // network namespaces meet.
+  std::string rendezvousDir;
+  std::string rendezvousSetting; // as given: "DLSLIME_RENDEZVOUS_DIR=/pods"
   // DLSLIME_SOCKET_IFNAME, or else NCCL_SOCKET_IFNAME, or else
   // GLOO_SOCKET_IFNAME: the interfaces by which processes on remote hosts
   // connect, as a NameList.
@@ -123,6 +128,12 @@ struct DLSLIME_API Config {
   // DLSLIME_LINGER_MS: how long shutdown() waits for sends that no thread has
   // waited for.
   milliseconds linger{1000};
+  // DLSLIME_FLIGHT_DIR: folder for the flight records of operations that hang.
+  // If empty, a folder for the user in TMPDIR or /tmp.
+  std::string flightDir;
+  // DLSLIME_FLIGHT_SIGNAL=USR1|USR2: a signal at which the flight record is
+  // written; empty: none.
+  std::string flightSignal;
   // DLSLIME_LOG=error|warn|info|debug
   LogLevel logLevel = LogLevel::kWarning;
 

@@ -51,6 +51,9 @@ class CudaAccelerator final : public Accelerator,
   void shareOnly(const std::set<uint64_t>& ids) override {
     exports_.dropAllBut(ids);
   }
+  Handed handOver(uint64_t id) override {
+    return exports_.handOver(id);
+  }
   std::unique_ptr<GpuSharing::PeerMemory> peerMemory(uint32_t pid) override;
   bool unmapUnused() override;
   void onUnused(std::function<void()> tell) override {

@@ -278,6 +278,18 @@ ExportedAllocation Exports::describe(uint64_t id) {
       entry.handle};
 }
 
+GpuSharing::Handed Exports::handOver(uint64_t id) {
+  const MutexLock lock(mutex_);
+  const auto base = bases_.find(id);
+  if (base == bases_.end() || !entries_.at(base->second).descriptor) {
+    return {};
+  }
+  const auto& descriptor = *entries_.at(base->second).descriptor;
+  return {
+      descriptor.proof().word,
+      UniqueFd(fcntl(descriptor.number(), F_DUPFD_CLOEXEC, 0))};
+}
+
 // Takes entries out and returns them, so that the caller can close descriptors
 // after unlocking mutex_.
 std::vector<Exports::Node> Exports::take(

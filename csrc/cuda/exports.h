@@ -10,6 +10,7 @@
 #include "base/memory/shared_descriptor.h"
 #include "base/threads/mutex.h"
 #include "cuda/driver/allocation.h"
+#include "interface/accelerator.h"
 #include "interface/memory.h"
 
 namespace dlslime::cuda {
@@ -54,6 +55,8 @@ class Exports {
   // Returns the description of an allocation. Throws Error if the allocation
   // has been freed, or if the descriptor can't be made anew.
   ExportedAllocation describe(uint64_t id);
+  // Returns a copy of the descriptor in the last description, if any.
+  GpuSharing::Handed handOver(uint64_t id);
   // Returns false if the allocation is no longer shared. Peers should then
   // unmap it, or the GPU does not get the memory back.
   bool live(uint64_t id);

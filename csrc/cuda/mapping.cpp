@@ -15,7 +15,7 @@ Mapping::~Mapping() {
   }
 }
 
-void Mapping::open(uint32_t pid) {
+void Mapping::open(uint32_t pid, UniqueFd handed) {
   const Gpu::Scope scope(*gpu_);
   if (exported_.by == By::kIpc) {
     openIpc();
@@ -32,7 +32,7 @@ void Mapping::open(uint32_t pid) {
       logDebug(error.what());
     }
   }
-  openDescriptor(pid);
+  openDescriptor(pid, std::move(handed));
 }
 
 void Mapping::openIpc() {
@@ -50,9 +50,10 @@ void Mapping::openFabric() {
   import(&handle, kFabricHandle);
 }
 
-void Mapping::openDescriptor(uint32_t pid) {
-  const auto fetched =
-      fetchDescriptor(pid, exported_.descriptor, exported_.proof);
+void Mapping::openDescriptor(uint32_t pid, UniqueFd handed) {
+  const auto fetched = handed
+      ? std::move(handed)
+      : fetchDescriptor(pid, exported_.descriptor, exported_.proof);
   import(
       reinterpret_cast<void*>(static_cast<intptr_t>(fetched.get())),
       kDescriptorHandle);

@@ -20,9 +20,10 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   // Maps the allocation; called once. `pid` is the exporter's; 0 means unknown,
-  // so descriptors can't be fetched. Throws OutdatedDescriptor, or Error with
-  // the reason; a partial mapping stays until the destructor.
-  void open(uint32_t pid);
+  // so descriptors can't be fetched. `handed` is the descriptor if the exporter
+  // has handed it over. Throws OutdatedDescriptor, UnfetchableDescriptor, or
+  // Error with the reason; a partial mapping stays until the destructor.
+  void open(uint32_t pid, UniqueFd handed = {});
   bool mapped() const { // true even if only a part is mapped
     return here_ != 0;
   }
@@ -35,7 +36,7 @@ class Mapping {
   using By = ExportedAllocation::By;
   void openIpc();
   void openFabric();
-  void openDescriptor(uint32_t pid);
+  void openDescriptor(uint32_t pid, UniqueFd handed);
   void import(void* shareable, int type);
   void mapHandle(MemoryHandle handle);
   void requireSize(const Allocation& actual) const;

@@ -19,6 +19,10 @@ constexpr milliseconds kRarely{60000};
 // H200's driver takes 40 us for each, 10 ms for all. A move() needing more goes
 // through pinned memory, and the next move() maps the rest.
 constexpr int kMostTries = 256;
+// Most descriptors kept that the peer has handed over, and the time in which a
+// descriptor asked for has to come.
+constexpr size_t kMostHanded = 64;
+constexpr milliseconds kHandOverTime{1000};
 } // namespace
 
 void PeerMemory::add(uint64_t id, ByteSpan description) {
@@ -85,7 +89,8 @@ PeerMemory::MappingPtr PeerMemory::mappingOf(
           unused->add(std::move(owned));
         }
       });
-  mapping->open(pid_);
+  auto handed = handed_.extract(known.exported.proof.word);
+  mapping->open(pid_, handed ? std::move(handed.mapped()) : UniqueFd());
   return mapping;
 }
 
@@ -101,6 +106,11 @@ void PeerMemory::map(
   } catch (const OutdatedDescriptor& error) {
     logDebug(error.what());
     known.outdated = true;
+  } catch (const UnfetchableDescriptor& error) {
+    logDebug(error.what());
+    const bool waits = mayBeHandedOver(known.exported.id);
+    view.again = deadlineAfter(waits ? kSoon : kRarely);
+    view.problem = waits ? Status() : error.status();
   } catch (const Error& error) {
     view.pause = std::clamp(view.pause * 2, clear ? kRetry : kSoon, kRarely);
     view.again = deadlineAfter(view.pause);
@@ -110,6 +120,24 @@ void PeerMemory::map(
     view.problem = view.pause < kRetry ? Status() : error.status();
     logDebug(error.what());
   }
+}
+
+// Has the peer asked for the descriptor the first time. Returns true while the
+// descriptor may come.
+bool PeerMemory::mayBeHandedOver(uint64_t id) {
+  const auto [asked, first] =
+      awaited_.try_emplace(id, deadlineAfter(kHandOverTime));
+  if (first) {
+    unfetchable_.insert(id);
+  }
+  return Clock::now() < asked->second;
+}
+
+void PeerMemory::take(uint64_t number, UniqueFd fd) {
+  if (handed_.size() >= kMostHanded) {
+    handed_.erase(handed_.begin());
+  }
+  handed_[number] = std::move(fd);
 }
 
 // Returns the mapping, or null if there is none for now.
@@ -170,6 +198,7 @@ bool PeerMemory::move(
     std::span<const Piece> pieces,
     Accelerator::Done done) {
   outdated_.clear();
+  unfetchable_.clear();
   const auto gpu = gpuOf_(device);
   Plan plan;
   plan.copies.reserve(pieces.size());

@@ -43,6 +43,10 @@ class PeerMemory final : public GpuSharing::PeerMemory {
   std::set<uint64_t> takeOutdated() override {
     return std::exchange(outdated_, {});
   }
+  std::set<uint64_t> takeUnfetchable() override {
+    return std::exchange(unfetchable_, {});
+  }
+  void take(uint64_t number, UniqueFd fd) override;
 
  private:
   using MappingPtr =
@@ -76,6 +80,7 @@ class PeerMemory final : public GpuSharing::PeerMemory {
   Known& find(uint64_t address);
   MappingPtr mapFor(Plan& plan, const std::shared_ptr<Gpu>& gpu, Known& known);
   void map(const std::shared_ptr<Gpu>& gpu, Known& known, View& view);
+  bool mayBeHandedOver(uint64_t id);
   MappingPtr mappingOf(std::shared_ptr<Gpu> gpu, const Known& known);
   void enter(Plan& plan, const std::shared_ptr<Gpu>& gpu, uint64_t address);
   void
@@ -87,7 +92,12 @@ class PeerMemory final : public GpuSharing::PeerMemory {
   const std::shared_ptr<UnusedMappings> unused_;
   std::map<uint64_t, Known> known_; // by the peer's addresses; none overlap
   std::map<uint64_t, uint64_t> bases_; // the peer's addresses by id
-  std::set<uint64_t> outdated_; // ids found by the last move()
+  std::set<uint64_t> outdated_, unfetchable_; // ids found by the last move()
+  // Descriptors handed over by the peer and not used yet, by number.
+  std::map<uint64_t, UniqueFd> handed_;
+  // Ids of allocations whose descriptors the peer was asked to hand over, and
+  // the end of the patience with the peer.
+  std::map<uint64_t, TimePoint> awaited_;
 };
 
 } // namespace dlslime::cuda

@@ -87,6 +87,18 @@ void Engine::lingerAll() {
   core_->groups.lingerAll();
 }
 
+FlightLog Engine::flightLog() {
+  return core_->posting.flightLog();
+}
+
+std::vector<OperationReport> Engine::operationReports() {
+  return core_->posting.operationReports();
+}
+
+uint64_t Engine::keyOf(const Group& group) {
+  return group.id();
+}
+
 void Engine::abort(Group& group, const Status& why) {
   core_->groups.abort(group, why);
 }

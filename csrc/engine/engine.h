@@ -9,6 +9,7 @@
 #include "base/library/api.h"
 #include "engine/core/forked_child.h"
 #include "engine/one_sided/transfer.h"
+#include "engine/record/times_report.h"
 #include "interface/accelerator.h"
 #include "interface/group_options.h"
 #include "interface/operation.h"
@@ -133,6 +134,13 @@ class DLSLIME_API Engine {
   std::string describeLink(Group& group, const Operation& operation);
   // Lists pending operations of the group, at most `most`, separated by commas.
   std::string describePending(Group& group, size_t most);
+
+  // Returns the last operations, for the flight record of a job that hangs.
+  FlightLog flightLog();
+  // Returns the times and sizes of all operations that have succeeded.
+  std::vector<OperationReport> operationReports();
+  // Returns the number by which flight records name the group.
+  static uint64_t keyOf(const Group& group);
 
   // True if a rank of the group has died, has left or could not be reached.
   bool hasFailedPeer(Group& group);

@@ -66,6 +66,14 @@ class GpuSharing {
   // Returns a description for the peer's PeerMemory::add(), to be mapped soon;
   // empty if the allocation can no longer be shared, with the reason logged.
   virtual Bytes describeShared(uint64_t id) = 0;
+  // Returns a descriptor of the allocation, with the number by which
+  // describeShared() names the descriptor, for a peer that can't copy it by
+  // itself; empty if there is none.
+  struct Handed {
+    uint64_t number = 0;
+    UniqueFd fd;
+  };
+  virtual Handed handOver(uint64_t id) = 0;
   // Returns false if the allocation was found freed, or is no longer shared.
   virtual bool isShared(uint64_t id) = 0;
   // Stops sharing all allocations but `ids`.
@@ -92,6 +100,11 @@ class GpuSharing {
     // Returns the ids not mapped by the last move() because their descriptions
     // have expired; the peer should send new descriptions.
     virtual std::set<uint64_t> takeOutdated() = 0;
+    // Returns the ids not mapped by the last move() because this process may
+    // not copy their descriptors; the peer should hand the descriptors over.
+    virtual std::set<uint64_t> takeUnfetchable() = 0;
+    // Takes a descriptor that the peer has handed over.
+    virtual void take(uint64_t number, UniqueFd fd) = 0;
   };
   // `pid` is the peer's, proven by reading the peer's memory; 0 if reading is
   // not permitted.

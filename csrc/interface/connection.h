@@ -146,6 +146,11 @@ class Connection {
   // Takes the socket on which the two ends have met; from now on any byte on it
   // wakes the other end. -1: it has been closed. Its owner closes it.
   virtual void useSocket(int /*fd*/) {}
+  // Passes a descriptor of this process, with a number, to the peer over the
+  // socket. False: the route can't, or not now.
+  virtual bool passDescriptor(uint64_t /*number*/, int /*fd*/) {
+    return false;
+  }
   // Gives back what holds nothing now; it comes back when it is needed.
   virtual void trim() {}
   // The connection has failed: the peer does nothing for its pulls any more, so

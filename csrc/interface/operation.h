@@ -131,6 +131,10 @@ class DLSLIME_API Operation : public std::enable_shared_from_this<Operation> {
   // engine's next driver call may wait for the stream. Any thread.
   void letGoWhenDone(std::shared_ptr<Accelerator::StreamBlock> hold);
 
+  // Type of the elements, for flight records: a number of the caller's (torch's
+  // ScalarType), which the engine only keeps.
+  uint8_t elementType = 0;
+
   // Returns "recv from rank 1 tag 7 (4096 bytes)".
   virtual std::string describe() const;
 
@@ -171,6 +175,7 @@ class DLSLIME_API Operation : public std::enable_shared_from_this<Operation> {
   MemoryRegistrar* preparedBy = nullptr;
   std::unique_ptr<OnDevice> onDevice; // null: memory of processors
   uint64_t groupKey = 0; // the engine's id of the group
+  uint64_t record = 0; // number of the flight record; 0: none
   std::array<std::shared_ptr<Operation>, 2> nextEnded; // see EndedQueue
   bool inPair = false; // between processes without ranks
   uint64_t order = 0; // posting order among the receives of a group

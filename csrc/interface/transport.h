@@ -29,8 +29,14 @@ struct PeerIdentity {
   std::string bootId;
   std::string host; // for texts only; never compared
   uint64_t networkNamespace = 0;
-  uint32_t pid = 0;
-  uint32_t uid = 0;
+  uint32_t pid = 0; // in its own pid namespace: for texts only
+  uint32_t uid = 0; // effective, in its own user namespace: for texts only
+  // The effective user as the host knows it, or the namespace around the
+  // container's.
+  uint32_t hostUid = 0;
+  // Of the rendezvous directory, equal for processes of a host that share the
+  // directory; empty: the process has none.
+  std::string directory;
 };
 
 // How a route's peers wake this process when it sleeps.

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from dlslime_backend import histograms
 from dlslime_backend.cli import job
 from dlslime_backend.cli.console import console, print_json, size_text
 
@@ -109,6 +110,21 @@ def _print_peer(report: job.Report, peer: dict[str, Any]) -> None:
     console.print(table)
 
 
+def _time_text(microseconds: float) -> str:
+    return f"{microseconds:,.1f} us" if microseconds < 1e4 else f"{microseconds / 1e3:,.1f} ms"
+
+
+def _print_operations(report: job.Report) -> None:
+    """Print how long the operations of a process took, from the call to the end."""
+    table = Table("operations", "size", "count", "mean", "half within", "99% within", box=None)
+    for kind, numbers in histograms.summary(report["operations"]).items():
+        for size, times in numbers["microseconds"].items():
+            texts = [_time_text(times[name]) for name in ("mean", "p50", "p99")]
+            table.add_row(f" {kind}", size, f"{times['count']:,}", *texts)
+    if table.rows:
+        console.print(table)
+
+
 def print_report(report: job.Report) -> None:
     """Print the report of one process."""
     console.print(
@@ -124,6 +140,7 @@ def print_report(report: job.Report) -> None:
             console.print(Text(f"  failed: {group['failures']}", style="bold red"))
         for peer in group["peers"]:
             _print_peer(report, peer)
+    _print_operations(report)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

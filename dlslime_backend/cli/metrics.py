@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from dlslime_backend import histograms
 from dlslime_backend.cli import job
 from dlslime_backend.cli.console import console
 
@@ -37,6 +38,11 @@ COUNTERS = [
 ]
 
 
+# Upper ends of the buckets that Prometheus gets.
+SECONDS = [base * 10.0**power for power in range(-6, 1) for base in (1, 2, 5)] + [10.0]
+BYTES = [float(64 << (2 * power)) for power in range(13)]  # to 1 GiB
+
+
 class JobCollector:
     """Makes Prometheus' families of metrics out of the reports of running processes.
 
@@ -48,9 +54,10 @@ class JobCollector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         try:
-            pairs = list(_pairs(job.reports()))
+            reports = job.reports()
         except job.JobError:
-            pairs = []  # no job runs now
+            reports = []  # no job runs now
+        pairs = list(_pairs(reports))
         for counter in COUNTERS:
             family = CounterMetricFamily(counter.name, counter.text, labels=_LABELS)
             for labels, peer in pairs:
@@ -65,6 +72,42 @@ class JobCollector:
             for kind in ("sends", "receives"):
                 pending.add_metric([*labels, kind], peer[f"pending_{kind}"])
         yield pending
+        yield from _operations(reports)
+
+
+def _operations(reports: list[job.Report]) -> Iterator[Any]:
+    """Yield the histograms of times and sizes."""
+    from prometheus_client.core import HistogramMetricFamily
+
+    seconds = HistogramMetricFamily(
+        "dlslime_operation_seconds",
+        "Time from the call of an operation to its end.",
+        labels=["pid", "kind", "size"],
+    )
+    sizes = HistogramMetricFamily(
+        "dlslime_operation_bytes", "Sizes of operations.", labels=["pid", "kind"]
+    )
+    for report in reports:
+        for kind, numbers in report["operations"].items():
+            labels = [str(report["pid"]), kind]
+            for size, histogram in zip(histograms.SIZES, numbers["nanoseconds"], strict=True):
+                _add(seconds, [*labels, size], histogram, SECONDS, 1e-9)
+            _add(sizes, labels, numbers["bytes"], BYTES, 1)
+    yield seconds
+    yield sizes
+
+
+def _add(
+    family: Any,
+    labels: list[str],
+    histogram: histograms.Histogram,
+    bounds: list[float],
+    unit: float,
+) -> None:
+    counts = histograms.cumulative(histogram, [bound / unit for bound in bounds])
+    buckets = [(f"{bound:g}", count) for bound, count in zip(bounds, counts, strict=True)]
+    buckets.append(("+Inf", histogram["count"]))
+    family.add_metric(labels, buckets=buckets, sum_value=histogram["sum"] * unit)
 
 
 def _pairs(reports: list[job.Report]) -> Iterator[tuple[list[str], dict[str, Any]]]:

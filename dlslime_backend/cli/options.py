@@ -34,6 +34,12 @@ OPTIONS = [
     Option("DLSLIME_SHM", "auto", "off: no shared memory"),
     Option("DLSLIME_CMA", "auto", "off: no process_vm_readv; messages take two copies"),
     Option("DLSLIME_RDMA", "auto", "off: no RDMA", ("NCCL_IB_DISABLE",)),
+    Option(
+        "DLSLIME_RENDEZVOUS_DIR",
+        "none",
+        "directory in several containers: they share memory",
+        ("NVIDIA_DRA_LOCAL_IPC_DIR",),
+    ),
     Option("DLSLIME_HOSTID", "the boot number", "equal: may share memory", ("NCCL_HOSTID",)),
     Option(
         "DLSLIME_SOCKET_IFNAME",
@@ -83,6 +89,8 @@ OPTIONS = [
     Option("DLSLIME_RECOVERY_MS", "30000", "how long a lost connection is sought again"),
     Option("DLSLIME_RETURN_MS", "10000", "when a better route is tried again"),
     Option("DLSLIME_LINGER_MS", "1000", "how long destroy_process_group waits for sends"),
+    Option("DLSLIME_FLIGHT_DIR", "in TMPDIR or /tmp", "folder of the flight records"),
+    Option("DLSLIME_FLIGHT_SIGNAL", "none", "USR1 or USR2: writes the flight record"),
     Option("DLSLIME_PROVIDE", "", "names of dlslime, slime, nixl that import finds here"),
     Option("DLSLIME_OBS", "", "1: obs_snapshot() of the original's API counts"),
     Option(

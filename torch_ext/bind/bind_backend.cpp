@@ -62,6 +62,7 @@ py::dict toDict(const PeerReport& report) {
   dict["rejected"] = rejected;
   dict["pid"] = report.peer.pid;
   dict["host"] = report.peer.host;
+  dict["network_namespace"] = report.peer.networkNamespace;
   dict["sent_messages"] = report.counters.sentMessages;
   dict["sent_bytes"] = report.counters.sentBytes;
   dict["received_messages"] = report.counters.receivedMessages;

@@ -81,6 +81,7 @@ py::dict configValues() {
   addRdma(values, config.rdma);
   values["DLSLIME_GPU_KERNEL"] = switchText(config.gpuKernel);
   values["DLSLIME_STREAM_WAITS"] = config.streamWaits ? "on" : "off";
+  values["DLSLIME_RENDEZVOUS_DIR"] = config.rendezvousDir;
   values["DLSLIME_HOSTID"] = config.hostId;
   values["DLSLIME_SOCKET_IFNAME"] = config.interfaces;
   values["DLSLIME_EAGER_LIMIT"] = config.eagerLimitBytes;
@@ -88,6 +89,8 @@ py::dict configValues() {
   values["DLSLIME_UNEXPECTED_LIMIT"] = config.unexpectedLimitBytes;
   values["DLSLIME_ANNOUNCED_LIMIT"] = config.announcedLimitBytes;
   addTimes(values, config);
+  values["DLSLIME_FLIGHT_DIR"] = config.flightDir;
+  values["DLSLIME_FLIGHT_SIGNAL"] = config.flightSignal;
   values["DLSLIME_LOG"] = levelText(config.logLevel);
   return values;
 }

@@ -9,6 +9,7 @@ namespace dlslime {
 void bindConfig(pybind11::module& module);
 void bindOptions(pybind11::module& module);
 void bindBackend(pybind11::module& module);
+void bindRecords(pybind11::module& module);
 void bindRegions(pybind11::module& module);
 void bindOneSided(pybind11::module& module);
 } // namespace dlslime
@@ -19,6 +20,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   dlslime::bindConfig(module);
   dlslime::bindOptions(module);
   dlslime::bindBackend(module);
+  dlslime::bindRecords(module);
   dlslime::bindRegions(module);
   dlslime::bindOneSided(module);
   module.def(

@@ -3,8 +3,11 @@
 #include <ATen/record_function.h>
 
 #include "base/fork_guard.h"
+#include "torch_ext/c10d/profiled.h"
 #include "torch_ext/store/store_rendezvous.h"
 #include "torch_ext/support/checked_call.h"
+#include "torch_ext/support/flight_dump.h"
+#include "torch_ext/support/flight_pickle.h"
 #include "torch_ext/support/gil.h"
 #include "torch_ext/support/python_end.h"
 #include "torch_ext/support/tensor_view.h"
@@ -40,6 +43,14 @@ std::shared_ptr<GroupHandle> joinGroup(const DlslimeBackend::Setup& setup) {
   options.carrierSource =
       std::make_shared<TorchCarrierSource>(setup.makePairGroup, config);
   handle->group = handle->engine->join(std::move(options));
+  nameFlightGroup(
+      Engine::keyOf(*handle->group),
+      setup.name,
+      setup.rank,
+      setup.options->global_ranks_in_group);
+  if (!config.flightSignal.empty()) {
+    dumpFlightLogAt(config.flightSignal);
+  }
   return handle;
 }
 
@@ -184,10 +195,23 @@ DlslimeBackend::WorkPtr DlslimeBackend::post(
   auto work = c10::make_intrusive<P2PWork>(
       handle_, operation, type, tensors, titleOf(type));
   checkedCall([&] { handle_->requireUsable(); });
-  checkedCall([&] {
+  const auto begin = [&] {
     send ? handle_->engine->send(*handle_->group, operation)
          : handle_->engine->receive(*handle_->group, operation);
-  });
+  };
+  if (at::hasCallbacks()) {
+    const ProfiledMessage message{
+        what,
+        peer,
+        tensor,
+        options_->group_name,
+        getGroupDesc(),
+        options_->global_ranks_in_group,
+        getSize()};
+    profiled(message, [&] { checkedCall(begin); });
+  } else {
+    checkedCall(begin);
+  }
   return work;
 }
 
@@ -220,6 +244,7 @@ void DlslimeBackend::abort() {
   if (inForkedChild() || left_.load()) {
     return;
   }
+  dumpFlightLog(*handle_->engine, "a process group was aborted");
   const Status why(ErrorCode::kCancelled, "the process group was aborted");
   collectives_.refuse();
   handle_->engine->abort(*handle_->group, why);

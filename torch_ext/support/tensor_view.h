@@ -33,6 +33,7 @@ class TensorOperation final : public Operation, public MemoryOwner {
   TensorOperation(Kind kind, int peer, uint32_t tag, const at::Tensor& tensor)
       : Operation(kind, peer, tag, bytesOf(tensor, this)),
         storage_(tensor.storage()) {
+    elementType = static_cast<uint8_t>(tensor.scalar_type());
     if (ofDevice()) {
       onDevice = std::make_unique<OnDevice>();
       onDevice->stream = currentStream(tensor.device());

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "torch_ext/support/flight_dump.h"
 #include "torch_ext/support/python_end.h"
 #include "torch_ext/support/stream_watchdog.h"
 
@@ -79,6 +80,7 @@ void takeBack(
     milliseconds limit) {
   auto& engine = *handle.engine;
   auto& group = *handle.group;
+  dumpFlightLog(engine, "an operation has timed out");
   const Status why(
       ErrorCode::kTimeout,
       operation->describe() + " timed out after " +

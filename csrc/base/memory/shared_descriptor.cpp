@@ -30,7 +30,7 @@ std::string problemOf(uint32_t pid, const std::string& why) {
 }
 
 [[noreturn]] void cannotFetch(uint32_t pid, const std::string& why) {
-  throw Error(ErrorCode::kUnavailable, problemOf(pid, why));
+  throw UnfetchableDescriptor(ErrorCode::kUnavailable, problemOf(pid, why));
 }
 
 [[noreturn]] void outdated(uint32_t pid) {

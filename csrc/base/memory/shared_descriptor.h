@@ -49,9 +49,16 @@ class DLSLIME_API OutdatedDescriptor : public Error {
   using Error::Error;
 };
 
+// Error for a descriptor that this process may not copy by number; the owner
+// may pass the descriptor over a socket instead (passed_descriptors.h).
+class DLSLIME_API UnfetchableDescriptor : public Error {
+ public:
+  using Error::Error;
+};
+
 // Returns a copy of descriptor `number` of process `pid`. Throws
-// OutdatedDescriptor, or Error{kUnavailable} with the reason why no copy can be
-// had.
+// OutdatedDescriptor, or UnfetchableDescriptor with the reason why no copy can
+// be had.
 UniqueFd
 fetchDescriptor(uint32_t pid, int number, const DescriptorProof& proof);
 

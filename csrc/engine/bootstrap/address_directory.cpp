@@ -26,19 +26,12 @@ constexpr milliseconds kHeldUp{1000};
 constexpr milliseconds kAheadTime{300000}; // limit of reading ahead
 constexpr milliseconds kNew{30000}; // by then all but lost ranks have read
 constexpr int kEveryone = -1; // as a rank: the note that all have read ahead
-constexpr const char* kMissing =
-    "its address is not in the store yet: it has not called "
-    "init_process_group, or has failed there (see its output)";
 
 milliseconds doubled(milliseconds& pause, milliseconds most) {
   return std::exchange(pause, std::min(pause * 2, most));
 }
 
 } // namespace
-
-std::string addressKey(int rank) {
-  return "address/" + std::to_string(rank);
-}
 
 // State shared by the directory and the reading threads. A single thread asks
 // at a time; when a call is held up, a second thread takes over with a new
@@ -94,8 +87,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
 
   Found find(int rank) {
     if (!rendezvous_->blocks()) {
-      auto record = rendezvous_->tryGet(addressKey(rank));
-      return {std::move(record), kMissing};
+      return {rendezvous_->tryGet(addressKey(rank)), kNoAddressText};
     }
     const MutexLock lock(mutex_);
     auto& entry = entries_[rank];
@@ -106,7 +98,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       start(); // a retry, where no thread could be started before
       takeOverIfHeldUp();
     }
-    return {entry.record, problemOf(entry), isLost(entry)};
+    return {entry.record, problemOf(entry), entry.lost()};
   }
 
   void refresh(int rank) {
@@ -119,10 +111,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
 
   void drop(int rank) {
     const MutexLock lock(mutex_);
-    const auto found = entries_.find(rank);
-    if (found != entries_.end()) {
-      found->second.wanted = false;
-    }
+    entries_[rank].wanted = false;
   }
 
  private:
@@ -132,6 +121,9 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
     bool asked = false; // at least once since want()
     std::string error; // of the last look
     TimePoint failing{}; // time of the first of the looks that failed in a row
+    bool lost() const {
+      return !error.empty() && Clock::now() - failing >= kLostTime;
+    }
     TimePoint next{}; // time of the next look
     milliseconds pause = kFirstPause, errorPause = kFirstErrorPause;
   };
@@ -195,12 +187,8 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
           std::to_string((Clock::now() - askingSince_) / milliseconds(1)) +
           " ms";
     }
-    return entry.asked ? kMissing
+    return entry.asked ? kNoAddressText
                        : "the store has not been asked for its address yet";
-  }
-
-  static bool isLost(const Entry& entry) {
-    return !entry.error.empty() && Clock::now() - entry.failing >= kLostTime;
   }
 
   // Returns a due job; else sets `when` to the time of the next job, or to
@@ -214,9 +202,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
       }
       when = entry.wanted ? std::min(when, entry.next) : when;
     }
-    if (now >= aheadUntil_) {
-      ahead_.clear();
-    }
+    ahead_.resize(now < aheadUntil_ ? ahead_.size() : 0);
     if (!ahead_.empty() && aheadNext_ <= now) {
       Job job;
       for (const int rank : ahead_) {

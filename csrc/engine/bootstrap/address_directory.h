@@ -11,6 +11,10 @@
 
 namespace dlslime {
 
+inline constexpr const char* kNoAddressText =
+    "its address is not in the store yet: it has not called "
+    "init_process_group, or has failed there (see its output)";
+
 // Address records of a group's ranks, read from the group's rendezvous. A
 // foreign store may block for any time, so threads of the directory do the
 // reading, and may outlive the directory. Any thread may call any method; only
@@ -65,6 +69,8 @@ class AddressDirectory {
 };
 
 // Returns the key of the rank's address record in the group's rendezvous.
-std::string addressKey(int rank);
+inline std::string addressKey(int rank) {
+  return "address/" + std::to_string(rank);
+}
 
 } // namespace dlslime

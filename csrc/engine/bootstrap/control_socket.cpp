@@ -14,6 +14,8 @@
 #include "base/fork_guard.h"
 #include "base/status.h"
 #include "engine/bootstrap/net_address.h"
+#include "engine/bootstrap/rendezvous_directory.h"
+#include "engine/bootstrap/unix_address.h"
 #include "engine/bootstrap/wire_records.h"
 
 namespace dlslime {
@@ -79,7 +81,10 @@ class DescriptorCargo {
 ErrorCode connectCode(int error) {
   switch (error) {
     case ECONNREFUSED:
+    case ENOENT: // removed from the rendezvous directory at the process's end
       return ErrorCode::kPeerFailed;
+    case EACCES: // the socket is of another user
+      return ErrorCode::kUnavailable;
     case EAGAIN: // a listener with a full queue
       return ErrorCode::kExhausted;
     default:
@@ -88,20 +93,6 @@ ErrorCode connectCode(int error) {
 }
 
 } // namespace
-
-UnixAddress::UnixAddress(const std::string& name) {
-  name_.sun_family = AF_UNIX;
-  if (name.size() + 1 > sizeof(name_.sun_path)) {
-    throw Error(
-        ErrorCode::kPeerFailed,
-        "the name of the peer's socket has " + std::to_string(name.size()) +
-            " bytes: at most " + std::to_string(sizeof(name_.sun_path) - 1) +
-            " are possible");
-  }
-  std::memcpy(name_.sun_path + 1, name.data(), name.size());
-  size_ =
-      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-}
 
 ControlSocket::ControlSocket(UniqueFd fd) : fd_(std::move(fd)) {
   registerForkFd(fd_.get());
@@ -141,16 +132,30 @@ SideSocket ControlSocket::release() {
   return {std::move(fd_), std::move(received_)};
 }
 
-ControlSocket ControlSocket::connectTo(const std::string& abstractName) {
-  const UnixAddress address(abstractName);
+namespace {
+ControlSocket connectUnix(
+    const UnixAddress& address,
+    const std::string& where) {
   ControlSocket made(makeSocket(AF_UNIX));
   if (connect(made.fd(), address.get(), address.size()) != 0) {
     const int error = errno;
     throw Error(
         connectCode(error),
-        "no process answers on the peer's socket: " + errnoText(error));
+        "no process answers on the peer's socket" + where + ": " +
+            errnoText(error));
   }
   return made;
+}
+} // namespace
+
+ControlSocket ControlSocket::connectTo(const std::string& abstractName) {
+  return connectUnix(UnixAddress(abstractName), "");
+}
+
+ControlSocket ControlSocket::connectIn(
+    const RendezvousDirectory& directory,
+    const std::string& name) {
+  return connectUnix(directory.address(name), " in " + directory.setting());
 }
 
 uint32_t ControlSocket::requireUser(uint32_t own) const {

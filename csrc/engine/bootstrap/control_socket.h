@@ -1,8 +1,5 @@
 #pragma once
 
-#include <sys/socket.h>
-#include <sys/un.h>
-
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,22 +10,7 @@
 
 namespace dlslime {
 
-// Address of an abstract unix socket.
-class UnixAddress {
- public:
-  explicit UnixAddress(const std::string& name); // throws Error if too long
-
-  const sockaddr* get() const {
-    return reinterpret_cast<const sockaddr*>(&name_);
-  }
-  socklen_t size() const {
-    return size_;
-  }
-
- private:
-  sockaddr_un name_{};
-  socklen_t size_ = 0;
-};
+class RendezvousDirectory;
 
 // Socket between two processes: a unix socket if both run on one host as one
 // user, else TCP. Never blocks. First come the frames of a handshake, with
@@ -44,6 +26,11 @@ class ControlSocket {
   // process listens, kExhausted when the listener's queue is full, kTimeout for
   // all further errors of connect().
   static ControlSocket connectTo(const std::string& abstractName);
+  // Connects to a socket in the directory. Throws like connectTo(), and
+  // kUnavailable when this process may not use the socket.
+  static ControlSocket connectIn(
+      const RendezvousDirectory& directory,
+      const std::string& name);
   // Begins to connect to a TCP address such as "10.9.0.1:4711". Throws like
   // connectTo().
   static ControlSocket startConnecting(const std::string& address);

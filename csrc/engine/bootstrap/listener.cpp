@@ -13,6 +13,8 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "engine/bootstrap/net_address.h"
+#include "engine/bootstrap/rendezvous_directory.h"
+#include "engine/bootstrap/unix_address.h"
 #include "engine/bootstrap/wire_records.h"
 
 namespace dlslime {
@@ -88,8 +90,12 @@ std::optional<ControlSocket> Listener::acceptToRefuse() {
 }
 
 Listener::~Listener() {
-  if (fd_) {
-    unregisterForkFd(fd_.get());
+  if (!fd_) {
+    return; // moved from
+  }
+  unregisterForkFd(fd_.get());
+  if (directory_ && !inForkedChild()) {
+    directory_->remove(names_.front());
   }
 }
 
@@ -102,6 +108,25 @@ Listener Listener::onThisHost(Dropped dropped, const std::string& prefix) {
       false);
   made.dropped_ = std::move(dropped);
   return made;
+}
+
+Listener Listener::inDirectory(
+    std::shared_ptr<const RendezvousDirectory> directory,
+    const std::string& name,
+    Dropped dropped) {
+  directory->removeStale();
+  const auto address = directory->address(name);
+  try {
+    Listener made(
+        listenAt(AF_UNIX, address.get(), address.size()), {name}, false);
+    made.dropped_ = std::move(dropped);
+    made.directory_ = std::move(directory);
+    return made;
+  } catch (const Error& error) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        directory->setting() + " can't be used: " + error.what());
+  }
 }
 
 Listener Listener::onTheNetwork(

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,12 +18,20 @@ class Listener {
   // Receives each connection of a foreign user before accept() drops the
   // connection.
   using Dropped = std::function<void(const ControlSocket& socket)>;
+  static constexpr const char* kUsualPrefix = "dlslime-";
   // Listens on an abstract unix socket with a random name after `prefix`, for
   // processes of this user on this host: leaves nothing in the file system, and
   // is gone with the process. Throws Error.
   static Listener onThisHost(
       Dropped dropped = {},
-      const std::string& prefix = "dlslime-");
+      const std::string& prefix = kUsualPrefix);
+  // Listens on the unix socket `name` in a directory, for processes of this
+  // user in other containers of this host. The end of the listener removes the
+  // socket. Throws Error.
+  static Listener inDirectory(
+      std::shared_ptr<const RendezvousDirectory> directory,
+      const std::string& name,
+      Dropped dropped);
   // Listens on a TCP port chosen by the kernel, for remote peers, at the
   // addresses of the interfaces selected by `interfaces` (net_address.h).
   // `setting` names the variable holding the selection, for texts. Throws
@@ -71,6 +80,7 @@ class Listener {
   std::vector<std::string> names_;
   bool network_;
   Dropped dropped_;
+  std::shared_ptr<const RendezvousDirectory> directory_; // of a socket in one
   uint32_t uid_; // effective user when the process began to listen
   int problem_ = 0; // errno of the last accept(); 0: no error
 };

@@ -152,13 +152,25 @@ proven(const SideSocketWay& way, ControlSocket socket, TimePoint deadline) {
 
 } // namespace
 
+ControlSocket connectOnThisHost(
+    const PeerIdentity& self,
+    const RendezvousDirectory* directory,
+    const AddressRecord& peer) {
+  auto socket = sameHost(self, peer.identity) || directory == nullptr
+      ? ControlSocket::connectTo(peer.socketName)
+      : ControlSocket::connectIn(*directory, peer.socketName);
+  socket.requireUser(self.uid);
+  return socket;
+}
+
 // Each address but the last gets half of the remaining time, since an address
 // may lead to a wrong process.
 SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
   if (meetLocally(way.self, way.record.identity)) {
-    auto socket = ControlSocket::connectTo(way.record.socketName);
-    socket.requireUser(way.self.uid);
-    return proven(way, std::move(socket), deadline);
+    return proven(
+        way,
+        connectOnThisHost(way.self, way.directory.get(), way.record),
+        deadline);
   }
   std::string tried;
   auto code = ErrorCode::kPeerFailed;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/threads/mutex.h"
+#include "engine/bootstrap/control_socket.h"
 #include "engine/bootstrap/wire_records.h"
 #include "interface/side_socket.h"
 
@@ -49,10 +50,18 @@ class SideSockets {
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 
+// Connects to the peer's unix socket, where meetLocally() holds. Throws Error,
+// also unless the socket is of this process's user.
+ControlSocket connectOnThisHost(
+    const PeerIdentity& self,
+    const RendezvousDirectory* directory,
+    const AddressRecord& peer);
+
 // Address of the process to open a side socket to, and the records to send.
 struct SideSocketWay {
   AddressRecord record;
   PeerIdentity self;
+  std::shared_ptr<const RendezvousDirectory> directory;
   Greeting greeting; // without the nonce
   Bytes secret;
   Bytes hello; // encoded

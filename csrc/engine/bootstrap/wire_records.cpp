@@ -86,6 +86,8 @@ class FieldWriter {
     put(identity.networkNamespace);
     put(identity.pid);
     put(identity.uid);
+    put(identity.hostUid);
+    put(identity.directory);
   }
   void put(const std::pair<std::string, std::string>& pair) const {
     put(pair.first);
@@ -141,6 +143,8 @@ class FieldReader {
     get(identity.networkNamespace);
     get(identity.pid);
     get(identity.uid);
+    get(identity.hostUid);
+    get(identity.directory);
     identity.host = printable(identity.host);
     sound_ &= identity.instance.size() == kInstanceBytes;
   }
@@ -299,7 +303,24 @@ std::optional<std::string> failureReason(ByteSpan bytes) {
   return printable(text.substr(kFailureMark.size()));
 }
 
-PeerIdentity makeIdentity(const std::string& hostId) {
+namespace {
+// Returns the user outside of the process's user namespace; `uid` where the
+// namespace does not map it.
+uint32_t userOutside(uint32_t uid) {
+  std::ifstream map("/proc/self/uid_map");
+  uint64_t inside = 0, outside = 0, count = 0;
+  while (map >> inside >> outside >> count) {
+    if (inside <= uid && uid - inside < count) {
+      return static_cast<uint32_t>(outside + uid - inside);
+    }
+  }
+  return uid;
+}
+} // namespace
+
+PeerIdentity makeIdentity(
+    const std::string& hostId,
+    const std::string& directory) {
   PeerIdentity identity;
   identity.instance = randomBytes(kInstanceBytes);
   identity.bootId =
@@ -313,6 +334,8 @@ PeerIdentity makeIdentity(const std::string& hostId) {
   }
   identity.pid = static_cast<uint32_t>(getpid());
   identity.uid = static_cast<uint32_t>(geteuid());
+  identity.hostUid = userOutside(identity.uid);
+  identity.directory = directory;
   return identity;
 }
 
@@ -322,7 +345,9 @@ bool sameHost(const PeerIdentity& one, const PeerIdentity& other) {
 }
 
 bool meetLocally(const PeerIdentity& one, const PeerIdentity& other) {
-  return sameHost(one, other) && one.uid == other.uid;
+  const bool shared = one.bootId == other.bootId && !one.directory.empty() &&
+      one.directory == other.directory;
+  return (sameHost(one, other) || shared) && one.hostUid == other.hostUid;
 }
 
 } // namespace dlslime

@@ -14,7 +14,7 @@ namespace dlslime {
 // Protocol version, raised with every change of meaning in docs/protocol.md.
 // Processes of different versions refuse each other with an error naming both
 // versions.
-constexpr uint16_t kProtocolVersion = 15;
+constexpr uint16_t kProtocolVersion = 16;
 
 // Each record has fields(), which calls `field` with the name and the value of
 // each field in the order of the bytes: the one list for encoding, decoding and
@@ -33,7 +33,9 @@ void requireWhole(const ByteReader& reader, bool valid, const char* what);
 struct AddressRecord {
   PeerIdentity identity;
   Bytes token; // 32 random bytes, known to readers of the store only
-  std::string socketName; // abstract unix socket of the process's listener
+  // Unix socket of the process's listener: an abstract name, and the name in
+  // the rendezvous directory.
+  std::string socketName;
   // Most TCP addresses in a record; a reader refuses more.
   static constexpr size_t kMostAddresses = 16;
   std::vector<std::string> addresses; // of the TCP listener
@@ -204,13 +206,17 @@ Bytes encode(const Confirm& confirm);
 Confirm decodeConfirm(ByteSpan bytes);
 
 // Returns this process's identity, with a new instance number. A non-empty
-// `hostId` replaces the machine's boot id.
-PeerIdentity makeIdentity(const std::string& hostId = "");
+// `hostId` replaces the machine's boot id; `directory` is the id of the
+// rendezvous directory.
+PeerIdentity makeIdentity(
+    const std::string& hostId = "",
+    const std::string& directory = "");
 // Returns whether both processes share a host and a network namespace.
 bool sameHost(const PeerIdentity& one, const PeerIdentity& other);
-// Returns whether both processes meet at an abstract unix socket, sharing host,
-// network namespace and user. Processes of different users meet over TCP, as on
-// two hosts.
+// Returns whether both processes, of one user on one host, meet at a unix
+// socket: an abstract one within a network namespace, else one in the
+// rendezvous directory that both have. Processes of different users meet over
+// TCP, as on two hosts.
 bool meetLocally(const PeerIdentity& one, const PeerIdentity& other);
 
 } // namespace dlslime

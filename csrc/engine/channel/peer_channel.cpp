@@ -14,7 +14,6 @@ namespace {
 constexpr milliseconds kGiveUpTime{1000};
 // Most looks for the peer's last messages: more than messages fit into a ring.
 constexpr int kMostLastLooks = 16 * 1024;
-
 } // namespace
 
 void PeerChannel::use(
@@ -103,10 +102,9 @@ void PeerChannel::quieted() {
 }
 
 bool PeerChannel::idle() const {
-  if (!connection_.quiet() || !connection_) {
-    return connection_.quiet();
-  }
-  return !copies_.any() && (parts_->idle() || Clock::now() >= giveUpAt_);
+  return connection_.quiet() &&
+      (!connection_ ||
+       (!copies_.any() && (parts_->idle() || Clock::now() >= giveUpAt_)));
 }
 
 bool PeerChannel::working() const {
@@ -219,8 +217,7 @@ void PeerChannel::peerClosed(const Status& why) {
   }
   peerClosed_ = why;
   if (looks == kMostLastLooks) {
-    fail(
-        Status(why.code(), why.message() + ", and messages come all the same"));
+    fail(Status(why.code(), why.message() + ", and messages still come"));
     return;
   }
   if (state_ == State::kSevered) {

@@ -35,8 +35,8 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
         regions_(regions),
         limits_(limits),
         peer_(std::move(peer)),
-        gpus_(peer_, [this](uint64_t id) REQUIRES(kEngineLock) {
-          parts_->out.sendControl(wire::Reshare{id});
+        gpus_(peer_, [this](uint64_t id, bool handOver) REQUIRES(kEngineLock) {
+          parts_->out.sendControl(wire::Reshare{id, handOver});
         }) {}
 
   // `began`: this end has asked for the connection.
@@ -146,6 +146,9 @@ class PeerChannel final : public std::enable_shared_from_this<PeerChannel> {
   }
   const ChannelParts* parts() const REQUIRES(kEngineLock) {
     return parts_ ? &*parts_ : nullptr;
+  }
+  PeerGpus& gpus() REQUIRES(kEngineLock) {
+    return gpus_;
   }
   // What the connection tells the channel.
   ConnectionEvents& events() REQUIRES(kEngineLock) {

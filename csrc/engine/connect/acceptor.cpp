@@ -19,12 +19,14 @@ constexpr milliseconds kAcceptPause{100};
 Acceptor::Acceptor(Self self, SecretOf secretOf)
     : self_(std::move(self)),
       secretOf_(std::move(secretOf)),
-      local_(Listener::onThisHost([this](const ControlSocket& socket) {
-        sayRefused(
-            socket,
-            "only processes of uid " + std::to_string(self_.identity.uid) +
-                " may connect on this host");
-      })) {
+      local_(Listener::onThisHost(
+          [this](const ControlSocket& socket) { sayOtherUser(socket); })) {
+  if (self_.directory) {
+    inDirectory_.emplace(Listener::inDirectory(
+        self_.directory, socketName(), [this](const ControlSocket& socket) {
+          sayOtherUser(socket);
+        }));
+  }
   try {
     network_.emplace(
         Listener::onTheNetwork(self_.interfaces, self_.interfacesSetting));
@@ -38,11 +40,20 @@ Acceptor::Acceptor(Self self, SecretOf secretOf)
   }
 }
 
-void Acceptor::addTo(std::vector<pollfd>& fds) const {
+std::vector<Listener*> Acceptor::listeners() {
+  std::vector<Listener*> all{&local_};
+  for (auto* const listener : {&inDirectory_, &network_}) {
+    if (*listener) {
+      all.push_back(&**listener);
+    }
+  }
+  return all;
+}
+
+void Acceptor::addTo(std::vector<pollfd>& fds) {
   if (accepting()) {
-    fds.push_back({local_.fd(), POLLIN, 0});
-    if (network_) {
-      fds.push_back({network_->fd(), POLLIN, 0});
+    for (const auto* const listener : listeners()) {
+      fds.push_back({listener->fd(), POLLIN, 0});
     }
   }
   for (const auto& handshake : unproven_) {
@@ -54,11 +65,10 @@ void Acceptor::onPoll(const std::set<int>& heard) {
   std::erase_if(unproven_, [&](Unproven& handshake) {
     return heard.contains(handshake.socket.fd()) && advance(handshake);
   });
-  if (heard.contains(local_.fd())) {
-    acceptFrom(local_);
-  }
-  if (network_ && heard.contains(network_->fd())) {
-    acceptFrom(*network_);
+  for (auto* const listener : listeners()) {
+    if (heard.contains(listener->fd())) {
+      acceptFrom(*listener);
+    }
   }
 }
 
@@ -174,6 +184,13 @@ void Acceptor::sayRefused(
     const ControlSocket& socket,
     const std::string& cause) {
   refusals_.note(socket.peerSource(), socket.peerText(), cause);
+}
+
+void Acceptor::sayOtherUser(const ControlSocket& socket) {
+  sayRefused(
+      socket,
+      "only processes of uid " + std::to_string(self_.identity.uid) +
+          " may connect on this host");
 }
 
 bool Acceptor::advance(Unproven& handshake) {

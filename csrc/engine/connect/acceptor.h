@@ -39,6 +39,7 @@ class Acceptor {
  public:
   struct Self {
     PeerIdentity identity;
+    std::shared_ptr<const RendezvousDirectory> directory; // or null
     std::string interfaces; // selected for the TCP listener
     std::string interfacesSetting; // variable holding the selection, for texts
   };
@@ -53,7 +54,7 @@ class Acceptor {
   std::vector<std::string> addresses() const {
     return network_ ? network_->names() : std::vector<std::string>();
   }
-  void addTo(std::vector<pollfd>& fds) const;
+  void addTo(std::vector<pollfd>& fds);
   // Serves the descriptors in `heard`, found ready by poll().
   void onPoll(const std::set<int>& heard);
   // Returns the connections proven since the last call.
@@ -72,6 +73,7 @@ class Acceptor {
   void sayRefused(const ControlSocket& socket, const std::string& cause);
 
  private:
+  void sayOtherUser(const ControlSocket& socket);
   struct Unproven {
     ControlSocket socket;
     TimePoint since; // time of accept()
@@ -81,6 +83,7 @@ class Acceptor {
   };
   using Place = std::vector<Unproven>::const_iterator;
   Place replaceable(TimePoint now) const;
+  std::vector<Listener*> listeners();
   bool accepting() const;
   void acceptFrom(Listener& listener);
   void refuseAll(Listener& listener);
@@ -96,6 +99,8 @@ class Acceptor {
   const HandshakeLimits limits_ = HandshakeLimits::ofProcess();
   RefusalLog refusals_;
   Listener local_; // for processes of this user on this host
+  // For processes of this user in other containers; empty: no directory is set.
+  std::optional<Listener> inDirectory_;
   std::optional<Listener> network_; // empty: the host has no usable network
   std::vector<Unproven> unproven_; // oldest first
   std::vector<Incoming> proven_;

@@ -3,23 +3,37 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/bootstrap/side_sockets.h"
+
 namespace dlslime {
 
 ControlConnector::ControlConnector(
     const PeerIdentity& self,
+    const RendezvousDirectory* directory,
     const AddressRecord& peer)
-    : self_(self), peer_(peer), local_(meetLocally(self, peer.identity)) {}
+    : self_(self),
+      directory_(directory),
+      peer_(peer),
+      local_(meetLocally(self, peer.identity)) {}
 
 void ControlConnector::requireAddress() const {
   if (local_ || !peer_.addresses.empty()) {
     return;
   }
   const auto& peer = peer_.identity;
+  if (self_.bootId == peer.bootId &&
+      self_.networkNamespace != peer.networkNamespace) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        "it is on this host, in another network namespace (a container), and "
+        "has no network address: mount one directory into both containers and "
+        "set DLSLIME_RENDEZVOUS_DIR to it, or see DLSLIME_SOCKET_IFNAME");
+  }
   throw Error(
       ErrorCode::kUnavailable,
       sameHost(self_, peer)
-          ? "it is of another user (uid " + std::to_string(peer.uid) +
-              ", this process of uid " + std::to_string(self_.uid) +
+          ? "it is of another user (uid " + std::to_string(peer.hostUid) +
+              ", this process of uid " + std::to_string(self_.hostUid) +
               "), so that both can connect only over the network, and it has "
               "no network address (DLSLIME_SOCKET_IFNAME)"
           : "it is on another host (" + peer.host +
@@ -33,12 +47,12 @@ void ControlConnector::start() {
     return;
   }
   try {
-    socket_ = ControlSocket::connectTo(peer_.socketName);
+    socket_ = connectOnThisHost(self_, directory_, peer_);
   } catch (const Error& error) {
     gone_ = error.status().code() == ErrorCode::kPeerFailed;
     throw;
   }
-  peerPid_ = socket_->requireUser(self_.uid);
+  peerPid_ = socket_->credentials().pid;
 }
 
 void ControlConnector::connectByNetwork() {

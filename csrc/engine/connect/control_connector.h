@@ -18,8 +18,11 @@ class ControlConnector {
   // Time for each address: packets dropped by a firewall cause no error.
   static constexpr milliseconds kConnectTime{5000};
 
-  // Refers to both.
-  ControlConnector(const PeerIdentity& self, const AddressRecord& peer);
+  // Refers to all three; `directory` may be null.
+  ControlConnector(
+      const PeerIdentity& self,
+      const RendezvousDirectory* directory,
+      const AddressRecord& peer);
 
   // Throws Error{kUnavailable} when the peer has no usable address: no later
   // try would find an address.
@@ -69,6 +72,7 @@ class ControlConnector {
   void leave(const Status& problem);
 
   const PeerIdentity& self_;
+  const RendezvousDirectory* const directory_;
   const AddressRecord& peer_;
   const bool local_;
   std::optional<ControlSocket> socket_;

@@ -14,7 +14,10 @@ constexpr size_t kMostFailures = 1024;
 Handshakes::Handshakes(EngineState& state)
     : state_(state),
       acceptor_(
-          {state.self, state.config.interfaces, state.config.interfacesSetting},
+          {state.self,
+           state.directory,
+           state.config.interfaces,
+           state.config.interfacesSetting},
           [this](const Greeting& greeting) { return secretOf(greeting); }),
       dialer_(state, acceptor_, *this),
       prober_(state, acceptor_),
@@ -72,7 +75,7 @@ void Handshakes::onFailed(const ChannelKey& key, Status why, bool gone) {
   failures_[key] = {std::move(why), gone};
 }
 
-void Handshakes::addTo(std::vector<pollfd>& fds) const {
+void Handshakes::addTo(std::vector<pollfd>& fds) {
   acceptor_.addTo(fds);
   dialer_.addTo(fds);
   prober_.dialer().addTo(fds);

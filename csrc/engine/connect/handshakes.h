@@ -46,7 +46,7 @@ class Handshakes : private HandshakeResults {
   std::vector<std::string> addresses() const {
     return acceptor_.addresses();
   }
-  void addTo(std::vector<pollfd>& fds) const;
+  void addTo(std::vector<pollfd>& fds);
   void onPoll(const std::vector<pollfd>& fds);
   TimePoint nextDeadline() const;
   // Ends late handshakes. `looked` is the time up to which onPoll() has handled

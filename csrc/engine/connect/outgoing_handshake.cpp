@@ -17,7 +17,7 @@ OutgoingHandshake::OutgoingHandshake(
     ConnectRequest request)
     : self_(state.self),
       request_(std::move(request)),
-      connector_(state.self, request_.record),
+      connector_(state.self, state.directory.get(), request_.record),
       routes_(state, acceptor, request_) {}
 
 void OutgoingHandshake::start() {

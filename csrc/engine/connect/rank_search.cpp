@@ -13,7 +13,6 @@ namespace dlslime {
 
 namespace {
 
-constexpr milliseconds kFirstPause{1};
 constexpr milliseconds kLongestPause{50};
 constexpr milliseconds kLongestRetryPause{500};
 // Time after which a silent process counts as dead. Before, the process's
@@ -24,9 +23,6 @@ constexpr milliseconds kDeadRecordTime{60000};
 // Time after which a rank that has failed to begin counts as failed: a program
 // may try again.
 constexpr milliseconds kFailureNoteTime{5000};
-// Time after which the log tells of a rank not reached: by then a person looks.
-constexpr milliseconds kLateTime{10000};
-constexpr const char* kNotLooked = "it has not been looked for yet";
 
 } // namespace
 
@@ -83,22 +79,7 @@ void RankSearch::add(
   {
     const MutexLock lock(mutex_);
     for (const int rank : ranks) {
-      added_.push_back(
-          {group,
-           rank,
-           deadlineAfter(group->options().timeout),
-           Clock::now(),
-           kFirstPause,
-           kNotLooked,
-           false,
-           {},
-           {},
-           {},
-           {},
-           {},
-           {},
-           {},
-           Clock::now() + kLateTime});
+      added_.push_back({group, rank, deadlineAfter(group->options().timeout)});
     }
   }
   state_.wakeWireUp();

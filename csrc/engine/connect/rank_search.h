@@ -30,27 +30,33 @@ class RankSearch {
   TimePoint nextDeadline() const;
 
  private:
+  static constexpr milliseconds kFirstPause{1};
+  // Time after which the log tells of a rank not reached: by then a person
+  // looks.
+  static constexpr milliseconds kLateTime{10000};
+  static constexpr const char* kNotLooked = "it has not been looked for yet";
   // Unreached rank of a group.
   struct Task {
     std::weak_ptr<Group> group;
     int rank;
     TimePoint deadline; // the group's time-out
-    TimePoint next; // time of the next look
-    milliseconds pause; // between looks; grows
-    std::string problem; // found by the last look
+    TimePoint next{}; // time of the next look
+    milliseconds pause = kFirstPause; // between looks; grows
+    std::string problem = kNotLooked; // found by the last look
     bool asked = false; // an earlier look has sent a join
-    Bytes deadRecord; // a record whose process did not answer
-    TimePoint deadSince; // when the silence began
-    Bytes tried; // record of the last try
-    TimePoint retry; // time of the next try by the record
+    Bytes deadRecord{}; // a record whose process did not answer
+    TimePoint deadSince{}; // when the silence began
+    Bytes tried{}; // record of the last try
+    TimePoint retry{}; // time of the next try by the record
     // Pause after the next try by the record; grows, because a refusal may come
     // at once.
     milliseconds retryPause{};
     // The rank's process, and how many channels to the process had failed by
     // the last look; empty after a join was sent.
-    std::optional<std::pair<Bytes, uint32_t>> failed;
+    std::optional<std::pair<Bytes, uint32_t>> failed{};
     std::string shortage{}; // the last failure for want of a resource
-    TimePoint late{}; // time from which the log tells of the rank
+    // Time from which the log tells of the rank.
+    TimePoint late = Clock::now() + kLateTime;
   };
   void collect();
   void tellLate();

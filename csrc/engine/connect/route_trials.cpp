@@ -102,6 +102,7 @@ SideSocketWay RouteTrials::sideSocket(AddressRecord peer, Greeting greeting)
   return {
       std::move(peer),
       state_.self,
+      state_.directory,
       std::move(greeting),
       request_.secret(),
       encode(hello)};

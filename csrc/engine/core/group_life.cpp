@@ -250,6 +250,9 @@ void GroupLife::lingerAll() {
     driver_.step(nullptr);
     std::this_thread::sleep_for(kLookPause);
   }
+  if (state_.directory) { // a file would outlive the process
+    state_.directory->remove(wireUp_.socketName());
+  }
 }
 
 bool GroupLife::allSent() {

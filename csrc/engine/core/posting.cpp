@@ -81,6 +81,18 @@ void Posting::transfer(Group& group, const TransferPtr& transfer) {
   }
 }
 
+FlightLog Posting::flightLog() {
+  const double tick = Ticks::nanoseconds(); // may wait: not under the lock
+  const EngineLock lock(state_);
+  return state_.completions.recorder().log(tick);
+}
+
+std::vector<OperationReport> Posting::operationReports() {
+  const double tick = Ticks::nanoseconds();
+  const EngineLock lock(state_);
+  return reportTimes(state_.completions.recorder(), tick);
+}
+
 // Called before the lock is taken.
 void Posting::prepare(Group& group, Operation& operation) {
   if (operation.ofDevice()) {

@@ -2,6 +2,7 @@
 
 #include "engine/connect/wireup.h"
 #include "engine/core/driver.h"
+#include "engine/record/times_report.h"
 
 namespace dlslime {
 
@@ -15,6 +16,9 @@ class Posting {
   void send(Group& group, const OperationPtr& operation);
   void receive(Group& group, const OperationPtr& operation);
   void transfer(Group& group, const TransferPtr& transfer);
+
+  FlightLog flightLog();
+  std::vector<OperationReport> operationReports();
 
  private:
   void prepare(Group& group, Operation& operation);

@@ -73,7 +73,10 @@ bool PeerGpus::move(
   try {
     const bool begun = mapped_->move(device, write, pieces, std::move(done));
     for (const auto one : mapped_->takeOutdated()) {
-      askAgain_(one);
+      askAgain_(one, false);
+    }
+    for (const auto one : mapped_->takeUnfetchable()) {
+      askAgain_(one, true);
     }
     return begun;
   } catch (const Error& error) {

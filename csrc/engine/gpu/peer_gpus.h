@@ -18,8 +18,9 @@ namespace dlslime {
 // GPUs without any processor. Under the engine's lock.
 class PeerGpus {
  public:
-  // Asks the peer for a new description of the peer's allocation `id`.
-  using AskAgain = std::function<void(uint64_t id)>;
+  // Asks the peer for a new description of the peer's allocation `id`, and to
+  // hand the descriptor over.
+  using AskAgain = std::function<void(uint64_t id, bool handOver)>;
 
   PeerGpus(const PeerIdentity& peer, AskAgain askAgain)
       : peer_(peer), askAgain_(std::move(askAgain)) {}
@@ -31,6 +32,12 @@ class PeerGpus {
       REQUIRES(kEngineLock);
   void onUnshare(const wire::Unshare& unshare) REQUIRES(kEngineLock) {
     forget(unshare.allocation);
+  }
+  // Takes a descriptor that the peer has handed over.
+  void onDescriptor(uint64_t number, UniqueFd fd) REQUIRES(kEngineLock) {
+    if (mapped_) {
+      mapped_->take(number, std::move(fd));
+    }
   }
   // Copies pieces between the peer's memory `there` and memory of our GPU
   // `device`; `write` means to the peer. False: nothing is copied and `done` is

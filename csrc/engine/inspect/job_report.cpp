@@ -5,6 +5,7 @@
 #include "base/library/build_id.h"
 #include "engine/inspect/json.h"
 #include "engine/peer/group_report.h"
+#include "engine/record/times_report.h"
 #include "engine/state/engine_lock.h"
 
 namespace dlslime {
@@ -33,6 +34,7 @@ void addPeer(JsonWriter& json, const PeerReport& peer) {
       .member("devices", peer.devices)
       .member("pid", peer.peer.pid)
       .member("host", peer.peer.host)
+      .member("network_namespace", peer.peer.networkNamespace)
       .member("replaced_connections", peer.replaced)
       .member("pending_sends", peer.pendingSends)
       .member("pending_receives", peer.pendingReceives);
@@ -63,6 +65,31 @@ void addGroup(JsonWriter& json, uint32_t id, Group& group)
   json.close(']').close('}');
 }
 
+void addHistogram(JsonWriter& json, const HistogramReport& histogram) {
+  json.open('{').member("count", histogram.count).member("sum", histogram.sum);
+  json.key("buckets").open('[');
+  for (const auto& [end, count] : histogram.buckets) {
+    json.open('[').value(end).value(count).close(']');
+  }
+  json.close(']').close('}');
+}
+
+void addOperations(
+    JsonWriter& json,
+    const std::vector<OperationReport>& reports) {
+  json.key("operations").open('{');
+  for (const auto& report : reports) {
+    json.key(report.kind).open('{').key("nanoseconds").open('[');
+    for (const auto& histogram : report.nanoseconds) {
+      addHistogram(json, histogram);
+    }
+    json.close(']').key("bytes");
+    addHistogram(json, report.bytes);
+    json.close('}');
+  }
+  json.close('}');
+}
+
 } // namespace
 
 std::string jobReport(EngineState& state) {
@@ -72,7 +99,9 @@ std::string jobReport(EngineState& state) {
       .member("pid", getpid())
       .member("host", state.self.host)
       .member("eager_limit", state.config.eagerLimitBytes);
+  const double tick = Ticks::nanoseconds(); // may wait: not under the lock
   const EngineLock lock(state);
+  addOperations(json, reportTimes(state.completions.recorder(), tick));
   json.member("connections", state.channels.size()).key("groups").open('[');
   for (const auto& [id, group] : state.groupRegistry.groups()) {
     addGroup(json, id, *group);

@@ -133,9 +133,11 @@ void ChannelTable::onSocket(uint64_t token) {
     if (entry.token != token || !entry.socket) {
       continue;
     }
-    std::byte ignored[64];
-    const auto got =
-        recv(entry.socket->fd(), ignored, sizeof(ignored), MSG_DONTWAIT);
+    const auto got = entry.passed.read(
+        entry.socket->fd(),
+        [&](uint64_t number, UniqueFd fd) REQUIRES(kEngineLock) {
+          entry.channel->gpus().onDescriptor(number, std::move(fd));
+        });
     if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) {
       return; // the peer has rung; some of many rings may remain
     }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/memory/passed_descriptors.h"
 #include "engine/bootstrap/control_socket.h"
 #include "engine/bootstrap/wire_records.h"
 #include "engine/channel/peer_channel.h"
@@ -116,6 +117,7 @@ class ChannelTable {
     std::optional<ControlSocket> socket;
     uint64_t token;
     std::string origin; // empty for the channel to oneself
+    PassedDescriptors passed{}; // by the socket
   };
   const Entry* aliveWith(const ChannelKey& key) const REQUIRES(kEngineLock);
   void dropSocket(Entry& entry) REQUIRES(kEngineLock);

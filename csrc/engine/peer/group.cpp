@@ -55,6 +55,7 @@ void Group::awaitUntil(TimePoint when) {
 void Group::post(const OperationPtr& operation) {
   operation->groupKey = id_;
   operation->inPair = options_.oneLife;
+  completions_.begin(*operation);
   if (operation->oneSided()) {
     static_cast<Transfer&>(*operation).hold();
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/progress/engine_mutex.h"
+#include "engine/record/flight_recorder.h"
 #include "interface/operation.h"
 
 namespace dlslime {
@@ -39,6 +40,13 @@ class Completions {
     EndedQueue early_{0}, over_{1};
   };
 
+  // Notes the post of an operation for the flight record.
+  void begin(Operation& operation) REQUIRES(kEngineLock) {
+    recorder_.begin(operation);
+  }
+  const FlightRecorder& recorder() const REQUIRES(kEngineLock) {
+    return recorder_;
+  }
   // Ends an operation when nothing touches the memory any more, except perhaps
   // copies of ours from or to a GPU: with such copies under way, the operation
   // ends with the last copy.
@@ -125,7 +133,8 @@ class Completions {
   }
 
  private:
-  static void settle(Operation& operation, Status status) {
+  void settle(Operation& operation, Status status) REQUIRES(kEngineLock) {
+    recorder_.end(operation, status);
     operation.settle(std::move(status));
   }
 
@@ -153,6 +162,7 @@ class Completions {
   }
 
   Ended ended_ GUARDED_BY(kEngineLock);
+  FlightRecorder recorder_ GUARDED_BY(kEngineLock);
   std::atomic<uint64_t> unfetchedBytes_{0}; // a hint: updates may be lost
 };
 

@@ -20,7 +20,10 @@ constexpr size_t kTokenBytes = 32;
 
 EngineState::EngineState(const Config& settings)
     : config(settings),
-      self(makeIdentity(config.hostId)),
+      directory(RendezvousDirectory::open(
+          config.rendezvousDir,
+          config.rendezvousSetting)),
+      self(makeIdentity(config.hostId, directory ? directory->id() : "")),
       token(randomBytes(kTokenBytes)),
       transports(config),
       regions(self, [this] { registrationThread.wake(); }),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "engine/bootstrap/rendezvous_directory.h"
 #include "engine/one_sided/region.h"
 #include "engine/peer/channel_table.h"
 #include "engine/peer/group_registry.h"
@@ -27,6 +28,7 @@ struct EngineState {
   explicit EngineState(const Config& settings);
 
   const Config config;
+  const std::shared_ptr<const RendezvousDirectory> directory; // or null
   const PeerIdentity self;
   const Bytes
       token; // a peer proves by the token to have read our address record

@@ -57,10 +57,17 @@ bool GpuShares::dropUnshared(Accelerator& gpus) {
 }
 
 // An allocation that is shared no more is told of by dropUnshared().
-Bytes GpuShares::describe(uint64_t id) const {
-  return shown_.contains(id) && gpus_->sharing().isShared(id)
-      ? gpus_->sharing().describeShared(id)
-      : Bytes{};
+Bytes GpuShares::describe(uint64_t id, bool handOver) const {
+  if (!shown_.contains(id) || !gpus_->sharing().isShared(id)) {
+    return {};
+  }
+  auto description = gpus_->sharing().describeShared(id);
+  if (handOver && output_.connection() != nullptr) {
+    if (const auto handed = gpus_->sharing().handOver(id); handed.fd) {
+      output_.connection()->passDescriptor(handed.number, handed.fd.get());
+    }
+  }
+  return description;
 }
 
 void GpuShares::addShown(const MemoryView& view, std::set<uint64_t>& ids)

@@ -28,8 +28,8 @@ class GpuShares {
   void addShown(const MemoryView& view, std::set<uint64_t>& ids) const
       REQUIRES(kEngineLock);
   // Returns the description of an allocation that the peer asks for again;
-  // empty unless still shared.
-  Bytes describe(uint64_t id) const REQUIRES(kEngineLock);
+  // empty unless still shared. Hands the descriptor over before, if asked to.
+  Bytes describe(uint64_t id, bool handOver) const REQUIRES(kEngineLock);
   // Forgets all: what was told held for a connection that is gone.
   void clear() REQUIRES(kEngineLock) {
     shown_.clear();

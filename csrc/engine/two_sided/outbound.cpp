@@ -148,7 +148,8 @@ void Outbound::onRetract(const wire::Retract& retract) {
 
 // Without room sends nothing: the peer asks again when in need.
 void Outbound::onReshare(const wire::Reshare& reshare) {
-  const auto description = shares_.describe(reshare.allocation);
+  const auto description =
+      shares_.describe(reshare.allocation, reshare.handOver);
   if (!description.empty()) {
     static_cast<void>(
         sendNow(wire::encode(wire::Share{reshare.allocation}), description));

@@ -31,14 +31,17 @@ struct Unshare {
 };
 
 // Asks for a new Share of an allocation of the receiving process, because the
-// description in the last Share has expired.
+// description in the last Share has expired, or, with `handOver`, because the
+// sending process can't copy the descriptor by itself.
 struct Reshare {
   static constexpr auto kType = MessageType::kReshare;
   uint64_t allocation = 0;
+  bool handOver = false;
 
   template <typename Message, typename Visit>
   static void fields(Message& reshare, const Visit& visit) {
     visit("allocation", reshare.allocation, kId);
+    visit("hand over", reshare.handOver, kStatus);
   }
 };
 

@@ -49,6 +49,9 @@ class RemoteDoorbell {
   void useSocket(int fd) {
     socket_ = fd;
   }
+  int socket() const {
+    return socket_;
+  }
   // Returns true while some thread of the peer polls.
   bool awake() const {
     return turn() % 2 == 0;

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "base/memory/passed_descriptors.h"
 #include "base/memory/segment.h"
 #include "interface/transport.h"
 #include "transports/common/piece_copies.h"
@@ -37,6 +38,9 @@ class ShmConnection final : public Connection,
   ConnectionInfo info() const override;
   void useSocket(int fd) override {
     doorbell_.useSocket(fd);
+  }
+  bool passDescriptor(uint64_t number, int fd) override {
+    return dlslime::passDescriptor(doorbell_.socket(), number, fd);
   }
   bool hasRoom(size_t payload) override {
     return out_.hasRoom(payload);

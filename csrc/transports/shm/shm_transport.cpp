@@ -18,6 +18,31 @@ struct ShmTransport::PeerHalf {
   std::vector<UniqueFd> fds; // doorbell page; in an offer also the segment
 };
 
+namespace {
+
+// Returns why processes of different network namespaces do not meet, and what
+// to do.
+std::string apartText(const PeerIdentity& self, const PeerIdentity& peer) {
+  std::string text =
+      "same host, but different network namespaces, which abstract unix "
+      "sockets do not connect";
+  if (!self.directory.empty() && !peer.directory.empty()) {
+    return text +
+        ", and DLSLIME_RENDEZVOUS_DIR is another directory at each end: mount "
+        "the same into both containers";
+  }
+  if (self.directory.empty() && peer.directory.empty()) {
+    return text +
+        ": mount one directory into both containers (an emptyDir within a pod, "
+        "a hostPath between pods) and set DLSLIME_RENDEZVOUS_DIR to it";
+  }
+  return text + ", and DLSLIME_RENDEZVOUS_DIR is not set " +
+      (self.directory.empty() ? "at this end" : "at the peer's end") +
+      ": mount and set the directory of the other end";
+}
+
+} // namespace
+
 ShmTransport::ShmTransport(const Config& config) : config_(config) {
   const auto permitted = processToPermit(getppid(), accessRules("/proc"));
   if (config_.shm && config_.crossMemoryAttach && permitted != 0) {
@@ -33,17 +58,16 @@ Status ShmTransport::reaches(const PeerIdentity& self, const PeerIdentity& peer)
   if (self.bootId != peer.bootId) {
     return {ErrorCode::kUnavailable, "on another host (" + peer.host + ")"};
   }
-  if (self.networkNamespace != peer.networkNamespace) {
-    return {
-        ErrorCode::kUnavailable,
-        "same host, but different network namespaces, which unix sockets do "
-        "not connect"};
+  const bool sameDirectory =
+      !self.directory.empty() && self.directory == peer.directory;
+  if (self.networkNamespace != peer.networkNamespace && !sameDirectory) {
+    return {ErrorCode::kUnavailable, apartText(self, peer)};
   }
-  if (self.uid != peer.uid) {
+  if (self.hostUid != peer.hostUid) {
     return {
         ErrorCode::kUnavailable,
-        "same host, but another user (uid " + std::to_string(peer.uid) +
-            ", this process has " + std::to_string(self.uid) +
+        "same host, but another user (uid " + std::to_string(peer.hostUid) +
+            ", this process has " + std::to_string(self.hostUid) +
             "): users share no memory"};
   }
   return {};
@@ -82,9 +106,13 @@ ShmTransport::PeerHalf ShmTransport::parse(Offer offer, bool withSegment)
   return peer;
 }
 
-void ShmTransport::tellRefusal(uint32_t pid, int error) const {
+// Tells of a slow way that could be faster: not between containers that meet in
+// a directory, where nothing is faster than two copies.
+void ShmTransport::tellRefusal(const Context& context, int error) const {
+  const auto pid = context.peerPid;
   const bool ended = pid != 0 && error == ESRCH;
-  if (error == 0 || ended) {
+  const bool byDirectory = pid == 0 && !context.peer.directory.empty();
+  if (error == 0 || ended || byDirectory) {
     return;
   }
   const auto text = refusedAccessText(pid, error, accessRules("/proc"));
@@ -101,7 +129,7 @@ std::unique_ptr<Connection> ShmTransport::connect(
   const auto pid = context.peerPid;
   const int denied = config_.crossMemoryAttach ? accessProblem(pid) : ECANCELED;
   if (config_.crossMemoryAttach) {
-    tellRefusal(pid, denied);
+    tellRefusal(context, denied);
   }
   const size_t ringBytes = (segment.size() - kLayoutBytes) / 2;
   ShmConnection::Ends ends{

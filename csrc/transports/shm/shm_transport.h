@@ -51,7 +51,7 @@ class ShmTransport final : public Transport, private WakeSource {
       Segment segment,
       int side) const;
 
-  void tellRefusal(uint32_t pid, int error) const;
+  void tellRefusal(const Context& context, int error) const;
 
   const Config config_;
   mutable LogOnce refusals_;

@@ -1,0 +1,166 @@
+#include "torch_ext/support/flight_dump.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "base/log.h"
+#include "base/unique_fd.h"
+#include "torch_ext/support/flight_pickle.h"
+
+namespace dlslime {
+
+namespace {
+
+// Makes the folder, for this user alone. Throws Error unless it is so.
+void makeFolder(const std::string& folder) {
+  struct stat info {};
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    throwErrno("cannot make the folder " + folder, errno);
+  }
+  if (lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) ||
+      info.st_uid != geteuid()) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        folder + " is no folder of this user: set DLSLIME_FLIGHT_DIR");
+  }
+}
+
+void writeFile(const std::string& path, const std::string& bytes) {
+  const UniqueFd file(open(
+      path.c_str(),
+      O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
+      0600));
+  if (!file) {
+    throwErrno("cannot write " + path, errno);
+  }
+  for (size_t at = 0; at < bytes.size();) {
+    const auto put = write(file.get(), bytes.data() + at, bytes.size() - at);
+    if (put < 0 && errno != EINTR) {
+      throwErrno("cannot write " + path, errno);
+    }
+    at += put > 0 ? static_cast<size_t>(put) : 0;
+  }
+}
+
+bool anyUnderWay(const FlightLog& log) {
+  return std::any_of(
+      log.records.begin(), log.records.end(), [](const FlightRecord& record) {
+        return record.state == FlightRecord::State::kPosted;
+      });
+}
+
+FlightFiles writeLog(const FlightLog& log, const std::string& folder) {
+  makeFolder(folder);
+  const auto rank = firstGlobalRank();
+  const auto number = std::to_string(rank ? *rank : uint64_t(getpid()));
+  FlightFiles files{
+      folder + "/unfinished_rank_" + number, folder + "/all_rank_" + number};
+  writeFile(files.unfinished, pickledFlightLog(log, true));
+  writeFile(files.all, pickledFlightLog(log, false));
+  return files;
+}
+
+// Returns true at the first call with the cause.
+bool isNew(const std::string& cause) {
+  static auto* const mutex = new std::mutex; // a thread may outlive main()
+  static auto* const told = new std::set<std::string>;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  return told->insert(cause).second;
+}
+
+} // namespace
+
+FlightFiles writeFlightLog(Engine& engine, const std::string& folder) {
+  return writeLog(
+      engine.flightLog(), folder.empty() ? engine.config().flightDir : folder);
+}
+
+void dumpFlightLog(Engine& engine, const std::string& cause) noexcept {
+  try {
+    if (!isNew(cause)) {
+      return;
+    }
+    const auto log = engine.flightLog();
+    if (anyUnderWay(log)) {
+      const auto files = writeLog(log, engine.config().flightDir);
+      logWarning(
+          cause + ": the last " + std::to_string(log.records.size()) +
+          " operations are in " + files.all + ", those under way in " +
+          files.unfinished +
+          " (for torchfrtrace, with the files of all ranks)");
+    }
+  } catch (const std::exception& error) {
+    logWarning(cause + ", and no flight record is written: " + error.what());
+  }
+}
+
+namespace {
+
+int& requests() {
+  static int fd = -1; // eventfd, written by the handler
+  return fd;
+}
+
+void onSignal(int /*signal*/) {
+  const int error = errno;
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto put = write(requests(), &one, sizeof(one));
+  errno = error;
+}
+
+int numberOf(const std::string& signal) {
+  const std::map<std::string, int> known{{"USR1", SIGUSR1}, {"USR2", SIGUSR2}};
+  const auto found = known.find(signal);
+  if (found == known.end()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "DLSLIME_FLIGHT_SIGNAL=" + signal +
+            " is not understood: set it to USR1 or USR2");
+  }
+  return found->second;
+}
+
+void answerRequests() {
+  for (int round = 1;; ++round) {
+    uint64_t count = 0;
+    if (read(requests(), &count, sizeof(count)) < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      return;
+    }
+    if (const auto engine = Engine::existing()) {
+      dumpFlightLog(*engine, "signal number " + std::to_string(round));
+    }
+  }
+}
+
+} // namespace
+
+void dumpFlightLogAt(const std::string& signal) {
+  static std::once_flag once;
+  const int number = numberOf(signal);
+  std::call_once(once, [number] {
+    requests() = eventfd(0, EFD_CLOEXEC);
+    if (requests() < 0) {
+      throwErrno("cannot create an eventfd", errno);
+    }
+    std::thread(answerRequests).detach();
+    struct sigaction action {};
+    action.sa_handler = onSignal;
+    action.sa_flags = SA_RESTART;
+    sigaction(number, &action, nullptr);
+  });
+}
+
+} // namespace dlslime
