@@ -39,7 +39,7 @@ TEST(WireRecordRules, ProcessesOfDifferentUsersDoNotMeetLocally) {
   const auto one = identity();
   auto other = identity();
   EXPECT_TRUE(meetLocally(one, other));
-  other.uid += 1;
+  other.hostUid += 1;
   EXPECT_TRUE(sameHost(one, other));
   EXPECT_FALSE(meetLocally(one, other));
 }

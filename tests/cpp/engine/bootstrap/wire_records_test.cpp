@@ -18,6 +18,8 @@ void expectEqual(const PeerIdentity& left, const PeerIdentity& right) {
   EXPECT_EQ(left.networkNamespace, right.networkNamespace);
   EXPECT_EQ(left.pid, right.pid);
   EXPECT_EQ(left.uid, right.uid);
+  EXPECT_EQ(left.hostUid, right.hostUid);
+  EXPECT_EQ(left.directory, right.directory);
 }
 
 TEST(WireRecordsTest, AddressComesBack) {

@@ -29,7 +29,7 @@ TEST(AcceptorTest, StrangersThatHaveSaidAByteLeaveAtOnceForOthers) {
   auto self = makeIdentity();
   self.instance = randomBytes(kInstanceBytes);
   Acceptor acceptor(
-      {self, "=lo", "set by a test"},
+      {self, nullptr, "=lo", "set by a test"},
       [](const Greeting& /*greeting*/) { return Bytes(32); });
   const auto most = HandshakeLimits::ofProcess().unproven;
   std::vector<ControlSocket> strangers;

@@ -8,6 +8,7 @@
 
 #include "engine/bootstrap/listener.h"
 #include "engine/bootstrap/net_address.h"
+#include "engine/bootstrap/unix_address.h"
 #include "fakes/status_of.h"
 
 namespace dlslime::testing {
@@ -36,14 +37,14 @@ class ControlConnectorTest : public ::testing::Test {
  protected:
   ControlConnector& toLocal(const std::string& socketName) {
     peer.socketName = socketName;
-    return connector.emplace(self, peer);
+    return connector.emplace(self, nullptr, peer);
   }
   // Makes the peer a process of another host.
   ControlConnector& toRemote(std::vector<std::string> addresses) {
     peer.identity.bootId = "another";
     peer.identity.host = "b2";
     peer.addresses = std::move(addresses);
-    return connector.emplace(self, peer);
+    return connector.emplace(self, nullptr, peer);
   }
   static void await(pollfd entry) {
     EXPECT_EQ(::poll(&entry, 1, 5000), 1);
@@ -151,9 +152,10 @@ TEST_F(ControlConnectorTest, RecordOfAnotherHostNeedsAnAddress) {
 }
 
 TEST_F(ControlConnectorTest, RecordOfAnotherUserNeedsAnAddress) {
-  peer.identity.uid = self.uid + 7;
-  const auto cause = "of another user (uid " + std::to_string(self.uid + 7) +
-      ", this process of uid " + std::to_string(self.uid) + ")";
+  peer.identity.hostUid = self.hostUid + 7;
+  const auto cause = "of another user (uid " +
+      std::to_string(self.hostUid + 7) + ", this process of uid " +
+      std::to_string(self.hostUid) + ")";
   const auto why = statusOf([&] { toLocal("any").requireAddress(); });
   EXPECT_EQ(why.code(), ErrorCode::kUnavailable);
   EXPECT_TRUE(mentions(why, cause.c_str())) << why.message();
@@ -162,7 +164,7 @@ TEST_F(ControlConnectorTest, RecordOfAnotherUserNeedsAnAddress) {
 }
 
 TEST_F(ControlConnectorTest, ProcessOfAnotherUserIsReachedByTheNetwork) {
-  peer.identity.uid = self.uid + 7;
+  peer.identity.hostUid = self.hostUid + 7;
   peer.addresses = {open};
   toLocal("any").start();
   EXPECT_TRUE(proceed());

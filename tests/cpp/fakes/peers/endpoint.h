@@ -102,7 +102,7 @@ class Endpoint {
     completions.take().tell();
   }
 
-  PeerIdentity self{randomBytes(kInstanceBytes), "", "here", 0, 4243, 0};
+  PeerIdentity self{randomBytes(kInstanceBytes), "", "here", 0, 4243, 0, 0, ""};
   RegionTable regions{self, [] {}};
   Completions completions;
   GroupRegistry groupRegistry{completions, [] {}};

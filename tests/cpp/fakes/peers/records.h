@@ -14,6 +14,8 @@ inline PeerIdentity identity() {
   self.networkNamespace = 0x123456789abcULL;
   self.pid = 4321;
   self.uid = 1000;
+  self.hostUid = 101000;
+  self.directory = "2049:77";
   return self;
 }
 

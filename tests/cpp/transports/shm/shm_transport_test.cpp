@@ -16,7 +16,7 @@ namespace {
 PeerIdentity identity() {
   PeerIdentity made;
   made.bootId = "boot";
-  made.uid = 7;
+  made.hostUid = 7;
   return made;
 }
 
@@ -49,7 +49,7 @@ TEST(ShmTransport, OtherUsersAreNotReached) {
   const ShmTransport transport{Config{}};
   EXPECT_TRUE(transport.reaches(identity(), identity()).ok());
   auto other = identity();
-  other.uid = 8;
+  other.hostUid = 8;
   const auto status = transport.reaches(identity(), other);
   EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
   EXPECT_NE(status.message().find("another user (uid 8"), std::string::npos)
