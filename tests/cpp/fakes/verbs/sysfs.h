@@ -1,25 +1,18 @@
 #pragma once
 
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "fakes/made_up_folder.h"
 #include "fakes/verbs/fake_verbs.h"
 
 namespace dlslime::testing {
 
-namespace fs = std::filesystem;
-
 // The files that the kernel would show on a recorded machine.
-class Sysfs {
+class Sysfs : public MadeUpFolder {
  public:
   explicit Sysfs(const char* machine) {
-    std::string name = fs::temp_directory_path() / "sysfs.XXXXXX";
-    root_ = mkdtemp(name.data());
     std::istringstream lines(machine);
     for (std::string line; std::getline(lines, line);) {
       std::istringstream words(line);
@@ -34,19 +27,6 @@ class Sysfs {
       }
     }
   }
-  ~Sysfs() {
-    fs::remove_all(root_);
-  }
-  Sysfs(const Sysfs&) = delete;
-  Sysfs& operator=(const Sysfs&) = delete;
-
-  void put(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text << "\n";
-  }
-  const fs::path& root() const {
-    return root_;
-  }
   const std::vector<FakeDevice>& nics() const {
     return nics_;
   }
@@ -60,7 +40,7 @@ class Sysfs {
     link("bus/pci/devices/" + fs::path(path).filename().string(), path);
     if (!nic.empty()) {
       const auto own = path + "/infiniband/" + nic;
-      fs::create_directories(root_ / own);
+      fs::create_directories(root() / own);
       link(own + "/device", path);
       link("class/infiniband/" + nic, own);
       FakeDevice device;
@@ -68,13 +48,7 @@ class Sysfs {
       nics_.push_back(device);
     }
   }
-  void link(const std::string& from, const std::string& to) {
-    fs::create_directories((root_ / from).parent_path());
-    fs::create_symlink(
-        fs::relative(root_ / to, (root_ / from).parent_path()), root_ / from);
-  }
 
-  fs::path root_;
   std::string online_; // nodes, as listed by the kernel
   std::vector<FakeDevice> nics_;
 };

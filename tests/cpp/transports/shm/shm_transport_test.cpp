@@ -6,12 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
-
-#include "transports/shm/cma.h"
+#include "fakes/log_capture.h"
 
 namespace dlslime::shm {
 namespace {
+
+using ::dlslime::testing::LogCapture;
 
 PeerIdentity identity() {
   PeerIdentity made;
@@ -56,15 +56,39 @@ TEST(ShmTransport, OtherUsersAreNotReached) {
       << status.message();
 }
 
-TEST(AccessProblem, IsWhatTheKernelSays) {
-  EXPECT_EQ(accessProblem(static_cast<uint32_t>(getpid())), 0);
-  EXPECT_EQ(accessProblem(0), ESRCH);
+// Both transports connect over shared memory, as two processes would.
+void connect(ShmTransport& left, ShmTransport& right, uint32_t kernelsPid) {
+  Transport::Context context;
+  context.nonce = "n";
+  context.peerPid = kernelsPid;
+  Offer answer;
+  right.accept(context, left.offer(context), answer);
+  left.finish(context, std::move(answer));
+}
+
+TEST(ShmTransport, RefusedAccessIsWarnedOfOnce) {
+  const LogCapture log;
+  ShmTransport left{Config{}}, right{Config{}};
+  for (int i = 0; i < 3; ++i) {
+    connect(left, right, 0);
+  }
+  EXPECT_EQ(log.count("another pid namespace"), 2U) << log.all(); // at each end
+}
+
+TEST(ShmTransport, NoAccessIsMissedToAnEndedProcessOrOneNotWanted) {
+  const LogCapture log;
   const pid_t child = fork();
   if (child == 0) {
     _exit(0);
   }
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  EXPECT_EQ(accessProblem(static_cast<uint32_t>(child)), ESRCH);
+  ShmTransport left{Config{}}, right{Config{}};
+  connect(left, right, static_cast<uint32_t>(child));
+  Config off;
+  off.crossMemoryAttach = false;
+  ShmTransport third{off}, fourth{off};
+  connect(third, fourth, 0);
+  EXPECT_EQ(log.all(), "");
 }
 
 } // namespace
