@@ -264,8 +264,15 @@ TEST_F(RdmaRails, WithoutAnyThereIsTcp) {
   for (const auto& rejected : report(0).rejected) {
     why += rejected.reason;
   }
-  EXPECT_NE(why.find("nic0a:1 to RTR"), std::string::npos) << why;
-  EXPECT_NE(why.find("nic0b:1 to RTR"), std::string::npos) << why;
+  for (const auto* path :
+       {"GID 0 (10.9.0.1) of nic0a:1 to GID 10.9.0.2 of the peer",
+        "GID 0 (10.10.0.1) of nic0b:1 to GID 10.10.0.2 of the peer"}) {
+    EXPECT_NE(
+        why.find(std::string("a queue pair to RTR, from ") + path),
+        std::string::npos)
+        << why;
+  }
+  EXPECT_NE(why.find("DLSLIME_GID_INDEX"), std::string::npos) << why;
 }
 
 struct Counts {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "fakes/made_up_folder.h"
 #include "fakes/status_of.h"
 #include "fakes/verbs/fake_verbs.h"
 #include "transports/rdma/rdma_transport.h"
@@ -85,6 +86,32 @@ TEST(RdmaGid, InfiniBandTakesItsOwnKind) {
 TEST(RdmaGid, TextsAreThoseOfTheAddresses) {
   EXPECT_EQ(gidText(ipv4Gid(10, 9, 0, 1)), "10.9.0.1");
   EXPECT_EQ(gidText(ipv6Gid(0xfe, 0x80, 1)), "fe80::1");
+}
+
+TEST(RdmaGid, TableIsListedWithIndicesAndKinds) {
+  auto table = tableOf(
+      {{GidKind::kRoceV1, ipv4Gid(10, 9, 0, 1)},
+       {GidKind::kRoceV2, ibv_gid{}},
+       {GidKind::kRoceV2, ipv6Gid(0xfe, 0x80, 1)},
+       {GidKind::kInfiniBand, ipv6Gid(0xfe, 0x80, 2)}});
+  EXPECT_EQ(
+      gidTableText(table),
+      "0: 10.9.0.1 (RoCE v1), 2: fe80::1 (RoCE v2), 3: fe80::2 (InfiniBand)");
+  EXPECT_EQ(gidTableText({}), "none");
+  EXPECT_EQ(gidTableText(tableOf({{GidKind::kRoceV2, {}}})), "none");
+}
+
+TEST(RdmaGid, LongTableIsCutWithoutItsEmptyEntries) {
+  std::vector<Gid> table;
+  for (uint8_t i = 0; i < 12; ++i) {
+    const bool empty = i % 4 == 1; // three of them
+    table.push_back(
+        {i, GidKind::kRoceV2, empty ? ibv_gid{} : ipv4Gid(10, 9, 0, i)});
+  }
+  const auto text = gidTableText(table);
+  EXPECT_NE(text.find("10: 10.9.0.10 (RoCE v2) and 1 more"), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("11: "), std::string::npos) << text;
 }
 
 TEST(RdmaGid, OnlyTheNetworkTellsHowNearTwoAre) {
@@ -199,9 +226,40 @@ TEST_F(RdmaNics, AddressesBeyondWhatAnAddressHandleCanNameAreNotUsed) {
   const auto last = open("", 255).nics.at(0);
   ASSERT_TRUE(last->refresh().ok());
   EXPECT_EQ(last->gid().index, 255U);
+  const auto why = open("", 256).nics.at(0)->refresh().message();
+  EXPECT_NE(why.find("no usable GID at index 256, "), std::string::npos) << why;
+  EXPECT_NE(why.find("(RoCE v2) and 248 more; "), std::string::npos) << why;
+}
+
+TEST_F(RdmaNics, IndexWithoutAnAddressIsNamedWithTheTableAndTheVariables) {
+  FakeDevice device;
+  device.ports[0].gids.push_back(
+      {IBV_GID_TYPE_ROCE_V1, ipv6Gid(0xfe, 0x80, 1)});
+  FakeFabric fabric({device});
   EXPECT_EQ(
-      open("", 256).nics.at(0)->refresh().message(),
-      "fake0:1 has no GID at index 256");
+      open("", 200).nics.at(0)->refresh().message(),
+      "fake0:1 has no usable GID at index 200, the table has 0: 10.9.0.1 (RoCE "
+      "v2), 1: fe80::1 (RoCE v1); unset DLSLIME_GID_INDEX and "
+      "NCCL_IB_GID_INDEX to take the best, or set one of these");
+}
+
+TEST_F(RdmaNics, PortWithoutAnAddressIsNamedWithWhatItNeeds) {
+  FakeDevice roce, infiniBand;
+  roce.name = "roce";
+  roce.ports[0].gids = {{IBV_GID_TYPE_ROCE_V1, ipv4Gid(10, 9, 0, 1)}};
+  infiniBand.name = "ib";
+  infiniBand.ports[0].ethernet = false;
+  infiniBand.ports[0].gids.clear();
+  FakeFabric fabric({roce, infiniBand});
+  const auto found = open();
+  EXPECT_EQ(
+      found.nics.at(0)->refresh().message(),
+      "roce:1 has no usable GID, the table has 0: 10.9.0.1 (RoCE v1); give its "
+      "network device an IP address, which RoCE v2 needs");
+  EXPECT_EQ(
+      found.nics.at(1)->refresh().message(),
+      "ib:1 has no usable GID, the table has none; see whether a subnet "
+      "manager runs");
 }
 
 TEST_F(RdmaNics, LackOfDescriptorsIsNoReasonToRejectADevice) {
@@ -233,6 +291,24 @@ TEST_F(RdmaNics, TransportWithoutAPortSaysWhatItFound) {
         std::string::npos)
         << error.what();
   }
+}
+
+TEST_F(RdmaNics, TransportNamesDevicesOfTheKernelThatItCannotOpen) {
+  FakeFabric fabric(std::vector<FakeDevice>{});
+  testing::MadeUpFolder sysfs;
+  RdmaConfig config;
+  config.sysfs = sysfs.root();
+  const auto why = [&config] {
+    return testing::statusOf([&] { RdmaTransport{config}.offer({}); });
+  };
+  EXPECT_EQ(why().message(), "no RDMA device is found");
+  sysfs.put("class/infiniband_verbs/uverbs977/ibdev", "mlx5_7");
+  EXPECT_EQ(why().code(), ErrorCode::kUnavailable);
+  EXPECT_TRUE(testing::mentions(
+      why(),
+      "no RDMA device can be used: the kernel shows mlx5_7 but "
+      "/dev/infiniband/uverbs977 can't be opened"))
+      << why().message();
 }
 
 TEST_F(RdmaNics, TransportThatIsSwitchedOffSaysByWhat) {
