@@ -6,6 +6,7 @@
 #include "engine/bootstrap/address_directory.h"
 #include "fakes/cluster.h"
 #include "fakes/log_capture.h"
+#include "fakes/status_of.h"
 
 namespace dlslime::testing {
 namespace {
@@ -297,6 +298,16 @@ TEST(EngineGroups, ExplainOfARankThatIsNotThereGivesUp) {
   EXPECT_THROW(
       world[0].engine->explain(*group, 1, deadlineAfter(milliseconds(50))),
       Error);
+  // Once it has been looked for, the text has the problem, too.
+  const auto why = [&] {
+    return statusOf([&] {
+      world[0].engine->explain(*group, 1, deadlineAfter(milliseconds(50)));
+    });
+  };
+  EXPECT_TRUE(eventually([&] {
+    return mentions(
+        why(), "has not been reached in time: its address is not in the store");
+  })) << why().message();
 }
 
 TEST(EngineGroups, PendingOperationsAreDescribed) {

@@ -4,6 +4,7 @@
 #include "engine/peer/group.h"
 #include "fakes/cluster.h"
 #include "fakes/peers/scripted_store.h"
+#include "fakes/status_of.h"
 
 namespace dlslime::testing {
 namespace {
@@ -87,6 +88,20 @@ TEST_F(EngineStore, ThatFailsIsNamedByWhatTimesOut) {
   EXPECT_NE(
       send->status().message().find("Connection reset by peer"),
       std::string::npos)
+      << send->status().message();
+}
+
+TEST_F(EngineStore, ThatIsLostEndsTheSearch) {
+  const auto lost = connection();
+  const auto group = join(0, lost, kAnHour);
+  lost->fail("Broken pipe");
+  const auto send = makeSend(1, 1, pattern(8));
+  world[0].engine->send(*group, send);
+  ASSERT_TRUE(world[0].wait(send));
+  EXPECT_EQ(send->status().code(), ErrorCode::kUnavailable);
+  EXPECT_TRUE(mentions(
+      send->status(),
+      "can't be reached: its address can't be read: Broken pipe"))
       << send->status().message();
 }
 

@@ -81,6 +81,31 @@ TEST_F(AddressDirectoryTest, ErrorOfTheStoreIsToldAndPasses) {
   EXPECT_TRUE(finds(2, 7));
 }
 
+TEST_F(AddressDirectoryTest, StoreThatFailsForLongIsLost) {
+  store->fail("Broken pipe");
+  directory();
+  EXPECT_TRUE(tells(2, "can't be read: Broken pipe"));
+  EXPECT_FALSE(made->find(2).lost) << "the first look failed";
+  EXPECT_TRUE(eventually([&] { return made->find(2).lost; }));
+  EXPECT_FALSE(made->find(3).lost) << "it has not been looked for";
+}
+
+TEST_F(AddressDirectoryTest, StoreThatAnswersAgainIsNotLost) {
+  store->fail("Broken pipe");
+  directory();
+  EXPECT_TRUE(eventually([&] { return made->find(2).lost; }));
+  store->fail("");
+  EXPECT_TRUE(tells(2, "not in the store yet: it has not called"));
+  EXPECT_FALSE(made->find(2).lost);
+  store->fail("Connection reset by peer");
+  EXPECT_TRUE(tells(2, "Connection reset by peer"));
+  EXPECT_FALSE(made->find(2).lost) << "the failures begin anew";
+  store->fail("");
+  publish(2, 7);
+  EXPECT_TRUE(finds(2, 7));
+  EXPECT_FALSE(made->find(2).lost);
+}
+
 TEST_F(AddressDirectoryTest, StoreThatIsHeldUpIsAskedByAnotherConnection) {
   publish(2, 7);
   store->hold();

@@ -25,6 +25,29 @@ TEST(WireRecordRules, AddressRecordOfAMillionAddressesIsRefusedCheaply) {
   EXPECT_THROW(decodeAddress(encode(record)), Error);
 }
 
+std::optional<std::string> reasonIn(const std::string& text) {
+  return failureReason(
+      {reinterpret_cast<const std::byte*>(text.data()), text.size()});
+}
+
+TEST(WireRecordRules, FailureNoteIsKnownByItsMark) {
+  EXPECT_EQ(
+      reasonIn("DLSLIME-FAILED:ImportError: no extension"),
+      "ImportError: no extension");
+  EXPECT_EQ(reasonIn("DLSLIME-FAILED:"), "");
+  for (const auto* other : {"", "DLSLIME-FAILED", " DLSLIME-FAILED:", "x"}) {
+    EXPECT_EQ(reasonIn(other), std::nullopt) << other;
+  }
+  EXPECT_EQ(failureReason(encode(address())), std::nullopt);
+}
+
+TEST(WireRecordRules, ReasonInAFailureNoteIsFitForTexts) {
+  EXPECT_EQ(reasonIn("DLSLIME-FAILED:\x1b[2J\nx\xff"), "\\x1b[2J\\x0ax\\xff");
+  EXPECT_EQ(
+      reasonIn("DLSLIME-FAILED:" + std::string(1000000, 'x')),
+      std::string(1024, 'x') + "...");
+}
+
 TEST(WireRecordRules, HostIsTheSameWhereBootAndNetworkAre) {
   const auto one = identity();
   auto other = identity();

@@ -33,6 +33,12 @@ class ClosedAddress {
   UniqueFd fd_;
 };
 
+constexpr const char* kRemedy =
+    "; let TCP connections to the ports of net.ipv4.ip_local_port_range "
+    "through "
+    "firewalls, or choose an interface on the peer's host with "
+    "DLSLIME_SOCKET_IFNAME";
+
 class ControlConnectorTest : public ::testing::Test {
  protected:
   ControlConnector& toLocal(const std::string& socketName) {
@@ -225,7 +231,7 @@ TEST_F(ControlConnectorTest, ProcessWithAnAddressThatStaysSilentIsNotGone) {
   EXPECT_EQ(
       why.message(),
       "no process answers at " + open + " (no answer for 5 s); " +
-          refused(closed));
+          refused(closed) + kRemedy);
   EXPECT_FALSE(remote.gone());
 }
 
@@ -267,7 +273,7 @@ TEST_F(ControlConnectorTest, RefusedReplacementAtAnAddressIsTheFinalError) {
   EXPECT_EQ(
       why.message(),
       "no process answers at " + refused(closed) + "; " + open +
-          " (the pair is unknown); " + refused(closedToo));
+          " (the pair is unknown); " + refused(closedToo) + kRemedy);
   EXPECT_FALSE(remote.gone());
 }
 

@@ -1,0 +1,143 @@
+// What the log and the operations say about ranks not reached.
+#include "engine/connect/rank_search.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/bootstrap/address_directory.h"
+#include "engine/bootstrap/wire_records.h"
+#include "fakes/cluster.h"
+#include "fakes/log_capture.h"
+#include "fakes/status_of.h"
+
+namespace dlslime::testing {
+namespace {
+
+constexpr int kRanks = 5;
+constexpr const char* kGroup = "half";
+constexpr const char* kMissing =
+    "its address is not in the store yet: it has "
+    "not called init_process_group";
+
+// Rank 0 of a group that no other rank has joined yet.
+class RankSearchTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<Group> join(int rank) {
+    GroupOptions options;
+    options.name = kGroup;
+    options.rank = rank;
+    options.size = kRanks;
+    options.timeout = kAnHour;
+    options.rendezvous = store;
+    joined.emplace_back(world[rank].engine, world[rank].engine->join(options));
+    return joined.back().second;
+  }
+  ~RankSearchTest() override {
+    for (const auto& [engine, member] : joined) {
+      engine->abort(*member, Status(ErrorCode::kCancelled, "the test is over"));
+    }
+  }
+  BufferPtr sendTo(int rank) {
+    auto send = makeSend(rank, 1, pattern(8));
+    world[0].engine->send(*group, send);
+    return send;
+  }
+  void leaveNote(int rank, const std::string& text) {
+    const auto* const bytes = reinterpret_cast<const std::byte*>(text.data());
+    store->set(addressKey(rank), Bytes(bytes, bytes + text.size()));
+  }
+  // Returns the record of a process of another host.
+  AddressRecord recordOf(int rank) {
+    auto record =
+        decodeAddress(*world.rendezvous("first")->tryGet(addressKey(rank)));
+    record.identity = makeIdentity("another host");
+    return record;
+  }
+  // Waits for a text about the state of a pending operation's link.
+  bool saysOf(const Operation& operation, const std::string& text) {
+    return eventually([&] {
+      const auto told = world[0].engine->describeLink(*group, operation);
+      return told.find(text) != std::string::npos;
+    });
+  }
+  ::testing::AssertionResult logs(const std::string& text) {
+    return eventually([&] { return log.count(text) > 0; })
+        ? ::testing::AssertionSuccess()
+        : ::testing::AssertionFailure() << log.all();
+  }
+  std::string nameOf(int rank) {
+    return group->nameOf(rank);
+  }
+
+  const LogCapture log;
+  const std::shared_ptr<MapRendezvous> store =
+      std::make_shared<MapRendezvous>();
+  Cluster world{kRanks};
+  std::vector<std::pair<std::shared_ptr<Engine>, std::shared_ptr<Group>>>
+      joined;
+  const std::shared_ptr<Group> group = join(0);
+};
+
+TEST_F(RankSearchTest, RanksOfOneCauseAreToldOfTogether) {
+  auto record = recordOf(2);
+  record.addresses = {"127.0.0.1:1"}; // which refuses connections
+  store->set(addressKey(2), encode(record));
+  for (const int rank : {1, 2, 3, 4}) {
+    sendTo(rank);
+  }
+  EXPECT_TRUE(logs(
+      nameOf(1) + " has not been reached for 10 s: " + kMissing +
+      ", or has failed there (see its output). 2 more ranks of the group for "
+      "the same cause"));
+  EXPECT_TRUE(logs(
+      nameOf(2) +
+      " has not been reached for 10 s: no process answers at "
+      "127.0.0.1:1 (errno 111 (Connection refused))"));
+  EXPECT_EQ(log.count("has not been reached"), 2U) << log.all();
+}
+
+TEST_F(RankSearchTest, EachRankIsToldOfOnce) {
+  sendTo(1);
+  EXPECT_TRUE(logs(nameOf(1) + " has not been reached"));
+  sendTo(1);
+  sendTo(2); // by its warning, 10 s more have passed
+  EXPECT_TRUE(logs(nameOf(2) + " has not been reached"));
+  EXPECT_EQ(log.count("has not been reached"), 2U) << log.all();
+  EXPECT_EQ(log.count("more ranks of the group"), 0U) << log.all();
+}
+
+TEST_F(RankSearchTest, ReachedRankIsNotToldOf) {
+  const auto other = join(1);
+  const auto receive = makeReceive(0, 1, 8);
+  world[1].engine->receive(*other, receive);
+  const auto send = sendTo(1);
+  EXPECT_TRUE(world[0].wait(send));
+  sendTo(2); // later than the first
+  EXPECT_TRUE(logs(nameOf(2) + " has not been reached"));
+  EXPECT_EQ(log.count(nameOf(1) + " has"), 0U) << log.all();
+}
+
+TEST_F(RankSearchTest, RankThatCouldNotBeginFailsWithItsReason) {
+  leaveNote(1, "DLSLIME-FAILED:ImportError: built for \x1b torch 2.1");
+  const auto send = sendTo(1);
+  ASSERT_TRUE(world[0].wait(send));
+  EXPECT_EQ(send->status().code(), ErrorCode::kPeerFailed);
+  EXPECT_TRUE(mentions(
+      send->status(),
+      "can't be reached: it could not begin: ImportError: built for \\x1b "
+      "torch 2.1"))
+      << send->status().message();
+}
+
+TEST_F(RankSearchTest, RankThatBeginsAfterAllIsReached) {
+  leaveNote(1, "DLSLIME-FAILED:ValueError: DLSLIME_RING_BYTES");
+  const auto send = sendTo(1);
+  EXPECT_TRUE(saysOf(*send, "it could not begin: ValueError"));
+  const auto other = join(1);
+  const auto receive = makeReceive(0, 1, 8);
+  world[1].engine->receive(*other, receive);
+  EXPECT_TRUE(world[0].wait(send));
+  EXPECT_TRUE(send->status().ok()) << send->status().message();
+}
+
+} // namespace
+} // namespace dlslime::testing
