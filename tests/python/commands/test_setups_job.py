@@ -1,15 +1,10 @@
-"""Broken set-ups of one host: what the ranks of a job say first, and what the doctor says.
-
-Each rank is a program of its own, started with the variables of torchrun. The job keeps its default
-time-out of half an hour, so an error within the limits below is not the time-out.
-"""
+"""Broken set-ups of one host: what the ranks of a job say first, and what the doctor says."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
 import json
-import os
 import resource
 import shutil
 import socket
@@ -17,7 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,112 +20,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness import PATIENCE, dlslime_only, init_group, run_world, sync
+from harness import dlslime_only, init_group, run_world, sync
 from nodes import free_port
 from patterns import blank, expect_pattern, pattern
 from polling import eventually
+from setups import SOON, doctor, expect_problem, job
 from test_permissions import refuse
 
 pytestmark = dlslime_only
-
-SOON = 60 * PATIENCE  # seconds for a job that should fail or end at once, on a busy machine
-JOB = """
-import os, torch, torch.distributed as dist
-dist.init_process_group("dlslime")
-rank, size = dist.get_rank(), dist.get_world_size()
-tensor = torch.ones(300_000)
-if os.environ.get("FIRST") != "collective":
-    for call in (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send):
-        call(tensor, size - 1 - rank)
-dist.all_reduce(tensor)
-assert tensor.tolist()[:2] == [size] * 2
-print("worked", flush=True)
-dist.destroy_process_group()
-"""
-
-
-class Rank:
-    """One program of a job.
-
-    Args:
-        number: the rank, of two.
-        port: of the store, hosted by rank 0.
-        env: variables beside the usual.
-        options: of the interpreter.
-        begin: called in the process before the interpreter starts.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        port: int,
-        env: Mapping[str, str],
-        *,
-        options: Sequence[str] = (),
-        begin: Callable[[], None] | None = None,
-    ) -> None:
-        usual = {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        self.process = subprocess.Popen(
-            [sys.executable, *options, "-c", JOB],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd="/",  # the installed package is the subject
-            env={**os.environ, **usual, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", **env},
-            preexec_fn=begin,
-        )
-
-    def says(self, seconds: float = SOON) -> str:
-        """Return all output, once the program has ended; fail if it does not end in time."""
-        try:
-            return self.process.communicate(timeout=seconds)[0]
-        except subprocess.TimeoutExpired:
-            self.kill()
-            text = self.process.communicate()[0]
-            raise AssertionError(f"no end after {seconds} s:\n{text}") from None
-
-    def kill(self) -> None:
-        self.process.kill()
-
-
-@contextlib.contextmanager
-def job(*ranks: dict[str, Any], port: int | None = None) -> Iterator[list[Rank]]:
-    """Run a job of two ranks, from the arguments of each; at the end, kill what is left."""
-    port = port or free_port()
-    made = [Rank(i, rank.pop("port", port), rank.pop("env", {}), **rank) for i, rank in
-            enumerate(ranks)]  # fmt: skip
-    try:
-        yield made
-    finally:
-        for rank in made:
-            rank.kill()
-            rank.process.communicate()
-
-
-def doctor(
-    *arguments: str,
-    begin: Callable[[], None] | None = None,
-    **env: str,
-) -> dict[str, dict[str, str]]:
-    """Return the doctor's findings by the name of the check."""
-    done = subprocess.run(
-        [sys.executable, "-m", "dlslime_backend", "doctor", "--json", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=2 * SOON,
-        check=False,
-        cwd="/",
-        env={**os.environ, **env},
-        preexec_fn=begin,
-    )
-    assert done.stdout, done.stderr
-    return {finding["check"]: finding for finding in json.loads(done.stdout)}
-
-
-def expect_problem(finding: dict[str, str], text: str, remedy: str) -> None:
-    assert finding["level"] == "problem", finding
-    assert text in finding["text"], finding
-    assert remedy in finding["remedy"], finding
 
 
 # --- a profile that forbids process_vm_readv ------------------------------------------------------
@@ -146,13 +43,17 @@ def test_doctor_names_the_profile_and_the_pair_works() -> None:
     assert "large messages go by staged" in found["pair on this host"]["text"]
 
 
-def test_job_under_the_profile_works_and_its_log_names_the_call() -> None:
-    rank = {"begin": _forbid, "env": {"DLSLIME_LOG": "info"}}
-    with job(dict(rank), dict(rank)) as ranks:
-        for text in [rank.says() for rank in ranks]:
-            assert "worked" in text, text
-            assert "process_vm_readv of process" in text, text
-            assert "Operation not permitted" in text, text
+def test_job_under_the_profile_works_and_warns_once_with_cause_and_remedy() -> None:
+    with job({"begin": _forbid}, {"begin": _forbid}) as ranks:
+        texts = [rank.says() for rank in ranks]
+    for text in texts:
+        assert "worked" in text, text
+        (warning,) = [line for line in text.splitlines() if "process_vm_readv" in line]
+        assert "take two copies, through shared memory, instead of one" in warning, text
+        assert "errno 1 (Operation not permitted)" in warning, text
+        assert "a seccomp filter is active" in warning, text
+        assert "use a seccomp profile that allows process_vm_readv" in warning, text
+        assert "DLSLIME_CMA=off silences the warning" in warning, text
 
 
 # --- environments without dlslime, or with a build for another torch ------------------------------
@@ -175,13 +76,17 @@ def other_build(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_rank_with_a_build_for_another_torch_says_so_at_once(other_build: str) -> None:
+def test_both_ranks_name_the_build_for_another_torch(other_build: str) -> None:
     with job({}, {"env": {"PYTHONPATH": other_build}}) as ranks:
-        text = ranks[1].says()
-    assert ranks[1].process.returncode == 1, "an exception and no crash"
+        waiting, text = (rank.says() for rank in ranks)
+    assert [rank.process.returncode for rank in ranks] == [1, 1], "exceptions and no crash"
+    cause = f"built for torch 2.1, but torch {torch.__version__} is installed"
     last = text.splitlines()[-1]
-    assert f"built for torch 2.1, but torch {torch.__version__} is installed" in last, text
+    assert cause in last, text
     assert "pip install" in last, text
+    (error,) = [line for line in waiting.splitlines() if "DistBackendError: " in line]
+    assert "can't be reached: it could not begin: ImportError: " in error, waiting
+    assert cause in error, waiting
 
 
 def test_doctor_names_the_build_for_another_torch(other_build: str) -> None:
@@ -200,15 +105,69 @@ def without_plugin(tmp_path: Path) -> dict[str, Any]:
     return {"options": ["-S"], "env": {"PYTHONPATH": str(tmp_path)}}
 
 
-def test_rank_without_the_plugin_says_at_once_that_the_name_is_unknown(
+def test_rank_without_the_plugin_is_waited_for_with_a_warning(
     without_plugin: dict[str, Any],
 ) -> None:
-    """torch makes the text, since nothing of dlslime runs there."""
+    """torch makes the text of the rank itself, since nothing of dlslime runs there."""
     assert importlib.metadata.distribution("dlslime-backend").files, "else nothing is left out"
     with job({}, without_plugin) as ranks:
         text = ranks[1].says()
+        warning = ranks[0].comes_to_say("has not been reached")
+        assert ranks[0].process.poll() is None, "the rank may still come"
     assert ranks[1].process.returncode == 1
     assert "Unknown backend type dlslime" in text.splitlines()[-1], text
+    assert "rank 1 of " in warning
+    assert "its address is not in the store yet: it has not called init_process_group" in warning
+    assert "or has failed there (see its output)" in warning
+
+
+# --- a variable with a wrong value ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["message", "collective"])
+def test_both_ranks_name_the_wrong_value_of_a_variable(first: str) -> None:
+    wrong = {"DLSLIME_SPIN_US": "much"}
+    with job({"env": {"FIRST": first}}, {"env": {"FIRST": first, **wrong}}) as ranks:
+        waiting, text = (rank.says() for rank in ranks)
+    assert [rank.process.returncode for rank in ranks] == [1, 1]
+    assert "DLSLIME_SPIN_US" in text.splitlines()[-1], text
+    (error,) = [line for line in waiting.splitlines() if "it could not begin: " in line]
+    assert "DLSLIME_SPIN_US" in error, waiting
+
+
+# --- a store that died ----------------------------------------------------------------------------
+
+HOST_OF_A_STORE = """
+import sys, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("first", ["message", "collective"])
+def test_rank_whose_store_died_fails_with_the_place_of_the_store(first: str) -> None:
+    port = free_port()
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST_OF_A_STORE, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    client = {"TORCHELASTIC_USE_AGENT_STORE": "True", "FIRST": first}
+    try:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"there\n"
+        with job({"env": client}, port=port) as (rank,):
+            rank.comes_to_say("begun")
+            host.kill()
+            text = rank.says()
+    finally:
+        host.kill()
+        host.communicate()
+    assert rank.process.returncode == 1, text
+    last = text.splitlines()[-1]
+    assert "DistBackendError: " in last, text
+    assert f"the group's store at 127.0.0.1:{port} (see whether the process that hosts it" in last
 
 
 # --- two versions ---------------------------------------------------------------------------------

@@ -7,12 +7,17 @@ import os
 import socket
 import subprocess
 import tempfile
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
 
 from harness import dlslime_only, init_group, run_world, sync
 from namespaces import OTHER, OTHER_V4, needs_namespaces, one_host, own_store, two_hosts
 from nodes import free_port
+from setups import Rank, doctor, expect_problem
 from test_groups import exchange
-from test_setups_job import doctor, expect_problem
 
 pytestmark = dlslime_only
 
@@ -47,6 +52,49 @@ def add_nowhere(number: int) -> None:
 
 
 # --- a firewall -----------------------------------------------------------------------------------
+
+
+def _warning_of_the_job(rank: int, size: int, spoil: Callable[[int], None]) -> str:
+    """Return what the rank of a job between two hosts says while it waits for its peer."""
+    two_hosts(rank)
+    spoil(rank)
+    sync("spoilt")
+    program = Rank(rank, OPEN, {"MASTER_ADDR": OTHER_V4.format(1), **NO_RDMA})
+    try:
+        warning = program.comes_to_say("has not been reached")
+        assert program.process.poll() is None, "the network may be mended"
+        sync("told", seconds=60)
+    finally:
+        program.end()
+    return warning
+
+
+NO_RDMA = {"DLSLIME_RDMA": "off"}
+REMEDIES = ("let TCP connections to the ports of net.ipv4.ip_local_port_range through firewalls",
+            "choose an interface on the peer's host with DLSLIME_SOCKET_IFNAME")  # fmt: skip
+
+
+def expect_warnings(warnings: list[str], cause: str) -> None:
+    """Check that both ranks name the peer, why it is not reached, and what to do."""
+    for rank, warning in enumerate(warnings):
+        assert f"rank {1 - rank} of " in warning, warning
+        assert "no process answers at " in warning, warning
+        assert cause in warning, warning
+        assert all(remedy in warning for remedy in REMEDIES), warning
+
+
+def _drop_at_one_end(rank: int) -> None:
+    _ip(f"-6 addr flush dev {OTHER}")  # leaves an address to try, which takes less than ten seconds
+    if rank == 0:  # which hears no answers of the other host, either
+        drop_packets()
+
+
+@needs_namespaces
+def test_waiting_ranks_warn_of_a_firewall() -> None:
+    warnings = run_world(
+        _warning_of_the_job, 2, _drop_at_one_end, init=False, fresh=True, timeout=150
+    )
+    expect_warnings(warnings, "no answer for ")
 
 
 def _doctor_of_a_dropped_port(rank: int, size: int) -> list[dict[str, str]]:
@@ -92,9 +140,58 @@ def test_pair_is_connected_by_the_end_whose_peer_has_a_good_address() -> None:
         assert routes == ["tcp", "tcp"]
 
 
-# --- a name server that never answers -------------------------------------------------------------
+@needs_namespaces
+def test_waiting_ranks_warn_of_addresses_that_lead_nowhere() -> None:
+    env = {"DLSLIME_SOCKET_IFNAME": f"={NOWHERE}"}
+    warnings = run_world(
+        _warning_of_the_job, 2, add_nowhere, env=env, init=False, fresh=True, timeout=150
+    )
+    expect_warnings(warnings, "Network is unreachable")
+
+
+# --- files of /etc --------------------------------------------------------------------------------
 
 _CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x00020000, 4096, 16384, 1 << 18
+
+
+def replace_file(path: str, text: str) -> None:
+    """Show the process, and its children, another text in a file."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.unshare(_CLONE_NEWNS) == 0
+    assert libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(text)
+        file.flush()
+        ended = libc.mount(file.name.encode(), path.encode(), None, _MS_BIND, None)
+    assert ended == 0, os.strerror(ctypes.get_errno())
+
+
+# --- a host's name that other hosts can't reach ---------------------------------------------------
+
+
+def _collective_by_host_names(rank: int, size: int, address: str) -> None:
+    two_hosts(rank)
+    replace_file("/etc/hosts", f"127.0.0.1 localhost\n{address} {socket.gethostname()}\n")
+    assert socket.gethostbyname(socket.gethostname()) == address
+    init_group(store=own_store(rank, OTHER_V4.format(1)))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [size] * 3
+    sync("through")
+
+
+DEBIANS, OF_NO_HOST = "127.0.1.1", OTHER_V4.format(99)
+
+
+@needs_namespaces
+@pytest.mark.parametrize("address", [DEBIANS, OF_NO_HOST])
+def test_collectives_do_without_the_address_of_the_hosts_name(address: str) -> None:
+    env = {**NO_RDMA, "DLSLIME_FALLBACK": "allow"}
+    run_world(_collective_by_host_names, 2, address, env=env, init=False, fresh=True)
+
+
+# --- a name server that never answers -------------------------------------------------------------
+
 _SILENT = "127.0.0.77"
 
 
@@ -104,16 +201,9 @@ def ask_a_silent_server() -> socket.socket:
     Returns:
         The server's socket, to be kept.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind((_SILENT, 53))
-    assert libc.unshare(_CLONE_NEWNS) == 0
-    assert libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
-    with tempfile.NamedTemporaryFile("w") as file:
-        file.write(f"nameserver {_SILENT}\n")
-        file.flush()
-        ended = libc.mount(file.name.encode(), b"/etc/resolv.conf", None, _MS_BIND, None)
-    assert ended == 0, os.strerror(ctypes.get_errno())
+    replace_file("/etc/resolv.conf", f"nameserver {_SILENT}\n")
     return server
 
 
