@@ -8,8 +8,10 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch.distributed as dist
@@ -19,24 +21,86 @@ from dlslime_backend.cli.doctor import of_this_machine
 from dlslime_backend.cli.host import Host
 from harness import init_group, run_world, sync
 from patterns import blank, expect_pattern, pattern
-from test_setups_job import expect_problem
+from setups import expect_problem
 
 PAIR = 2
-WARN = {"DLSLIME_FALLBACK": "warn"}  # the default, changed by run_tests
+NODES = Path("/dev/infiniband")
 LITTLE = 64 << 10  # bytes that may be pinned: less than one ring
-CAUSE = "the limit on locked memory is 64 KiB"
 REMEDY = "ulimit -l unlimited"
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x00020000, 16384, 1 << 18
 _NOBODY = 65534
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _limit_pinned_memory() -> None:
-    """Let the process, without root's exemption, pin 64 KiB."""
-    resource.setrlimit(resource.RLIMIT_MEMLOCK, (LITTLE, LITTLE))
+def _become_nobody() -> None:
     os.setgroups([])
     os.setgid(_NOBODY)
     os.setuid(_NOBODY)
+
+
+def _limit_pinned_memory() -> None:
+    """Let the process, without root's exemption, pin 64 KiB."""
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (LITTLE, LITTLE))
+    _become_nobody()
+
+
+def _cover_devices() -> list[os.stat_result]:
+    """Give the process an empty /dev/infiniband; return what was there of each device."""
+    nodes = [path.stat() for path in sorted(NODES.glob("uverbs*"))]
+    calls = [
+        _libc.unshare(_CLONE_NEWNS),
+        _libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None),
+        _libc.mount(b"none", str(NODES).encode(), b"tmpfs", 0, None),
+    ]
+    assert not any(calls), os.strerror(ctypes.get_errno())
+    return nodes
+
+
+def _hide_devices() -> None:
+    """Show the process no devices, like a container without them."""
+    _cover_devices()
+
+
+def _close_devices() -> None:
+    """Let only root open the devices, and the process be another user's."""
+    for number, node in enumerate(_cover_devices()):
+        os.mknod(NODES / f"uverbs{number}", stat.S_IFCHR | 0o600, node.st_rdev)
+    _become_nobody()
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+class Lack(NamedTuple):
+    """What a node lacks for RDMA, and what is said about it."""
+
+    spoil: Callable[[], None] | None
+    env: dict[str, str]
+    cause: str
+    remedy: str
+
+
+LACKS = {
+    "memlock": Lack(_limit_pinned_memory, {}, "the limit on locked memory is 64 KiB", REMEDY),
+    "no device": Lack(
+        _hide_devices,
+        {},
+        "the kernel shows {} but /dev/infiniband/uverbs0 can't be opened (errno 2 ",
+        "; give the container the device: docker run --device=/dev/infiniband",
+    ),
+    "closed device": Lack(
+        _close_devices,
+        {},
+        "the kernel shows {} but /dev/infiniband/uverbs0 can't be opened (errno 13 ",
+        "; let this user read and write the node",
+    ),
+    "GID index": Lack(
+        None,
+        {"DLSLIME_GID_INDEX": "200"},
+        "{}:1 has no usable GID at index 200, the table has 0: ",
+        "; unset DLSLIME_GID_INDEX and NCCL_IB_GID_INDEX to take the best, or set one of these",
+    ),
+}
 
 
 def _exchange(rank: int) -> None:
@@ -47,12 +111,23 @@ def _exchange(rank: int) -> None:
     expect_pattern(received, 1 - rank)
 
 
-# --- 64 KiB of pinned memory ----------------------------------------------------------------------
+def _spoil(rank: int, what: str, poor: list[int]) -> None:
+    spoil = LACKS[what].spoil
+    if rank in poor and spoil is not None:
+        spoil()
 
 
-def _with_little_memory(rank: int, size: int, poor: list[int]) -> str:
-    if rank in poor:
-        _limit_pinned_memory()
+def _env(what: str, poor: list[int], **usual: str) -> list[dict[str, str]]:
+    return [{**usual, **(LACKS[what].env if rank in poor else {})} for rank in range(PAIR)]
+
+
+def _expect_lack(text: str, what: str) -> None:
+    assert LACKS[what].cause.format(_device()) in text, text
+    assert LACKS[what].remedy in text, text
+
+
+def _by_tcp(rank: int, size: int, what: str, poor: list[int]) -> str:
+    _spoil(rank, what, poor)
     init_group()
     _exchange(rank)
     told = dlslime_backend.explain(1 - rank)
@@ -62,22 +137,19 @@ def _with_little_memory(rank: int, size: int, poor: list[int]) -> str:
 
 
 @pytest.mark.parametrize("poor", [[0], [1], [0, 1]], ids=["node_0", "node_1", "both"])
-def test_limit_on_locked_memory_is_named_with_its_remedy(poor: list[int]) -> None:
-    told = run_world(
-        _with_little_memory, PAIR, poor, env=WARN, init=False, fresh=True, with_output=True
-    )
+@pytest.mark.parametrize("what", LACKS)
+def test_job_over_tcp_warns_of_what_rdma_lacks(what: str, poor: list[int]) -> None:
+    env = _env(what, poor, DLSLIME_FALLBACK="warn")  # the default, changed by run_tests
+    told = run_world(_by_tcp, PAIR, what, poor, env=env, init=False, fresh=True, with_output=True)
     for text, _ in told:  # of explain()
-        assert CAUSE in text, text
-        assert REMEDY in text, text
+        _expect_lack(text, what)
     said = [output for _, output in told if "go over TCP, the slowest route" in output]
     assert len(said) == 1, "the end that connects says it once"
-    assert CAUSE in said[0], said
-    assert REMEDY in said[0], said
+    _expect_lack(said[0], what)
 
 
-def _forbidden(rank: int, size: int, poor: int) -> str:
-    if rank == poor:
-        _limit_pinned_memory()
+def _forbidden(rank: int, size: int, what: str, poor: list[int]) -> str:
+    _spoil(rank, what, poor)
     init_group()
     with pytest.raises(dist.DistBackendError) as failure:
         _exchange(rank)
@@ -86,24 +158,15 @@ def _forbidden(rank: int, size: int, poor: int) -> str:
 
 
 @pytest.mark.parametrize("poor", [0, 1])
-def test_job_that_forbids_tcp_names_the_limit_at_both_ends(poor: int) -> None:
-    for text in run_world(_forbidden, PAIR, poor, init=False, fresh=True):
+@pytest.mark.parametrize("what", LACKS)
+def test_job_that_forbids_tcp_names_what_rdma_lacks_at_both_ends(what: str, poor: int) -> None:
+    env = _env(what, [poor])
+    for text in run_world(_forbidden, PAIR, what, [poor], env=env, init=False, fresh=True):
         assert "falling back to TCP is forbidden" in text, text
-        assert CAUSE in text, text
-        assert REMEDY in text, text
+        _expect_lack(text, what)
 
 
 # --- what the doctor says -------------------------------------------------------------------------
-
-
-def _hide_devices() -> None:
-    """Give the process an empty /dev/infiniband, like a container without the devices."""
-    calls = [
-        _libc.unshare(_CLONE_NEWNS),
-        _libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None),
-        _libc.mount(b"none", b"/dev/infiniband", b"tmpfs", 0, None),
-    ]
-    assert not any(calls), os.strerror(ctypes.get_errno())
 
 
 Findings = dict[str, dict[str, str]]
