@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/bootstrap/address_directory.h"
+#include "engine/bootstrap/listener.h"
 #include "engine/bootstrap/wire_records.h"
 #include "fakes/cluster.h"
 #include "fakes/log_capture.h"
@@ -93,6 +94,22 @@ TEST_F(RankSearchTest, RanksOfOneCauseAreToldOfTogether) {
       " has not been reached for 10 s: no process answers at "
       "127.0.0.1:1 (errno 111 (Connection refused))"));
   EXPECT_EQ(log.count("has not been reached"), 2U) << log.all();
+}
+
+// Each takes some seconds, and until the last has failed no try is over.
+TEST_F(RankSearchTest, RankWithSilentAddressesIsNotSaidToBeMissing) {
+  std::vector<Listener> silent;
+  auto record = recordOf(1);
+  record.addresses.clear();
+  for (int i = 0; i < 3; ++i) {
+    silent.push_back(Listener::onTheNetwork("=lo"));
+    record.addresses.push_back(silent.back().names().front());
+  }
+  EXPECT_TRUE(saysOf(*sendTo(1), "its address is not in the store"));
+  store->set(addressKey(1), encode(record));
+  EXPECT_TRUE(logs(nameOf(1) + " has not been reached"));
+  EXPECT_EQ(log.count("its address is not in the store"), 0U) << log.all();
+  EXPECT_EQ(log.count(record.addresses.front()), 1U) << log.all();
 }
 
 TEST_F(RankSearchTest, EachRankIsToldOfOnce) {
