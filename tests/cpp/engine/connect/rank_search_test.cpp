@@ -22,9 +22,9 @@ constexpr const char* kMissing =
 // Rank 0 of a group that no other rank has joined yet.
 class RankSearchTest : public ::testing::Test {
  protected:
-  std::shared_ptr<Group> join(int rank) {
+  std::shared_ptr<Group> join(int rank, const std::string& name = kGroup) {
     GroupOptions options;
-    options.name = kGroup;
+    options.name = name;
     options.rank = rank;
     options.size = kRanks;
     options.timeout = kAnHour;
@@ -110,6 +110,19 @@ TEST_F(RankSearchTest, RankWithSilentAddressesIsNotSaidToBeMissing) {
   EXPECT_TRUE(logs(nameOf(1) + " has not been reached"));
   EXPECT_EQ(log.count("its address is not in the store"), 0U) << log.all();
   EXPECT_EQ(log.count(record.addresses.front()), 1U) << log.all();
+}
+
+// torch's names of groups are numbers.
+TEST_F(RankSearchTest, RanksOfTwoGroupsAreToldOfApart) {
+  const std::shared_ptr<Group> groups[] = {join(0, "1"), join(0, "2")};
+  const BufferPtr sends[] = {makeSend(1, 1, {}), makeSend(1, 1, {})};
+  for (int i : {0, 1}) {
+    world[0].engine->send(*groups[i], sends[i]);
+  }
+  for (const auto& each : groups) {
+    EXPECT_TRUE(logs(each->nameOf(1) + " has not been reached"));
+  }
+  EXPECT_EQ(log.count("more ranks of the group"), 0U) << log.all();
 }
 
 TEST_F(RankSearchTest, EachRankIsToldOfOnce) {
