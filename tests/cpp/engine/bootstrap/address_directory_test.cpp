@@ -106,6 +106,16 @@ TEST_F(AddressDirectoryTest, StoreThatAnswersAgainIsNotLost) {
   EXPECT_FALSE(made->find(2).lost);
 }
 
+TEST_F(AddressDirectoryTest, FailureLongAgoIsForgottenByANewSearch) {
+  store->fail("Broken pipe");
+  directory();
+  EXPECT_TRUE(tells(2, "Broken pipe"));
+  made->drop(2);
+  EXPECT_TRUE(eventually([&] { return made->find(3).lost; })); // some time
+  store->fail("");
+  EXPECT_FALSE(made->find(2).lost) << "no look of this search has failed";
+}
+
 TEST_F(AddressDirectoryTest, StoreThatIsHeldUpIsAskedByAnotherConnection) {
   publish(2, 7);
   store->hold();
