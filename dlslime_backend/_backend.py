@@ -6,6 +6,7 @@ import functools
 import ipaddress
 import itertools
 import socket
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -30,20 +31,41 @@ def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
         )
     group: Any = dist.ProcessGroupGloo
     options = group._Options()
-    options._devices = [_gloo_device()]
+    address = _gloo_address()
+    options._devices = [group.create_device(hostname=address)]
     options._threads = 2
     options._timeout = timeout
-    return group(store, rank, size, options)
+    try:
+        return group(store, rank, size, options)
+    except RuntimeError as error:
+        remedy = _gloo_remedy(str(error), address)
+        if not remedy:
+            raise
+        raise RuntimeError(f"{_first_line(error)}; {remedy}") from error
 
 
-def _gloo_device() -> Any:
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def _gloo_remedy(text: str, address: str) -> str:
+    if "Too many open files" in text:
+        return "raise the limit of open files (ulimit -n): Gloo has a socket for each rank"
+    if "connectFullMesh" in text:
+        return (
+            f"Gloo listens at {address} here, which the other ranks must reach: "
+            "DLSLIME_SOCKET_IFNAME chooses the interface"
+        )
+    return ""
+
+
+def _gloo_address() -> str:
     # Gloo listens at the address published to peers if a variable chooses interfaces, else at the
     # address of the host's name, as torch chooses. Debian gives that name a loopback address, which
     # ranks of other hosts can't reach.
-    chosen = extension().own_address(anyway=False) or _address_of_host_name()
-    return dist.ProcessGroupGloo.create_device(
-        hostname=chosen or extension().own_address(anyway=True)
-    )
+    module = extension()
+    chosen = module.own_address(anyway=False) or _address_of_host_name()
+    return str(chosen or module.own_address(anyway=True))
 
 
 def _address_of_host_name() -> str | None:
@@ -148,10 +170,9 @@ def create(options: Any, backend_options: Any) -> Any:
 
 
 def _leave_note(options: Any, error: Exception) -> None:
-    # The other ranks wait for this rank's address in the store (`failureReason()` in
+    # The other ranks wait for this rank's address in the store (`FailureNote` in
     # csrc/engine/bootstrap/wire_records.h).
-    first = next(iter(str(error).splitlines()), "")
-    text = f"DLSLIME-FAILED:{type(error).__name__}: {first}"
+    text = f"DLSLIME-FAILED:{int(time.time())}:{type(error).__name__}: {_first_line(error)}"
     with contextlib.suppress(Exception):  # the store may be what failed
         options.store.set(f"dlslime/address/{options.group_rank}", text)
 

@@ -2,10 +2,12 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "interface/bulk_payload.h"
 #include "interface/connection_abilities.h"
+#include "interface/counters.h"
 #include "interface/memory.h"
 #include "interface/message.h"
 
@@ -60,6 +62,7 @@ struct ConnectionInfo {
 
   std::string_view copyName; // how bulk data travels: "cma"
   std::string devices; // for users: "mlx5_0:1, mlx5_1:1"
+  std::vector<NicTraffic> nics; // in the order of `devices`
   size_t lanes = 1; // number of devices; the same at both ends
   size_t merit = 1; // how good the devices are for this end
   // Of the peer, in this process's namespace of pids, if this process may read

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace dlslime {
 
@@ -17,6 +18,14 @@ struct Counters {
   uint64_t gpuDirectMessages = 0; // received by a NIC into a GPU
   uint64_t readBytes = 0; // of our one-sided reads
   uint64_t writtenBytes = 0; // of our one-sided writes
+};
+
+// Traffic of a connection by one of its NICs.
+struct NicTraffic {
+  std::string nic; // "mlx5_0:1"
+  uint64_t requests = 0; // given to the NIC
+  uint64_t sentBytes = 0; // written or sent to the peer, with all headers
+  uint64_t readBytes = 0; // read from the peer
 };
 
 } // namespace dlslime

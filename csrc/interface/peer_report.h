@@ -25,6 +25,7 @@ struct PeerReport {
   int rank = 0;
   std::string route, copy;
   std::string devices; // "mlx5_0:1, mlx5_1:1"
+  std::vector<NicTraffic> nics; // of the present connection
   // Connections replaced so far, after a loss or by a better connection.
   uint32_t replaced = 0;
   std::vector<RejectedRoute> rejected;

@@ -58,6 +58,16 @@ py::dict toDict(const PeerReport& report) {
   dict["route"] = report.route;
   dict["copy"] = report.copy;
   dict["devices"] = report.devices;
+  py::list nics;
+  for (const auto& traffic : report.nics) {
+    py::dict one;
+    one["nic"] = traffic.nic;
+    one["requests"] = traffic.requests;
+    one["sent_bytes"] = traffic.sentBytes;
+    one["read_bytes"] = traffic.readBytes;
+    nics.append(one);
+  }
+  dict["nics"] = nics;
   dict["replaced_connections"] = report.replaced;
   dict["rejected"] = rejected;
   dict["pid"] = report.peer.pid;

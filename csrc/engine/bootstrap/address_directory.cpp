@@ -139,6 +139,7 @@ class AddressDirectory::Reader : public std::enable_shared_from_this<Reader> {
   void want(Entry& entry) REQUIRES(mutex_) {
     entry.wanted = true;
     entry.asked = false;
+    entry.error.clear();
     entry.next = {};
     entry.pause = kFirstPause;
     start();
@@ -359,10 +360,6 @@ AddressDirectory::AddressDirectory(
           rank,
           size,
           std::move(wake))) {}
-
-AddressDirectory::~AddressDirectory() {
-  close();
-}
 
 void AddressDirectory::close() {
   if (!inForkedChild()) { // without threads, but perhaps with mutex_ locked

@@ -32,7 +32,9 @@ class AddressDirectory {
       int rank,
       int size,
       std::function<void()> wake);
-  ~AddressDirectory();
+  ~AddressDirectory() {
+    close();
+  }
   AddressDirectory(const AddressDirectory&) = delete;
   AddressDirectory& operator=(const AddressDirectory&) = delete;
   // Stops reading and calling `wake`. Idempotent.

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <fstream>
 #include <type_traits>
 #include <utility>
@@ -294,13 +295,24 @@ Confirm decodeConfirm(ByteSpan bytes) {
   return confirm;
 }
 
-std::optional<std::string> failureReason(ByteSpan bytes) {
-  const std::string_view text(
+std::optional<FailureNote> failureNote(ByteSpan bytes) {
+  std::string_view text(
       reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (text.rfind(kFailureMark, 0) != 0) {
+  if (text.rfind(FailureNote::kMark, 0) != 0) {
     return std::nullopt;
   }
-  return printable(text.substr(kFailureMark.size()));
+  text.remove_prefix(FailureNote::kMark.size());
+  FailureNote note;
+  const auto [end, problem] =
+      std::from_chars(text.data(), text.data() + text.size(), note.seconds);
+  const auto size = static_cast<size_t>(end - text.data());
+  if (problem == std::errc() && text.substr(size, 1) == ":") {
+    text.remove_prefix(size + 1);
+  } else {
+    note.seconds = 0;
+  }
+  note.reason = printable(text);
+  return note;
 }
 
 namespace {

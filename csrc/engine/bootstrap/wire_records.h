@@ -60,13 +60,16 @@ Bytes encode(const AddressRecord& record);
 // protocol version.
 AddressRecord decodeAddress(ByteSpan bytes);
 
-// What a rank that could not begin leaves under its address key: a mark and the
-// reason. torch_ext writes the note without an engine, which may be what is
-// missing.
-inline constexpr std::string_view kFailureMark = "DLSLIME-FAILED:";
-// Returns the reason in a failure note, fit for texts; nothing if the bytes are
-// no failure note.
-std::optional<std::string> failureReason(ByteSpan bytes);
+// What a rank that could not begin leaves under its address key: a mark, the
+// seconds since 1970, a colon and the reason. Python writes the note without an
+// engine, which may be what is missing.
+struct FailureNote {
+  static constexpr std::string_view kMark = "DLSLIME-FAILED:";
+  int64_t seconds = 0; // since 1970; 0: not told
+  std::string reason; // fit for texts
+};
+// Returns nothing if the bytes are no failure note.
+std::optional<FailureNote> failureNote(ByteSpan bytes);
 
 // The handshake on a control socket consists of Greeting, Challenge, Hello,
 // Welcome and Confirm, in order. The last three are sealed (SessionKey).

@@ -212,8 +212,7 @@ void PeerChannel::peerClosed(const Status& why) {
   // Handles what the peer sent before the end, up to a limit: a peer that is
   // still alive may go on sending.
   int looks = 0;
-  while (state_ == State::kOpen && looks < kMostLastLooks && poll()) {
-    ++looks;
+  for (; state_ == State::kOpen && looks < kMostLastLooks && poll(); ++looks) {
   }
   peerClosed_ = why;
   if (looks == kMostLastLooks) {

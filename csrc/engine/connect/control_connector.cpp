@@ -7,6 +7,13 @@
 
 namespace dlslime {
 
+namespace {
+constexpr const char* kRemedy =
+    "; let TCP connections to the ports of net.ipv4.ip_local_port_range "
+    "through firewalls, or choose an interface on the peer's host with "
+    "DLSLIME_SOCKET_IFNAME";
+} // namespace
+
 ControlConnector::ControlConnector(
     const PeerIdentity& self,
     const RendezvousDirectory* directory,
@@ -71,12 +78,16 @@ void ControlConnector::connectByNetwork() {
   gone_ = refused_;
   throw Error(
       givenUp_ ? ErrorCode::kTransportFailed : ErrorCode::kPeerFailed,
-      "no process answers at " + unreachable_ +
-          (refused_ ? ""
-                    : "; let TCP connections to the ports of "
-                      "net.ipv4.ip_local_port_range through firewalls, or "
-                      "choose an interface on the peer's host with "
-                      "DLSLIME_SOCKET_IFNAME"));
+      "no process answers at " + unreachable_ + (refused_ ? "" : kRemedy));
+}
+
+std::string ControlConnector::progress() const {
+  if (local_ || address_ >= peer_.addresses.size()) {
+    return "its process has not answered yet";
+  }
+  return "no process has answered yet at " + unreachable_ +
+      (unreachable_.empty() ? "" : "; ") + peer_.addresses[address_] +
+      (unreachable_.empty() ? "" : kRemedy);
 }
 
 void ControlConnector::leave(const Status& problem) {

@@ -41,6 +41,8 @@ class ControlConnector {
   // Throws Error when no address is left.
   void tryNext(const Status& problem);
 
+  // Returns what has come of the addresses so far.
+  std::string progress() const;
   bool connecting() const {
     return connecting_;
   }

@@ -27,6 +27,11 @@ bool Dialer::hasConnected(const ChannelKey& key) const {
       !found->second.connector().connecting();
 }
 
+std::string Dialer::progress(const ChannelKey& key) const {
+  const auto found = handshakes_.find(key);
+  return found == handshakes_.end() ? "" : found->second.connector().progress();
+}
+
 void Dialer::drop(const ChannelKey& key) {
   const auto found = handshakes_.find(key);
   if (found != handshakes_.end()) {

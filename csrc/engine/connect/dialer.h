@@ -25,6 +25,8 @@ class Dialer {
   }
   // Returns whether a handshake with the peer has got through to the peer.
   bool hasConnected(const ChannelKey& key) const;
+  // Returns how far the handshake with the peer has come; empty: there is none.
+  std::string progress(const ChannelKey& key) const;
   // Ends the handshake, if any, without a result.
   void drop(const ChannelKey& key);
 

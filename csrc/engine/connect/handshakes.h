@@ -27,6 +27,10 @@ class Handshakes : private HandshakeResults {
   }
   // Returns whether a handshake other than a probe is under way.
   bool busy(const ChannelKey& key) const;
+  // Returns how far the attempt of this process has come; empty: there is none.
+  std::string progress(const ChannelKey& key) const {
+    return dialer_.progress(key);
+  }
   // Returns why the last attempt failed; ok if none has. kUnavailable: a new
   // attempt would fail alike. kTransportFailed, when replacing a connection:
   // the peer has given up the connection.

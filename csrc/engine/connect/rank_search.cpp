@@ -20,9 +20,18 @@ constexpr milliseconds kLongestRetryPause{500};
 // replaced: torchrun restarts all workers, which come up within seconds of each
 // other.
 constexpr milliseconds kDeadRecordTime{60000};
-// Time after which a rank that has failed to begin counts as failed: a program
-// may try again.
+// Time after which a rank that has failed to begin counts as failed, since its
+// program may try again. A note from before this process joined may be of an
+// earlier incarnation, and is treated like a dead process.
 constexpr milliseconds kFailureNoteTime{5000};
+constexpr int64_t kClockSkew = 60; // seconds between the clocks of two hosts
+
+// Returns when this process joined the group, in seconds since 1970.
+int64_t joinedAt(const Group& group) {
+  const nanoseconds ago(nowSinceBoot() - group.options().joined);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(now - ago).count();
+}
 
 } // namespace
 
@@ -35,10 +44,10 @@ void RankSearch::advance() {
   tellLate();
 }
 
-// Tells of the ranks not reached for kLateTime, once: of all with an equal
-// cause together.
+// Tells once of the ranks not reached for kLateTime, of equal causes together.
 void RankSearch::tellLate() {
-  std::map<std::string, std::pair<std::string, int>> late;
+  // By group and cause: the text, and how many more ranks it is for.
+  std::map<std::pair<uint32_t, std::string>, std::pair<std::string, int>> late;
   for (auto& task : tasks_) {
     const auto group = task.group.lock();
     if (Clock::now() < task.late || task.problem == kNotLooked || !group) {
@@ -46,8 +55,7 @@ void RankSearch::tellLate() {
     }
     task.late = never();
     const auto cause = causeOf(task);
-    const auto alike = LogOnce::withoutNumbers(group->options().name + cause);
-    auto& [text, more] = late[alike];
+    auto& [text, more] = late[{group->id(), LogOnce::withoutNumbers(cause)}];
     if (text.empty()) {
       text = group->nameOf(task.rank) + " has not been reached for " +
           std::to_string(kLateTime / std::chrono::seconds(1)) + " s: " + cause;
@@ -60,8 +68,8 @@ void RankSearch::tellLate() {
     logWarning(
         text +
         (more == 0 ? ""
-                   : ". " + std::to_string(more) +
-                 " more ranks of the group for the same cause"));
+                   : ". The same holds for " + std::to_string(more) +
+                 " more of the group's ranks"));
   }
 }
 
@@ -132,8 +140,8 @@ bool RankSearch::look(Task& task, const std::shared_ptr<Group>& group) {
     }
     return found.lost;
   }
-  if (const auto reason = failureReason(*found.record)) {
-    return onFailureNote(task, group, *found.record, *reason);
+  if (const auto note = failureNote(*found.record)) {
+    return onFailureNote(task, group, *found.record, *note);
   }
   AddressRecord record;
   try {
@@ -156,10 +164,12 @@ bool RankSearch::reach(
     return false; // over once the answer has come
   }
   countBroken(task, *group, key);
+  const auto failure = handshakes_.failure(key);
   if (handshakes_.busy(key)) {
+    // The cause of an earlier failure says more.
+    task.problem = failure.ok() ? handshakes_.progress(key) : task.problem;
     return false;
   }
-  const auto failure = handshakes_.failure(key);
   const bool gone = handshakes_.gone(key);
   if (!failure.ok() && gone && diedInThisLife(*group, record)) {
     task.problem = "its process has ended (" + failure.message() + ")";
@@ -283,10 +293,12 @@ bool RankSearch::onFailure(
 bool RankSearch::onFailureNote(
     Task& task,
     const std::shared_ptr<Group>& group,
-    const Bytes& note,
-    const std::string& reason) {
-  task.problem = "it could not begin: " + reason;
-  if (!outlasts(task, note, kFailureNoteTime)) {
+    const Bytes& record,
+    const FailureNote& note) {
+  task.problem = "it could not begin: " + note.reason;
+  const bool ofThisLife = note.seconds > joinedAt(*group) - kClockSkew;
+  if (!outlasts(
+          task, record, ofThisLife ? kFailureNoteTime : kDeadRecordTime)) {
     group->addresses().refresh(task.rank);
     return false;
   }

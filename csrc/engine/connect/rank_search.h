@@ -31,8 +31,7 @@ class RankSearch {
 
  private:
   static constexpr milliseconds kFirstPause{1};
-  // Time after which the log tells of a rank not reached: by then a person
-  // looks.
+  // Time after which the log tells of a rank not reached.
   static constexpr milliseconds kLateTime{10000};
   static constexpr const char* kNotLooked = "it has not been looked for yet";
   // Unreached rank of a group.
@@ -81,8 +80,8 @@ class RankSearch {
   bool onFailureNote(
       Task& task,
       const std::shared_ptr<Group>& group,
-      const Bytes& note,
-      const std::string& reason);
+      const Bytes& record,
+      const FailureNote& note);
   static bool outlasts(Task& task, const Bytes& record, milliseconds patience);
   bool diedInThisLife(const Group& group, const AddressRecord& record) const;
   static bool mayTry(Task& task, const Bytes& record);

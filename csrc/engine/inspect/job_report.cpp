@@ -39,7 +39,16 @@ void addPeer(JsonWriter& json, const PeerReport& peer) {
       .member("pending_sends", peer.pendingSends)
       .member("pending_receives", peer.pendingReceives);
   addCounters(json, peer.counters);
-  json.key("rejected").open('[');
+  json.key("nics").open('[');
+  for (const auto& traffic : peer.nics) {
+    json.open('{')
+        .member("nic", traffic.nic)
+        .member("requests", traffic.requests)
+        .member("sent_bytes", traffic.sentBytes)
+        .member("read_bytes", traffic.readBytes)
+        .close('}');
+  }
+  json.close(']').key("rejected").open('[');
   for (const auto& route : peer.rejected) {
     json.open('{')
         .member("route", route.route)

@@ -16,6 +16,7 @@ PeerReport reportPeer(Group& group, int rank) {
     auto info = link.channel->connection().info();
     report.copy = info.copyName;
     report.devices = std::move(info.devices);
+    report.nics = std::move(info.nics);
     report.replaced = link.channel->connection().generation() - 1;
     report.rejected = link.channel->connection().rejected();
     report.peer = link.channel->peer();

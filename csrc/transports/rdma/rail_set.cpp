@@ -29,6 +29,12 @@ std::vector<NicPtr> RailSet::nics() const {
 void RailSet::describe(ConnectionInfo& info) const {
   for (const auto& rail : rails_) {
     info.devices += (info.devices.empty() ? "" : ", ") + rail->nic->name();
+    const auto& traffic = rail->queue.traffic();
+    info.nics.push_back(
+        {rail->nic->name(),
+         traffic.requests,
+         traffic.sentBytes,
+         traffic.readBytes});
   }
   // Ranks the number of NICs above the number of queue pairs.
   info.lanes = nics().size() * (EndAddress::kMostRails + 1) + rails_.size();

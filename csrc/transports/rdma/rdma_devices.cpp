@@ -108,7 +108,7 @@ std::string noNicText(
     std::vector<std::string> reasons,
     const std::string& sysfs) {
   if (auto missing = missingNodesText(sysfs); !missing.empty()) {
-    reasons.push_back(std::move(missing));
+    reasons.insert(reasons.begin(), std::move(missing));
   }
   std::string text;
   for (const auto& reason : reasons) {

@@ -153,7 +153,7 @@ std::string remedyOf(uint32_t pid, int error, const AccessRules& rules) {
     return "start both containers with one pid namespace (docker run --pid, "
            "in a pod shareProcessNamespace)";
   }
-  if (error == ENOSYS) {
+  if (error == ENOSYS && !rules.seccomp) {
     return "use a kernel with CONFIG_CROSS_MEMORY_ATTACH";
   }
   std::string text;

@@ -29,6 +29,7 @@ bool SendQueue::post(
     int& error) {
   ++unsignalled_;
   --free_;
+  count(request);
   RequestId id{kind, 0, number};
   if (kind != RequestKind::kMessage || unsignalled_ >= kSignalEvery ||
       free_ == 0) {
@@ -44,7 +45,7 @@ bool SendQueue::post(
   auto& kept = chain_[chained_];
   kept.request = request;
   kept.request.next = nullptr;
-  if (request.num_sge != 0) { // a request has one segment at most
+  if (request.num_sge != 0) {
     kept.segment = *request.sg_list;
     kept.request.sg_list = &kept.segment;
   }
@@ -52,6 +53,14 @@ bool SendQueue::post(
     chain_[chained_ - 1].request.next = &kept.request;
   }
   return ++chained_ < kChain || flush(error);
+}
+
+// A request has one segment at most.
+void SendQueue::count(const ibv_send_wr& request) {
+  const uint64_t bytes = request.num_sge != 0 ? request.sg_list->length : 0;
+  const bool reads = request.opcode == IBV_WR_RDMA_READ;
+  ++traffic_.requests;
+  (reads ? traffic_.readBytes : traffic_.sentBytes) += bytes;
 }
 
 bool SendQueue::flush(int& error) {

@@ -48,6 +48,13 @@ class SendQueue {
   bool letGo(int& error) {
     return --held_ > 0 || flush(error);
   }
+  // Requests given to the device so far, and their bytes.
+  struct Traffic {
+    uint64_t requests = 0, sentBytes = 0, readBytes = 0;
+  };
+  const Traffic& traffic() const {
+    return traffic_;
+  }
   // Requests refused by the device, which sends no completions for them.
   struct Refused {
     // Number of refused bulk requests, always the latest of the queue.
@@ -73,6 +80,7 @@ class SendQueue {
     ibv_send_wr request;
     ibv_sge segment;
   };
+  void count(const ibv_send_wr& request);
   bool flush(int& error);
   bool give(ibv_send_wr* list, int& error);
 
@@ -84,6 +92,7 @@ class SendQueue {
   uint32_t unsignalled_ = 0; // requests since the last signalled request
   uint32_t pending_ = 0; // slots freed by the outstanding completions
   Refused refused_;
+  Traffic traffic_;
 };
 
 } // namespace dlslime::rdma

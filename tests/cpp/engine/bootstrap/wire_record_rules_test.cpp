@@ -25,9 +25,13 @@ TEST(WireRecordRules, AddressRecordOfAMillionAddressesIsRefusedCheaply) {
   EXPECT_THROW(decodeAddress(encode(record)), Error);
 }
 
-std::optional<std::string> reasonIn(const std::string& text) {
-  return failureReason(
+std::optional<FailureNote> noteIn(const std::string& text) {
+  return failureNote(
       {reinterpret_cast<const std::byte*>(text.data()), text.size()});
+}
+std::optional<std::string> reasonIn(const std::string& text) {
+  const auto note = noteIn(text);
+  return note ? std::optional(note->reason) : std::nullopt;
 }
 
 TEST(WireRecordRules, FailureNoteIsKnownByItsMark) {
@@ -38,7 +42,19 @@ TEST(WireRecordRules, FailureNoteIsKnownByItsMark) {
   for (const auto* other : {"", "DLSLIME-FAILED", " DLSLIME-FAILED:", "x"}) {
     EXPECT_EQ(reasonIn(other), std::nullopt) << other;
   }
-  EXPECT_EQ(failureReason(encode(address())), std::nullopt);
+  EXPECT_FALSE(failureNote(encode(address())));
+}
+
+TEST(WireRecordRules, FailureNoteTellsItsTimeOrNone) {
+  const auto note = noteIn("DLSLIME-FAILED:1796030007:ValueError: no");
+  ASSERT_TRUE(note);
+  EXPECT_EQ(note->seconds, 1796030007);
+  EXPECT_EQ(note->reason, "ValueError: no");
+  for (const auto* text : {"12", "99999999999999999999:x", "x:1", ""}) {
+    const auto other = noteIn(std::string("DLSLIME-FAILED:") + text);
+    EXPECT_EQ(other->seconds, 0) << text;
+    EXPECT_EQ(other->reason, text);
+  }
 }
 
 TEST(WireRecordRules, ReasonInAFailureNoteIsFitForTexts) {

@@ -139,7 +139,7 @@ class IncomingHandshakesTest : public OldChannel {
   shm::ShmTransport shared{Config{}}; // the peer's
   Recorder results;
   Acceptor acceptor{
-      {state.self, "=lo", "set by a test"},
+      {state.self, nullptr, "=lo", "set by a test"},
       [](const Greeting& /*greeting*/) { return Bytes(); }};
   Dialer dialer{state, acceptor, results};
   IncomingHandshakes handshakes{state, acceptor, {&dialer}, results};
