@@ -25,6 +25,7 @@ _COUNTERS = (
     "pending_sends",
     "pending_receives",
     "replaced_connections",
+    "nics",
 )
 
 
@@ -65,7 +66,9 @@ def stats(group: _Group = None) -> dict[str, Any]:
         rendezvous; of the messages received, how many the GPU copied from a peer's GPU
         ("cuda_ipc_messages") and how many the NIC wrote into GPU memory ("gpudirect_messages");
         "read_bytes" and "written_bytes" of one-sided transfers begun by this process; pending
-        operations; "replaced_connections": connections that were lost and replaced.
+        operations; "replaced_connections": connections that were lost and replaced; "nics": of the
+        present connection over RDMA a dict for each NIC, of its name "nic" ("mlx5_0:1"), "requests"
+        given to it, and "sent_bytes" and "read_bytes", with all headers.
 
         "process": numbers of connections, groups and threads of the whole process.
 

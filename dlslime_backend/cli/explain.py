@@ -94,8 +94,10 @@ def _print_peer(report: job.Report, peer: dict[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     for name, text in by_size(report, peer):
         table.add_row(f"    {name}", Text(text))
-    if peer["devices"]:
-        table.add_row("    NICs", Text(peer["devices"]))
+    for traffic in peer["nics"]:
+        sent, read = size_text(traffic["sent_bytes"]), size_text(traffic["read_bytes"])
+        row = f"{sent} sent, {read} read, by {traffic['requests']:,} requests"
+        table.add_row(f"    NIC {traffic['nic']}", row)
     for name in _TRAFFIC:
         count, total = peer[f"{name}_messages"], peer[f"{name}_bytes"]
         now = rate_text(peer[f"{name}_rate"])

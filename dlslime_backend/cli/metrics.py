@@ -72,7 +72,24 @@ class JobCollector:
             for kind in ("sends", "receives"):
                 pending.add_metric([*labels, kind], peer[f"pending_{kind}"])
         yield pending
+        yield from _nics(pairs)
         yield from _operations(reports)
+
+
+def _nics(pairs: list[tuple[list[str], dict[str, Any]]]) -> Iterator[Any]:
+    """Yield the counters of the NICs of each pair's present connection."""
+    from prometheus_client.core import CounterMetricFamily
+
+    for member, text in (
+        ("requests", "Requests given to the NIC for the peer."),
+        ("sent_bytes", "Bytes sent by the NIC to the peer, with all headers."),
+        ("read_bytes", "Bytes read by the NIC from the peer."),
+    ):
+        family = CounterMetricFamily(f"dlslime_nic_{member}", text, labels=[*_LABELS, "nic"])
+        for labels, peer in pairs:
+            for traffic in peer["nics"]:
+                family.add_metric([*labels, traffic["nic"]], traffic[member])
+        yield family
 
 
 def _operations(reports: list[job.Report]) -> Iterator[Any]:

@@ -4,6 +4,7 @@
 
 #include "base/fork_guard.h"
 #include "torch_ext/c10d/profiled.h"
+#include "torch_ext/store/slow_names.h"
 #include "torch_ext/store/store_rendezvous.h"
 #include "torch_ext/support/checked_call.h"
 #include "torch_ext/support/flight_dump.h"
@@ -31,6 +32,7 @@ std::shared_ptr<GroupHandle> joinGroup(const DlslimeBackend::Setup& setup) {
   auto handle = std::make_shared<GroupHandle>();
   handle->engine = acquireEngine();
   handle->timeout.store(setup.options->timeout);
+  warnOfSlowNames(setup.store);
   const auto& config = handle->engine->config();
   GroupOptions options;
   options.name = setup.name;

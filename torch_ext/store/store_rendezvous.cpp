@@ -2,14 +2,13 @@
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <optional>
 #include <string_view>
 
 #include "base/status.h"
 #include "interface/memory.h"
+#include "torch_ext/store/underlying_store.h"
 #include "torch_ext/support/python_end.h"
 
 namespace dlslime {
@@ -20,24 +19,16 @@ std::string full(const std::string& key) {
   return "dlslime/" + key;
 }
 
-c10d::Store* withoutPrefixes(c10d::Store* store) {
-  while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store)) {
-    store = prefixed->getUnderlyingStore().get();
-  }
-  return store;
-}
-
 bool isOfTorch(c10d::Store* store) {
-  store = withoutPrefixes(store);
-  return dynamic_cast<c10d::TCPStore*>(store) != nullptr ||
+  store = underlyingStore(store);
+  return underlyingTcpStore(store) != nullptr ||
       dynamic_cast<c10d::HashStore*>(store) != nullptr ||
       dynamic_cast<c10d::FileStore*>(store) != nullptr;
 }
 
-// Returns " at node1:29500 (see the output of the process that hosts the
-// store)"; empty if the store has no host.
+// Returns " at node1:29500 (...)"; empty if the store has no host.
 std::string placeOf(c10d::Store* store) {
-  const auto* const tcp = dynamic_cast<c10d::TCPStore*>(withoutPrefixes(store));
+  const auto* const tcp = underlyingTcpStore(store);
   return tcp == nullptr
       ? ""
       : " at " + tcp->getHost() + ":" + std::to_string(tcp->getPort()) +

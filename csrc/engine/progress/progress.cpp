@@ -20,10 +20,6 @@ constexpr microseconds kNap{50};
 // Looks between two checks of the clock or the descriptors while every look
 // finds news.
 constexpr int kLooksPerClock = 256;
-// Length of two long yields, in polling times, and the time for which threads
-// then do not yield.
-constexpr int kLongYields = 8;
-constexpr milliseconds kCrowdedTime{300};
 
 // Sets a flag so that either a thread completing work sees the flag, or the
 // caller's next look sees the work. The fence is needed because the look only
@@ -134,12 +130,10 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
       continue;
     }
     const auto now = Clock::now();
-    if (yields == 1 && isCrowded(now)) {
+    if (yields == 1 && pace_.crowded(now)) {
       return operation.done();
     }
-    if (yields > 1) {
-      noteYields(lookedAt, now);
-    }
+    pace_.noteTime(yields > 1 ? now - lookedAt : nanoseconds(0), now);
     lookedAt = now;
     if (yields == 1) {
       const auto most = deadline.at(now);
@@ -155,18 +149,6 @@ bool Progress::spinWait(const Operation& operation, Deadline& deadline) {
     pace_.yield(displaced);
   }
   return true;
-}
-
-// Two yields that take so long have let a thread compute that never waits: a
-// thread that yields waits for the end of the other's time slice, some
-// milliseconds, but a thread that sleeps gets the processor as soon as it is
-// woken. A longer polling time than the machine's was asked for by the user.
-void Progress::noteYields(TimePoint before, TimePoint now) {
-  if (spin_ <= pacing_.spin && now - before > kLongYields * pacing_.spin) {
-    crowdedUntil_.store(
-        (now + kCrowdedTime).time_since_epoch().count(),
-        std::memory_order_relaxed);
-  }
 }
 
 bool Progress::look(const Operation* awaited) {

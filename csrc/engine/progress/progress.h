@@ -104,11 +104,6 @@ class Progress {
 
  private:
   bool spinWait(const Operation& operation, Deadline& deadline);
-  bool isCrowded(TimePoint now) const {
-    return now.time_since_epoch().count() <
-        crowdedUntil_.load(std::memory_order_relaxed);
-  }
-  void noteYields(TimePoint before, TimePoint now);
   void sleepWait(const Operation& operation, TimePoint deadline);
   bool takeSleeper();
   void releaseSleeper();
@@ -126,10 +121,7 @@ class Progress {
   const microseconds mostSpin_; // for operations about to end
   const microseconds tick_;
   const Pacing pacing_ = Pacing::ofMachine();
-  YieldBackoff pace_{pacing_};
-  // End of the time in which waiting threads sleep at once, in the clock's
-  // units.
-  std::atomic<Clock::rep> crowdedUntil_{0};
+  YieldBackoff pace_{pacing_, spin_};
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   class Waiting; // counts a thread among waiters_

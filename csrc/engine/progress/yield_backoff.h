@@ -15,8 +15,13 @@ namespace dlslime {
 // Any thread may call.
 class YieldBackoff {
  public:
-  explicit YieldBackoff(const Pacing& pacing)
+  // `spin` is the polling time in use; a longer one than the machine's was
+  // asked for by the user, who then wants no sleep in its place.
+  YieldBackoff(const Pacing& pacing, microseconds spin)
       : adapts_(pacing.adapts),
+        mostTime_(
+            spin <= pacing.spin ? kLongYields * pacing.spin
+                                : nanoseconds::max()),
         before_(pacing.pollsBeforeYield),
         between_(pacing.pollsPerYield) {}
 
@@ -33,6 +38,22 @@ class YieldBackoff {
   // to yield of a wait, -1 before the first yield, to spare a second system
   // call per yield.
   void yield(int64_t& displaced);
+  // Returns whether a waiting thread should sleep at once. A thread that yields
+  // to a program that computes waits for the end of its time slice, some
+  // milliseconds; a thread that sleeps gets the processor as soon as it is
+  // woken.
+  bool crowded(TimePoint now) const {
+    return now.time_since_epoch().count() <
+        crowdedUntil_.load(std::memory_order_relaxed);
+  }
+  // Notes the time that the last two yields took.
+  void noteTime(nanoseconds taken, TimePoint now) {
+    if (taken > mostTime_) {
+      crowdedUntil_.store(
+          (now + kCrowdedTime).time_since_epoch().count(),
+          std::memory_order_relaxed);
+    }
+  }
   // Notes whether the last yield let a different thread run.
   void note(bool used) {
     const int rarity = rarity_.load(std::memory_order_relaxed);
@@ -48,9 +69,15 @@ class YieldBackoff {
   // us without a bound; a ping-pong of 8 bytes takes 90 us with any bound.
   static constexpr int kMostRarity = 8;
 
+  // Two yields that take so many polling times have met such a program.
+  static constexpr int kLongYields = 8;
+  static constexpr milliseconds kCrowdedTime{300};
+
   const bool adapts_;
+  const nanoseconds mostTime_;
   const int before_, between_;
   std::atomic<int> rarity_{1};
+  std::atomic<Clock::rep> crowdedUntil_{0};
 };
 
 } // namespace dlslime

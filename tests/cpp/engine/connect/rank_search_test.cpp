@@ -94,7 +94,7 @@ TEST_F(RankSearchTest, RanksOfOneCauseAreToldOfTogether) {
   EXPECT_TRUE(logs(
       nameOf(1) + " has not been reached for 10 s: " + kMissing +
       ", or has failed there (see its output). The same holds for 2 more of "
-      "the same cause"));
+      "the group's ranks"));
   EXPECT_TRUE(logs(
       nameOf(2) +
       " has not been reached for 10 s: no process answers at "

@@ -95,7 +95,7 @@ Pacing adapting(int before, int between) {
 }
 
 TEST(YieldBackoff, NeverAdaptsOnBareMetal) {
-  YieldBackoff pace(Pacing::of(kBareMetal, false));
+  YieldBackoff pace(Pacing::of(kBareMetal, false), microseconds(0));
   int64_t displaced = -1;
   for (int i = 0; i < 100; ++i) {
     pace.yield(displaced);
@@ -105,7 +105,7 @@ TEST(YieldBackoff, NeverAdaptsOnBareMetal) {
 }
 
 TEST(YieldBackoff, YieldsOfNoUseAreMadeRarer) {
-  YieldBackoff pace(adapting(20, 10));
+  YieldBackoff pace(adapting(20, 10), microseconds(0));
   EXPECT_EQ(pace.before(), 20);
   pace.note(false);
   EXPECT_EQ(pace.before(), 40);
@@ -120,13 +120,32 @@ TEST(YieldBackoff, YieldsOfNoUseAreMadeRarer) {
 
 // Two threads on a core: a yield lets the second thread run, however briefly;
 // with a core alone, yields are useless, however long.
+TEST(YieldBackoff, YieldsToAProgramThatComputesEndForAWhile) {
+  const auto machine = Pacing::of(kBareMetal, false);
+  YieldBackoff pace(machine, machine.spin);
+  const auto now = Clock::now();
+  pace.noteTime(machine.spin, now); // other threads of the job
+  EXPECT_FALSE(pace.crowded(now));
+  pace.noteTime(milliseconds(8), now);
+  EXPECT_TRUE(pace.crowded(now));
+  EXPECT_FALSE(pace.crowded(now + std::chrono::seconds(1)));
+}
+
+TEST(YieldBackoff, UserWhoAsksForLongPollingIsNeverMadeToSleep) {
+  const auto machine = Pacing::of(kBareMetal, false);
+  YieldBackoff pace(machine, std::chrono::seconds(1));
+  const auto now = Clock::now();
+  pace.noteTime(milliseconds(8), now);
+  EXPECT_FALSE(pace.crowded(now));
+}
+
 TEST(YieldBackoff, AYieldIsOfUseWhereAnotherThreadRuns) {
   std::thread pinned([] {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
     ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-    YieldBackoff pace(adapting(20, 10));
+    YieldBackoff pace(adapting(20, 10), microseconds(0));
     std::atomic<bool> over{false};
     std::thread other([&] {
       while (!over.load()) {
