@@ -1,7 +1,5 @@
 #include "base/config.h"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <map>
 
@@ -168,12 +166,8 @@ void readRendezvousDirectory(Config& config) {
 }
 
 void readFlightRecord(Config& config) {
-  const auto temporary = textOf("TMPDIR");
   config.flightDir = textOf("DLSLIME_FLIGHT_DIR");
-  if (config.flightDir.empty()) {
-    config.flightDir = (temporary.empty() ? "/tmp" : temporary) +
-        "/dlslime_flight_" + std::to_string(geteuid());
-  }
+  config.temporaryDir = textOf("TMPDIR");
   const Words<std::string> signals{{"USR1", "USR1"}, {"USR2", "USR2"}};
   readWord("DLSLIME_FLIGHT_SIGNAL", signals, config.flightSignal);
 }

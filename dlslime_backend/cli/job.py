@@ -62,7 +62,10 @@ def _read(connection: socket.socket, pid: int) -> Report:
         report = json.loads(text.decode(errors="replace"))
     except ValueError as error:
         raise JobError(f"process {pid} sends no report: {error}") from None
-    if not isinstance(report, dict) or not isinstance(report.get("groups"), list):
+    wanted = {"groups": list, "operations": dict}
+    if not isinstance(report, dict) or not all(
+        isinstance(report.get(name), kind) for name, kind in wanted.items()
+    ):
         raise JobError(f"process {pid} sends another kind of report: is it of this version?")
     # The kernel's pid, in this namespace: a process in a container has a pid of its own.
     return {**report, "pid": pid}

@@ -4,7 +4,7 @@
 
 #include "base/fork_guard.h"
 #include "torch_ext/c10d/profiled.h"
-#include "torch_ext/store/slow_names.h"
+#include "torch_ext/c10d/slow_names.h"
 #include "torch_ext/store/store_rendezvous.h"
 #include "torch_ext/support/checked_call.h"
 #include "torch_ext/support/flight_dump.h"

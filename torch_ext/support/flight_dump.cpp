@@ -52,6 +52,14 @@ void writeFile(const std::string& path, const std::string& bytes) {
   }
 }
 
+std::string flightFolder(const Config& config) {
+  if (!config.flightDir.empty()) {
+    return config.flightDir;
+  }
+  return (config.temporaryDir.empty() ? "/tmp" : config.temporaryDir) +
+      "/dlslime_flight_" + std::to_string(geteuid());
+}
+
 bool anyUnderWay(const FlightLog& log) {
   return std::any_of(
       log.records.begin(), log.records.end(), [](const FlightRecord& record) {
@@ -82,7 +90,8 @@ bool isNew(const std::string& cause) {
 
 FlightFiles writeFlightLog(Engine& engine, const std::string& folder) {
   return writeLog(
-      engine.flightLog(), folder.empty() ? engine.config().flightDir : folder);
+      engine.flightLog(),
+      folder.empty() ? flightFolder(engine.config()) : folder);
 }
 
 void dumpFlightLog(Engine& engine, const std::string& cause) noexcept {
@@ -92,7 +101,7 @@ void dumpFlightLog(Engine& engine, const std::string& cause) noexcept {
     }
     const auto log = engine.flightLog();
     if (anyUnderWay(log)) {
-      const auto files = writeLog(log, engine.config().flightDir);
+      const auto files = writeLog(log, flightFolder(engine.config()));
       logWarning(
           cause + ": the last " + std::to_string(log.records.size()) +
           " operations are in " + files.all + ", those under way in " +

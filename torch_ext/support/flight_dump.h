@@ -12,8 +12,8 @@ namespace dlslime {
 struct FlightFiles {
   std::string unfinished, all;
 };
-// Writes both files into the folder, or into Config::flightDir if the text is
-// empty, and returns their paths. Throws Error.
+// Writes both files into the folder, or if the text is empty into
+// Config::flightDir or its default, and returns their paths. Throws Error.
 FlightFiles writeFlightLog(Engine& engine, const std::string& folder);
 
 // Writes both files when an operation fails in a way that a person will look

@@ -1,7 +1,7 @@
 """Time messages between two containers of one host beside the same route within one.
 
-    python benchmarks/pods.py
-    python benchmarks/pods.py --json pods.json
+    python benchmarks/containers/pods.py
+    python benchmarks/containers/pods.py --json pods.json
 
 Two processes with user, PID, IPC, mount and network namespaces of their own, like pods of one node,
 meet in a directory (DLSLIME_RENDEZVOUS_DIR). Beside them, in the same run and in turns: two
