@@ -71,7 +71,9 @@ ssize_t PassedDescriptors::read(int socket, const Take& take) {
   if (got <= 0) {
     return got;
   }
-  auto fd = takeFirst(message);
+  if (auto fd = takeFirst(message)) {
+    fd_ = std::move(fd);
+  }
   for (ssize_t i = 0; i < got; ++i) {
     const auto byte = bytes.at(static_cast<size_t>(i));
     if (expected_ == 0) {
@@ -82,10 +84,13 @@ ssize_t PassedDescriptors::read(int socket, const Take& take) {
     number_ |= std::to_integer<uint64_t>(byte) << place;
     if (--expected_ == 0) {
       const auto number = std::exchange(number_, 0);
-      if (fd) {
-        take(number, std::exchange(fd, UniqueFd()));
+      if (fd_) {
+        take(number, std::exchange(fd_, UniqueFd()));
       }
     }
+  }
+  if (expected_ == 0) { // a descriptor without a number
+    fd_.reset();
   }
   return got;
 }

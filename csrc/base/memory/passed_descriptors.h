@@ -27,6 +27,7 @@ class PassedDescriptors {
   ssize_t read(int socket, const Take& take);
 
  private:
+  UniqueFd fd_; // came with the number under way
   unsigned expected_ = 0; // bytes of the number still to come
   uint64_t number_ = 0;
 };
