@@ -90,6 +90,9 @@ PeerMemory::MappingPtr PeerMemory::mappingOf(
         }
       });
   auto handed = handed_.extract(known.exported.proof.word);
+  if (handed) { // serves once: for another GPU, the peer is asked again
+    awaited_.erase(known.exported.id);
+  }
   mapping->open(pid_, handed ? std::move(handed.mapped()) : UniqueFd());
   return mapping;
 }
