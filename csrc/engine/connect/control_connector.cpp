@@ -28,24 +28,26 @@ void ControlConnector::requireAddress() const {
     return;
   }
   const auto& peer = peer_.identity;
-  if (self_.bootId == peer.bootId &&
-      self_.networkNamespace != peer.networkNamespace) {
+  if (self_.bootId != peer.bootId) {
     throw Error(
         ErrorCode::kUnavailable,
-        "it is on this host, in another network namespace (a container), and "
-        "has no network address: mount one directory into both containers and "
-        "set DLSLIME_RENDEZVOUS_DIR to it, or see DLSLIME_SOCKET_IFNAME");
+        "it is on another host (" + peer.host +
+            ") and has no network address there: its log says why "
+            "(DLSLIME_SOCKET_IFNAME)");
+  }
+  if (self_.hostUid != peer.hostUid) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        "it is of another user (uid " + std::to_string(peer.hostUid) +
+            ", this process of uid " + std::to_string(self_.hostUid) +
+            "), so that both can connect only over the network, and it has "
+            "no network address (DLSLIME_SOCKET_IFNAME)");
   }
   throw Error(
       ErrorCode::kUnavailable,
-      sameHost(self_, peer)
-          ? "it is of another user (uid " + std::to_string(peer.hostUid) +
-              ", this process of uid " + std::to_string(self_.hostUid) +
-              "), so that both can connect only over the network, and it has "
-              "no network address (DLSLIME_SOCKET_IFNAME)"
-          : "it is on another host (" + peer.host +
-              ") and has no network address there: its log says why "
-              "(DLSLIME_SOCKET_IFNAME)");
+      "it is on this host, in another network namespace (a container), and "
+      "has no network address: mount one directory into both containers and "
+      "set DLSLIME_RENDEZVOUS_DIR to it, or see DLSLIME_SOCKET_IFNAME");
 }
 
 void ControlConnector::start() {

@@ -8,7 +8,9 @@
 
 #include "engine/bootstrap/listener.h"
 #include "engine/bootstrap/net_address.h"
+#include "engine/bootstrap/rendezvous_directory.h"
 #include "engine/bootstrap/unix_address.h"
+#include "fakes/child_process.h"
 #include "fakes/status_of.h"
 
 namespace dlslime::testing {
@@ -43,14 +45,14 @@ class ControlConnectorTest : public ::testing::Test {
  protected:
   ControlConnector& toLocal(const std::string& socketName) {
     peer.socketName = socketName;
-    return connector.emplace(self, nullptr, peer);
+    return connector.emplace(self, directory.get(), peer);
   }
   // Makes the peer a process of another host.
   ControlConnector& toRemote(std::vector<std::string> addresses) {
     peer.identity.bootId = "another";
     peer.identity.host = "b2";
     peer.addresses = std::move(addresses);
-    return connector.emplace(self, nullptr, peer);
+    return connector.emplace(self, directory.get(), peer);
   }
   static void await(pollfd entry) {
     EXPECT_EQ(::poll(&entry, 1, 5000), 1);
@@ -89,7 +91,8 @@ class ControlConnectorTest : public ::testing::Test {
     return address.text + " (" + errnoText(ECONNREFUSED) + ")";
   }
 
-  const PeerIdentity self = makeIdentity();
+  std::shared_ptr<const RendezvousDirectory> directory; // null: none
+  PeerIdentity self = makeIdentity();
   AddressRecord peer = [] {
     AddressRecord made;
     made.identity = makeIdentity();
@@ -176,6 +179,75 @@ TEST_F(ControlConnectorTest, ProcessOfAnotherUserIsReachedByTheNetwork) {
   EXPECT_TRUE(proceed());
   expectConnectedTo(network);
   EXPECT_EQ(connector->peerPid(), 0U);
+}
+
+// The peer of a container beside, with a directory in common.
+class ControlConnectorInDirectoryTest : public ControlConnectorTest {
+ protected:
+  ControlConnectorInDirectoryTest() {
+    directory = RendezvousDirectory::open(folder.path(), "DIR=" + text);
+    self.directory = peer.identity.directory = directory->id();
+    peer.identity.networkNamespace = self.networkNamespace + 1;
+  }
+
+  TemporaryFolder folder;
+  const std::string text = folder.path();
+};
+
+TEST_F(ControlConnectorInDirectoryTest, ContainerIsReachedByTheDirectory) {
+  auto abstract = Listener::onThisHost();
+  const auto name = abstract.names().front();
+  auto inDirectory = Listener::inDirectory(directory, name, {});
+  peer.addresses = {open};
+  auto& local = toLocal(name);
+  EXPECT_NO_THROW(local.requireAddress());
+  local.start();
+  expectConnectedTo(inDirectory);
+  EXPECT_EQ(local.peerPid(), static_cast<uint32_t>(getpid()));
+  EXPECT_FALSE(abstract.accept());
+  EXPECT_FALSE(network.accept());
+}
+
+TEST_F(ControlConnectorInDirectoryTest, ProcessOfOneNetworkIsNot) {
+  auto abstract = Listener::onThisHost();
+  const auto name = abstract.names().front();
+  auto inDirectory = Listener::inDirectory(directory, name, {});
+  peer.identity.networkNamespace = self.networkNamespace;
+  toLocal(name).start();
+  expectConnectedTo(abstract);
+  EXPECT_FALSE(inDirectory.accept());
+}
+
+TEST_F(ControlConnectorInDirectoryTest, NoSocketIsAProcessThatIsGone) {
+  auto& local = toLocal("dlslime-none");
+  const auto why = statusOf([&] { local.start(); });
+  EXPECT_EQ(why.code(), ErrorCode::kPeerFailed);
+  EXPECT_TRUE(mentions(why, ("DIR=" + text).c_str())) << why.message();
+  EXPECT_TRUE(local.gone());
+}
+
+TEST_F(ControlConnectorInDirectoryTest, ContainerWithoutTheDirectoryNeedsIt) {
+  peer.identity.directory.clear();
+  const auto why = statusOf([&] { toLocal("any").requireAddress(); });
+  EXPECT_EQ(why.code(), ErrorCode::kUnavailable);
+  EXPECT_TRUE(mentions(why, "another network namespace (a container)"))
+      << why.message();
+  EXPECT_TRUE(mentions(why, "mount one directory into both containers"))
+      << why.message();
+  peer.addresses = {open};
+  EXPECT_NO_THROW(toLocal("any").requireAddress());
+}
+
+TEST_F(
+    ControlConnectorInDirectoryTest,
+    OtherUserOfTheHostIsReachedByTheNetwork) {
+  peer.identity.hostUid = self.hostUid + 7;
+  const auto why = statusOf([&] { toLocal("any").requireAddress(); });
+  EXPECT_TRUE(mentions(why, "of another user (uid ")) << why.message();
+  peer.addresses = {open};
+  toLocal("any").start();
+  EXPECT_TRUE(proceed());
+  expectConnectedTo(network);
 }
 
 TEST_F(ControlConnectorTest, AddressAfterAddressIsTriedUntilAProcessListens) {
