@@ -21,6 +21,7 @@ Transfer::Transfer(Kind kind, int peer, std::shared_ptr<const Parts> parts)
       totalBytes_ += piece.size;
     }
   }
+  setResult(peer, totalBytes_); // known from the beginning: for flight records
 }
 
 void Transfer::hold() {

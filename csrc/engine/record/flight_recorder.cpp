@@ -33,7 +33,7 @@ void FlightRecorder::begin(Operation& operation) {
   auto& record = placeOf(last_);
   record.number = last_;
   record.group = operation.groupKey;
-  record.bytes = operation.size();
+  record.bytes = operation.oneSided() ? operation.bytes() : operation.size();
   record.posted = Ticks::now();
   record.ended = 0;
   record.peer = operation.peer();
