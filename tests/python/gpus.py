@@ -10,6 +10,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+import dlslime_backend
+
 REAL = os.environ.get("DLSLIME_TEST_GPUS") == "real"
 
 
@@ -74,3 +76,31 @@ def run(parts: list[Callable[[int, int], None]]) -> None:
     dist.destroy_process_group()
     if rank == 0:
         print("all right")
+
+
+def exchange_until_direct(rank: int, peer: int, nbytes: int = 1 << 20) -> None:
+    """Exchange messages between memory of GPUs until both ranks get them from GPU to GPU.
+
+    From then on every message goes so. Each message is checked.
+    """
+    from patterns import expect_pattern, pattern
+
+    direct, theirs = 0, 0
+    for turn in range(20_000):
+        before, got = (direct, theirs), torch.zeros(nbytes, dtype=torch.uint8, device="cuda")
+        receive = dist.irecv(got, peer)
+        dist.send(pattern(nbytes, 2 * turn + rank).to("cuda"), peer)
+        receive.wait()
+        settle()
+        expect_pattern(got.cpu(), 2 * turn + peer)
+        direct = dlslime_backend.stats()["peers"][peer]["cuda_ipc_messages"]
+        numbers = torch.tensor([0])
+        receive = dist.irecv(numbers, peer)
+        dist.send(torch.tensor([direct]), peer)
+        receive.wait()
+        theirs = int(numbers)
+        if min(before) > 0:
+            assert (direct, theirs) == (before[0] + 1, before[1] + 1)
+        if min(direct, theirs) > 5:
+            return
+    raise AssertionError(f"{direct} and {theirs} messages went from GPU to GPU")

@@ -53,6 +53,27 @@ needs_namespaces = pytest.mark.skipif(
 )
 
 
+# Namespaces of a container: all of its own, with a network without any interface. The process is
+# number 1, user 0, and killed with the command.
+_OWN = ["--user", "--pid", "--ipc", "--mount", "--net"]
+POD = ["unshare", *_OWN, "--map-root-user", "--fork", "--kill-child", "--mount-proc"]
+
+
+@functools.cache
+def why_no_pods() -> str:
+    """Return why the machine makes no containers' namespaces; empty if they work."""
+    if not shutil.which("unshare"):
+        return "unshare is not installed"
+    return subprocess.run(
+        [*POD, "true"], capture_output=True, text=True, check=False
+    ).stderr.strip()
+
+
+needs_pods = pytest.mark.skipif(
+    bool(why_no_pods()), reason=f"no containers' namespaces here: {why_no_pods()}"
+)
+
+
 def _ip(command: str) -> None:
     subprocess.run(["ip", *command.split()], check=True)
 

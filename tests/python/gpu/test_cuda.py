@@ -44,6 +44,15 @@ def test_transfers(way: str, tmp_path: Path) -> None:
     assert output.splitlines()[-1] == "all right"
 
 
+def test_memory_of_a_process_without_pidfd_getfd_goes_from_gpu_to_gpu(tmp_path: Path) -> None:
+    """A profile of seccomp refuses the call, so the owner hands the descriptors over."""
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    status, output = torchrun(CUDA / "handing_over.py", [], 2, tmp_path, env=env)
+    assert status == 0, output
+    assert output.splitlines()[-1] == "all right"
+    assert "pinned memory" not in output
+
+
 def test_a_full_launch_queue_ends_with_the_time_out(tmp_path: Path) -> None:
     env = {"FAKE_CUDA_ROOM": "1000", **AT_OWN_RISK}
     status, output = torchrun(CUDA / "cuda_launches.py", [], 2, tmp_path, env=env)

@@ -25,10 +25,11 @@ pytestmark = dlslime_only
 LARGE = 5 << 20  # sent by rendezvous, and copied in pieces by both ends
 PAIR = 2
 
-# System calls that copy between processes, and seccomp, by the kernel's numbers for the processor.
+# System calls that copy memory or descriptors between processes, and seccomp, by the kernel's
+# numbers for the processor.
 _CALLS = {
-    "x86_64": {"readv": 310, "writev": 311, "seccomp": 317},
-    "aarch64": {"readv": 270, "writev": 271, "seccomp": 277},
+    "x86_64": {"readv": 310, "writev": 311, "getfd": 438, "seccomp": 317},
+    "aarch64": {"readv": 270, "writev": 271, "getfd": 438, "seccomp": 277},
 }[platform.machine()]
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOWED, _REFUSED = 0x7FFF0000, 0x00050000
@@ -43,7 +44,7 @@ def _prctl(*arguments: int) -> None:
 
 
 def refuse(*calls: str, error: int = 1) -> None:
-    """Make the kernel refuse the calls ("readv", "writev") to all threads of the process.
+    """Make the kernel refuse the calls ("readv", "writev", "getfd") to all threads of the process.
 
     The default error is EPERM, as for a process without access to another. A seccomp filter needs
     no privilege and holds for ever, so the process is of no use to other tests.
