@@ -167,7 +167,6 @@ void readRendezvousDirectory(Config& config) {
 
 void readFlightRecord(Config& config) {
   config.flightDir = textOf("DLSLIME_FLIGHT_DIR");
-  config.temporaryDir = textOf("TMPDIR");
   const Words<std::string> signals{{"USR1", "USR1"}, {"USR2", "USR2"}};
   readWord("DLSLIME_FLIGHT_SIGNAL", signals, config.flightSignal);
 }

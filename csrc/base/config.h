@@ -131,7 +131,6 @@ struct DLSLIME_API Config {
   // DLSLIME_FLIGHT_DIR: folder for the flight records of operations that hang.
   // If empty, a folder for the user in TMPDIR or /tmp.
   std::string flightDir;
-  std::string temporaryDir; // TMPDIR
   // DLSLIME_FLIGHT_SIGNAL=USR1|USR2: a signal at which the flight record is
   // written; empty: none.
   std::string flightSignal;

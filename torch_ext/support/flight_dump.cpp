@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
@@ -52,19 +53,22 @@ void writeFile(const std::string& path, const std::string& bytes) {
   }
 }
 
-std::string flightFolder(const Config& config) {
-  if (!config.flightDir.empty()) {
-    return config.flightDir;
-  }
-  return (config.temporaryDir.empty() ? "/tmp" : config.temporaryDir) +
-      "/dlslime_flight_" + std::to_string(geteuid());
-}
-
 bool anyUnderWay(const FlightLog& log) {
   return std::any_of(
       log.records.begin(), log.records.end(), [](const FlightRecord& record) {
         return record.state == FlightRecord::State::kPosted;
       });
+}
+
+// Returns the folder that the settings name, or else one of the user.
+std::string usualFolder(const Config& config) {
+  if (!config.flightDir.empty()) {
+    return config.flightDir;
+  }
+  const char* const temporary = std::getenv("TMPDIR");
+  return (temporary != nullptr && *temporary != '\0' ? std::string(temporary)
+                                                     : "/tmp") +
+      "/dlslime_flight_" + std::to_string(geteuid());
 }
 
 FlightFiles writeLog(const FlightLog& log, const std::string& folder) {
@@ -78,12 +82,38 @@ FlightFiles writeLog(const FlightLog& log, const std::string& folder) {
   return files;
 }
 
-// Returns true at the first call with the cause.
-bool isNew(const std::string& cause) {
-  static auto* const mutex = new std::mutex; // a thread may outlive main()
-  static auto* const told = new std::set<std::string>;
-  const std::lock_guard<std::mutex> lock(*mutex);
-  return told->insert(cause).second;
+// Causes for which files were written.
+class Told {
+ public:
+  bool has(const std::string& cause) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return causes_.count(cause) != 0;
+  }
+  // Returns true at the first call with the cause.
+  bool add(const std::string& cause) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return causes_.insert(cause).second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> causes_;
+};
+
+Told& told() {
+  static auto* const all = new Told; // a thread may outlive main()
+  return *all;
+}
+
+void writeAndTell(
+    const FlightLog& log,
+    const std::string& folder,
+    const std::string& cause) {
+  const auto files = writeLog(log, folder);
+  logWarning(
+      cause + ": the last " + std::to_string(log.records.size()) +
+      " operations are in " + files.all + ", those under way in " +
+      files.unfinished + " (for torchfrtrace, with the files of all ranks)");
 }
 
 } // namespace
@@ -91,22 +121,17 @@ bool isNew(const std::string& cause) {
 FlightFiles writeFlightLog(Engine& engine, const std::string& folder) {
   return writeLog(
       engine.flightLog(),
-      folder.empty() ? flightFolder(engine.config()) : folder);
+      folder.empty() ? usualFolder(engine.config()) : folder);
 }
 
 void dumpFlightLog(Engine& engine, const std::string& cause) noexcept {
   try {
-    if (!isNew(cause)) {
+    if (told().has(cause)) {
       return;
     }
     const auto log = engine.flightLog();
-    if (anyUnderWay(log)) {
-      const auto files = writeLog(log, flightFolder(engine.config()));
-      logWarning(
-          cause + ": the last " + std::to_string(log.records.size()) +
-          " operations are in " + files.all + ", those under way in " +
-          files.unfinished +
-          " (for torchfrtrace, with the files of all ranks)");
+    if (anyUnderWay(log) && told().add(cause)) {
+      writeAndTell(log, usualFolder(engine.config()), cause);
     }
   } catch (const std::exception& error) {
     logWarning(cause + ", and no flight record is written: " + error.what());
@@ -139,6 +164,18 @@ int numberOf(const std::string& signal) {
   return found->second;
 }
 
+// Writes the files even if no operation is under way: torch's analyser wants a
+// file of each rank.
+void answerRequest(const std::string& cause) {
+  try {
+    if (const auto engine = Engine::existing()) {
+      writeAndTell(engine->flightLog(), engine->config().flightDir, cause);
+    }
+  } catch (const std::exception& error) {
+    logWarning(cause + ", and no flight record is written: " + error.what());
+  }
+}
+
 void answerRequests() {
   for (int round = 1;; ++round) {
     uint64_t count = 0;
@@ -148,9 +185,7 @@ void answerRequests() {
       }
       return;
     }
-    if (const auto engine = Engine::existing()) {
-      dumpFlightLog(*engine, "signal number " + std::to_string(round));
-    }
+    answerRequest("signal number " + std::to_string(round));
   }
 }
 
