@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dlslime_backend.cli.job import JobError, reports
 from dlslime_backend.cli.options import OPTIONS
+from dlslime_backend.histograms import SIZES
 from harness import dlslime_only
 from nodes import free_port
 from paths import ROOT
@@ -177,6 +178,65 @@ def test_metrics_are_prometheus_text(job: list[subprocess.Popen[str]]) -> None:
     assert sent[str(job[1].pid)] == ("1", "0", 1_200_000)
     pending = families["dlslime_pending_operations"].samples
     assert sum(s.value for s in pending if s.labels["pid"] == str(job[0].pid)) == 1
+
+
+def _histograms(name: str) -> dict[tuple[str, ...], dict[str, float]]:
+    """Return by the labels' values the counts up to each bound, and "sum" and "count"."""
+    text = command("metrics").stdout
+    (family,) = [one for one in text_string_to_metric_families(text) if one.name == name]
+    assert family.type == "histogram"
+    assert family.documentation
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for sample in family.samples:
+        labels = dict(sample.labels)
+        kind = sample.name.removeprefix(f"{name}_")
+        what = labels.pop("le") if kind == "bucket" else kind
+        found.setdefault(tuple(labels[key] for key in sorted(labels)), {})[what] = sample.value
+    return found
+
+
+def _expect_cumulative(numbers: dict[str, float]) -> None:
+    bounds = [bound for bound in numbers if bound not in ("sum", "count")]
+    assert bounds[-1] == "+Inf"
+    assert [float(bound) for bound in bounds] == sorted({float(bound) for bound in bounds})
+    counts = [numbers[bound] for bound in bounds]
+    assert counts == sorted(counts)
+    assert numbers["+Inf"] == numbers["count"]
+
+
+def test_metrics_have_histograms_of_sizes(job: list[subprocess.Popen[str]]) -> None:
+    found = _histograms("dlslime_operation_bytes")
+    for rank in job:
+        for kind in ("send", "receive"):
+            numbers = found[kind, str(rank.pid)]
+            _expect_cumulative(numbers)
+            assert (numbers["count"], numbers["sum"]) == (1, 1_200_000)
+            steps = {bound: numbers[f"{bound:g}"] for bound in (1 << 20, 1 << 22)}
+            assert steps == {1 << 20: 0, 1 << 22: 1}
+        assert found["read", str(rank.pid)]["count"] == 0
+
+
+def test_metrics_have_histograms_of_times(job: list[subprocess.Popen[str]]) -> None:
+    found = _histograms("dlslime_operation_seconds")
+    for rank in job:
+        for kind in ("send", "receive"):
+            by_size = {size: found[kind, str(rank.pid), size] for size in SIZES}
+            assert [one["count"] for one in by_size.values()] == [0, 0, 1]
+            for numbers in by_size.values():
+                _expect_cumulative(numbers)
+            assert by_size["above"]["sum"] > 0
+
+
+def test_explain_prints_times_and_counts_of_operations(job: list[subprocess.Popen[str]]) -> None:
+    text = command("explain", str(job[0].pid)).stdout
+    assert re.search(r"operations +size +count +mean +half within +99% within", text), text
+    for kind in ("send", "receive"):
+        time = r" +[\d,.]+ [um]s"
+        assert re.search(rf"{kind} +above +1{time}{time}{time}", text), text
+    assert "read" not in text.partition("99% within")[2], "no transfers were made"
+    (report,) = read_json("explain", str(job[0].pid))
+    assert list(report["operations"]) == ["send", "receive", "read", "write"]
+    assert report["operations"]["send"]["bytes"]["sum"] == 1_200_000
 
 
 def test_metrics_are_served_at_a_port_of_this_host(job: list[subprocess.Popen[str]]) -> None:

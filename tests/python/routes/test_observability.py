@@ -1,7 +1,10 @@
 """Observability: profiler events, log lines, pending operations in a time-out's text."""
 
 import datetime
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +55,44 @@ def _profile_collectives(rank: int, size: int) -> None:
 
 def test_torch_profiler_shows_collectives_and_messages() -> None:
     run_world(_profile_collectives, 2)
+
+
+def _communication(profiler: torch.profiler.profile, path: Path) -> list[dict[str, Any]]:
+    """Return what the trace says of each event of communication, in order."""
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    found = [event for event in events if event["name"] == "record_param_comms"]
+    return [event["args"] for event in sorted(found, key=lambda event: event["ts"])]
+
+
+def _trace(rank: int, size: int, path: Path) -> None:
+    group = dist.new_group([1, 0], group_desc="another")
+    exchange(None)  # before the profiler: no event
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+        if rank == 0:
+            dist.send(torch.ones(3, 4), 1)
+            dist.send(torch.ones(5, dtype=torch.int16), 1, group=group)
+        else:
+            dist.recv(torch.ones(3, 4), 0)
+            dist.recv(torch.ones(5, dtype=torch.int16), 0, group=group)
+    exchange(None)
+    what = ["send", "recv"][rank]
+    first, second = _communication(profiler, path / str(rank))
+    for told, count, dtype in ((first, 12, "Float"), (second, 5, "Short")):
+        assert told["Collective name"] == what
+        assert (told["In msg nelems"], told["Out msg nelems"]) == (count, count)
+        assert told["dtype"] == dtype
+        assert told["Group size"] == 2
+    peer = ["Dst Rank", "Src Rank"][rank]
+    assert first[peer] == 1 - rank
+    assert (first["Process Group Name"], second["Process Group Description"]) == ("0", "another")
+    assert first["Process Group Name"] != second["Process Group Name"]
+
+
+@dlslime_only
+def test_trace_of_torch_profiler_describes_each_message(tmp_path: Path) -> None:
+    run_world(_trace, 2, tmp_path)
 
 
 def _timeout_dump(rank: int, size: int) -> str:
