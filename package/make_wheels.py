@@ -108,6 +108,9 @@ def make_wheel(python: Path, sources: Path, torches: Sequence[Torch], out: Path)
         [python, "-m", "pip", "wheel", *options, sources],
         DLSLIME_BUILD_TORCH=":".join(str(torch.folder) for torch in torches),
         DLSLIME_BUILD_GLIBC="2.28",
+        # ccache: messages name sources by relative paths, whichever folder the wheel is built in.
+        CCACHE_BASEDIR=str(ROOT),
+        CCACHE_NOHASHDIR="1",
         PATH=f"{python.parent}:{os.environ['PATH']}",
     )
     (wheel,) = raw.glob("*.whl")
