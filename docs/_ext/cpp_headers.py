@@ -23,6 +23,8 @@ HEADERS = (
     "engine/hub.h",
     "engine/one_sided/region.h",
     "engine/one_sided/transfer.h",
+    "engine/record/flight_recorder.h",
+    "engine/record/times_report.h",
     "interface/counters.h",
     "interface/group_options.h",
     "interface/memory.h",

@@ -23,8 +23,11 @@ namespace dlslime {
 namespace {
 
 // Makes the folder, for this user alone. Throws Error unless it is so.
-void makeFolder(const std::string& folder) {
+void makeFolder(std::string folder) {
   struct stat info {};
+  while (folder.size() > 1 && folder.back() == '/') { // lstat() would follow
+    folder.pop_back();
+  }
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     throwErrno("cannot make the folder " + folder, errno);
   }
@@ -41,7 +44,8 @@ void writeFile(const std::string& path, const std::string& bytes) {
       path.c_str(),
       O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
       0600));
-  if (!file) {
+  // A file that is there already may be readable by others.
+  if (!file || fchmod(file.get(), 0600) != 0) {
     throwErrno("cannot write " + path, errno);
   }
   for (size_t at = 0; at < bytes.size();) {
@@ -145,10 +149,18 @@ int& requests() {
   return fd;
 }
 
+pid_t& owner() {
+  static pid_t pid = 0; // of the process with the thread
+  return pid;
+}
+
+// A forked child has the handler and the descriptor, but not the thread.
 void onSignal(int /*signal*/) {
   const int error = errno;
   const uint64_t one = 1;
-  [[maybe_unused]] const auto put = write(requests(), &one, sizeof(one));
+  if (getpid() == owner()) {
+    [[maybe_unused]] const auto put = write(requests(), &one, sizeof(one));
+  }
   errno = error;
 }
 
@@ -169,7 +181,7 @@ int numberOf(const std::string& signal) {
 void answerRequest(const std::string& cause) {
   try {
     if (const auto engine = Engine::existing()) {
-      writeAndTell(engine->flightLog(), engine->config().flightDir, cause);
+      writeAndTell(engine->flightLog(), usualFolder(engine->config()), cause);
     }
   } catch (const std::exception& error) {
     logWarning(cause + ", and no flight record is written: " + error.what());
@@ -199,6 +211,7 @@ void dumpFlightLogAt(const std::string& signal) {
     if (requests() < 0) {
       throwErrno("cannot create an eventfd", errno);
     }
+    owner() = getpid();
     std::thread(answerRequests).detach();
     struct sigaction action {};
     action.sa_handler = onSignal;

@@ -164,12 +164,13 @@ bool RankSearch::reach(
     return false; // over once the answer has come
   }
   countBroken(task, *group, key);
-  const auto failure = handshakes_.failure(key);
   if (handshakes_.busy(key)) {
-    // The cause of an earlier failure says more.
-    task.problem = failure.ok() ? handshakes_.progress(key) : task.problem;
+    if (task.deadRecord.empty()) { // else the cause of the failure says more
+      task.problem = handshakes_.progress(key);
+    }
     return false;
   }
+  const auto failure = handshakes_.failure(key);
   const bool gone = handshakes_.gone(key);
   if (!failure.ok() && gone && diedInThisLife(*group, record)) {
     task.problem = "its process has ended (" + failure.message() + ")";

@@ -19,9 +19,7 @@ size_t classOf(uint64_t bytes) {
 } // namespace
 
 FlightRecorder::FlightRecorder()
-    : ring_(std::make_unique<Ring>()), times_(std::make_unique<Times>()) {
-  Ticks::nanoseconds(); // begins to measure the tick
-}
+    : ring_(std::make_unique<Ring>()), times_(std::make_unique<Times>()) {}
 
 void FlightRecorder::begin(Operation& operation) {
   if (operation.tag() >= kFirstInternalTag) {

@@ -45,9 +45,6 @@ class Histogram {
   uint64_t countOf(size_t bucket) const {
     return counts_.at(bucket);
   }
-  // Returns the value that a `share` (0 to 1) of all values does not exceed,
-  // as the middle of its bucket; 0 without values.
-  uint64_t quantile(double share) const;
 
  private:
   std::array<uint64_t, kBuckets> counts_{};

@@ -39,6 +39,11 @@ const Moment& start() {
 
 const bool Ticks::even_ = countsEvenly();
 
+namespace {
+// Measuring begins as the library is loaded.
+[[maybe_unused]] const Moment& begun = start();
+} // namespace
+
 uint64_t Ticks::nanosecondsNow() noexcept {
   return static_cast<uint64_t>(nowSinceBoot());
 }

@@ -190,14 +190,19 @@ def test_users_do_not_meet_and_are_told_why(tmp_path: Path) -> None:
 # --- what a killed process leaves -----------------------------------------------------------------
 
 
+def _age(path: Path, seconds: int) -> None:
+    os.utime(path, (time.time() - seconds, time.time() - seconds))
+
+
 def _killed(folder: Path, meeting: Path) -> Path:
-    """Return the socket of a process that was killed."""
+    """Return the socket of a process that was killed, made young for longer than the test takes."""
     before = set(meeting.iterdir())
     with _started(0, folder, "waiting", env={VARIABLE: str(meeting)}) as pod:
         assert pod.stdout is not None
         assert pod.stdout.readline() == "waiting\n"
     (left,) = set(meeting.iterdir()) - before
     assert left.is_socket()
+    _age(left, -3600)
     return left
 
 
@@ -205,9 +210,8 @@ def test_a_killed_processs_socket_is_removed_by_the_next(tmp_path: Path) -> None
     meeting = _folder(tmp_path / "meeting")
     old, young = _killed(tmp_path, meeting), _killed(tmp_path, meeting)
     (meeting / "foreign").touch()
-    ages = {old: 3600, meeting / "foreign": 3600, young: -3600}  # of this test, however slow it is
-    for path, age in ages.items():
-        os.utime(path, (time.time() - age, time.time() - age))
+    for path in (old, meeting / "foreign"):
+        _age(path, 3600)
     run = _folder(tmp_path / "run")
     _expect_well(run_pods(run, "traffic", env={VARIABLE: str(meeting)}))
     assert sorted(meeting.iterdir()) == sorted([meeting / "foreign", young])

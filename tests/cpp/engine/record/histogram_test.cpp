@@ -68,31 +68,5 @@ TEST(Histogram, EveryValueIsCountedInItsBucket) {
   EXPECT_EQ(counted, 20000U);
 }
 
-TEST(Histogram, QuantilesAreInTheBucketOfTheValue) {
-  Histogram histogram;
-  for (uint64_t value = 1; value <= 1000; ++value) {
-    histogram.add(value);
-  }
-  const auto bucket = [](uint64_t value) { return Histogram::bucketOf(value); };
-  EXPECT_EQ(bucket(histogram.quantile(0.5)), bucket(500));
-  EXPECT_EQ(bucket(histogram.quantile(0.99)), bucket(990));
-  EXPECT_EQ(bucket(histogram.quantile(0)), bucket(1));
-  EXPECT_EQ(bucket(histogram.quantile(1)), bucket(1000));
-}
-
-TEST(Histogram, QuantilesOfFewValues) {
-  Histogram histogram;
-  EXPECT_EQ(histogram.quantile(0.5), 0U);
-  histogram.add(7);
-  for (const double share : {0.0, 0.5, 1.0}) {
-    EXPECT_EQ(histogram.quantile(share), 7U) << share;
-  }
-  histogram.add(1 << 20);
-  EXPECT_EQ(histogram.quantile(0.5), 7U);
-  EXPECT_EQ(
-      Histogram::bucketOf(histogram.quantile(0.8)),
-      Histogram::bucketOf(1 << 20));
-}
-
 } // namespace
 } // namespace dlslime::testing
