@@ -308,16 +308,13 @@ bool RankSearch::onFailureNote(
 }
 
 // Returns whether the record leading nowhere has been the rank's newest for
-// longer than `patience`.
-bool RankSearch::outlasts(
-    Task& task,
-    const Bytes& record,
-    milliseconds patience) {
+// longer than `most`.
+bool RankSearch::outlasts(Task& task, const Bytes& record, milliseconds most) {
   if (task.deadRecord != record) {
     task.deadRecord = record;
     task.deadSince = Clock::now();
   }
-  return Clock::now() - task.deadSince >= patience;
+  return Clock::now() - task.deadSince >= most;
 }
 
 // Returns whether an ended process was of the current incarnation of the job. A

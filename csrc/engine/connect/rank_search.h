@@ -82,7 +82,7 @@ class RankSearch {
       const std::shared_ptr<Group>& group,
       const Bytes& record,
       const FailureNote& note);
-  static bool outlasts(Task& task, const Bytes& record, milliseconds patience);
+  static bool outlasts(Task& task, const Bytes& record, milliseconds most);
   bool diedInThisLife(const Group& group, const AddressRecord& record) const;
   static bool mayTry(Task& task, const Bytes& record);
   static std::string causeOf(const Task& task);
