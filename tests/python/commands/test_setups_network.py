@@ -16,7 +16,7 @@ import torch.distributed as dist
 from harness import dlslime_only, init_group, run_world, sync
 from namespaces import OTHER, OTHER_V4, needs_namespaces, one_host, own_store, two_hosts
 from nodes import free_port
-from setups import Rank, doctor, expect_problem
+from setups import Rank, doctor, expect_problem, job
 from test_groups import exchange
 
 pytestmark = dlslime_only
@@ -223,3 +223,20 @@ def test_doctor_names_the_name_server_that_does_not_answer() -> None:
     assert "RES_OPTIONS" in finding["remedy"]
     assert "pair on this host" in found
     assert found["pair on this host"]["level"] != "problem", "slow, but no failure"
+
+
+def _warning_without_answers(rank: int, size: int) -> str:
+    one_host(rank)
+    env = {"RES_OPTIONS": "timeout:2 attempts:1"}
+    failing = {**env, "DLSLIME_SPIN_US": "much"}  # so that the other goes on for some seconds
+    with ask_a_silent_server(), job({"env": env}, {"env": failing}) as (waiting, _):
+        return waiting.comes_to_say("looking up the name of this host's address")
+
+
+@needs_namespaces
+def test_job_warns_of_the_name_server_that_does_not_answer() -> None:
+    (warning,) = run_world(_warning_without_answers, 1, init=False, fresh=True, timeout=120)
+    assert f"::ffff:{OTHER_V4.format(1)} took" in warning, warning
+    assert "a name server does not answer" in warning
+    assert "/etc/hosts" in warning
+    assert "RES_OPTIONS" in warning
