@@ -8,7 +8,7 @@ import socket
 import struct
 from dataclasses import dataclass, field
 
-VERSION = 15
+VERSION = 16
 MAGIC = b"DLSLIME1"
 TOKEN, PAIR = 1, 2  # kinds of secrets
 ACCEPTED, REFUSED, CROSSED, STRANGER, LATER, NOT_JOINED = range(1, 7)  # verdicts
@@ -71,10 +71,11 @@ class Address:
         """Decode an address record."""
         reader = Reader(record)
         instance, boot, host = reader.blob(), reader.blob(), reader.blob()
-        numbers = reader.take(16)  # network namespace, pid, uid
+        numbers = reader.take(20)  # network namespace, pid, uid, the host's uid
+        directory = reader.blob()
         name = reader.blob()
         addresses = [reader.blob() for _ in range(reader.number("I"))]
-        contact = blob(instance) + blob(boot) + blob(host) + numbers + blob(name)
+        contact = blob(instance) + blob(boot) + blob(host) + numbers + blob(directory) + blob(name)
         contact += struct.pack("<I", len(addresses)) + b"".join(map(blob, addresses))
         return cls(instance, contact, name, reader.blob(), reader.number("I"))
 

@@ -156,21 +156,18 @@ ControlSocket connectOnThisHost(
     const PeerIdentity& self,
     const RendezvousDirectory* directory,
     const AddressRecord& peer) {
-  auto socket = sameHost(self, peer.identity) || directory == nullptr
+  return sameHost(self, peer.identity) || directory == nullptr
       ? ControlSocket::connectTo(peer.socketName)
       : ControlSocket::connectIn(*directory, peer.socketName);
-  socket.requireUser(self.uid);
-  return socket;
 }
 
 // Each address but the last gets half of the remaining time, since an address
 // may lead to a wrong process.
 SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
   if (meetLocally(way.self, way.record.identity)) {
-    return proven(
-        way,
-        connectOnThisHost(way.self, way.directory.get(), way.record),
-        deadline);
+    auto socket = connectOnThisHost(way.self, way.directory.get(), way.record);
+    socket.requireUser(way.self.uid);
+    return proven(way, std::move(socket), deadline);
   }
   std::string tried;
   auto code = ErrorCode::kPeerFailed;

@@ -50,8 +50,8 @@ class SideSockets {
   bool closed_ GUARDED_BY(mutex_) = false;
 };
 
-// Connects to the peer's unix socket, where meetLocally() holds. Throws Error,
-// also unless the socket is of this process's user.
+// Connects to the peer's unix socket, where meetLocally() holds; the caller
+// checks the user at the far end. Throws like ControlSocket::connectTo().
 ControlSocket connectOnThisHost(
     const PeerIdentity& self,
     const RendezvousDirectory* directory,

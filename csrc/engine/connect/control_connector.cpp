@@ -61,7 +61,7 @@ void ControlConnector::start() {
     gone_ = error.status().code() == ErrorCode::kPeerFailed;
     throw;
   }
-  peerPid_ = socket_->credentials().pid;
+  peerPid_ = socket_->requireUser(self_.uid);
 }
 
 void ControlConnector::connectByNetwork() {
