@@ -24,7 +24,7 @@ Acceptor& acceptor() {
     PeerIdentity identity = makeIdentity();
     identity.instance = kTarget;
     return new Acceptor(
-        {identity, "=lo", "set by a test"},
+        {identity, nullptr, "=lo", "set by a test"},
         [](const Greeting& greeting) { return secretOf(greeting.secret); });
   }();
   return *made;

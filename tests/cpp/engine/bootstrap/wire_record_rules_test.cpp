@@ -83,6 +83,63 @@ TEST(WireRecordRules, ProcessesOfDifferentUsersDoNotMeetLocally) {
   EXPECT_FALSE(meetLocally(one, other));
 }
 
+// Of one host, in separate network namespaces.
+std::pair<PeerIdentity, PeerIdentity> apart() {
+  auto pair = std::pair(identity(), identity());
+  pair.second.networkNamespace += 1;
+  return pair;
+}
+
+TEST(WireRecordRules, ContainersMeetInACommonDirectory) {
+  const auto [one, other] = apart();
+  EXPECT_FALSE(sameHost(one, other));
+  EXPECT_TRUE(meetLocally(one, other));
+}
+
+TEST(WireRecordRules, ContainersDoNotMeetWithoutACommonDirectory) {
+  auto [one, other] = apart();
+  other.directory = "65024:78";
+  EXPECT_FALSE(meetLocally(one, other));
+  other.directory = "";
+  EXPECT_FALSE(meetLocally(one, other));
+  EXPECT_FALSE(meetLocally(other, one));
+  one.directory = "";
+  EXPECT_FALSE(meetLocally(one, other)) << "two without are not of one";
+}
+
+TEST(WireRecordRules, HostsWithEqualIdsOfDirectoriesDoNotMeet) {
+  auto [one, other] = apart();
+  other.bootId = "boot-8";
+  EXPECT_FALSE(meetLocally(one, other));
+  other.networkNamespace = one.networkNamespace;
+  EXPECT_FALSE(meetLocally(one, other));
+}
+
+TEST(WireRecordRules, ContainersOfDifferentUsersOfTheHostDoNotMeet) {
+  auto [one, other] = apart();
+  other.hostUid += 1;
+  EXPECT_FALSE(meetLocally(one, other));
+}
+
+// User namespaces name a user of the host as they like.
+TEST(WireRecordRules, UserOfTheHostCountsAndNotTheContainers) {
+  auto one = identity(), other = identity();
+  other.uid += 1;
+  EXPECT_TRUE(meetLocally(one, other));
+  std::swap(one.hostUid, one.uid);
+  other = identity();
+  other.uid = one.uid;
+  EXPECT_FALSE(meetLocally(one, other));
+}
+
+TEST(WireRecordRules, DirectoryDoesNotPartProcessesOfOneNetwork) {
+  auto one = identity(), other = identity();
+  other.directory = "65024:78";
+  EXPECT_TRUE(meetLocally(one, other));
+  other.directory = "";
+  EXPECT_TRUE(meetLocally(one, other));
+}
+
 TEST(WireRecordRules, GreetingThatCannotBeIsRefused) {
   auto bad = greeting();
   bad.policy = static_cast<RoutePolicy>(17);
@@ -163,6 +220,9 @@ TEST(WireRecordRules, IdentityIsOfThisProcessAndNewEachTime) {
   EXPECT_NE(first.networkNamespace, 0U);
   EXPECT_NE(first.instance, second.instance);
   EXPECT_EQ(first.bootId, second.bootId);
+  EXPECT_EQ(first.hostUid, second.hostUid);
+  EXPECT_EQ(first.directory, "");
+  EXPECT_EQ(makeIdentity("", "1:2").directory, "1:2");
 }
 
 } // namespace

@@ -15,7 +15,7 @@ inline PeerIdentity identity() {
   self.pid = 4321;
   self.uid = 1000;
   self.hostUid = 101000;
-  self.directory = "2049:77";
+  self.directory = "65024:77";
   return self;
 }
 

@@ -56,6 +56,53 @@ TEST(ShmTransport, OtherUsersAreNotReached) {
       << status.message();
 }
 
+// Returns the reason for a pair with the given directories in two network
+// namespaces; ok if the pair may share memory.
+Status apart(const std::string& directory, const std::string& peers) {
+  auto self = identity(), peer = identity();
+  self.directory = directory;
+  peer.directory = peers;
+  peer.networkNamespace = 1;
+  return ShmTransport{Config{}}.reaches(self, peer);
+}
+
+TEST(ShmTransport, ContainersAreReachedByACommonDirectory) {
+  EXPECT_TRUE(apart("1:2", "1:2").ok());
+}
+
+TEST(ShmTransport, ContainersWithoutACommonDirectoryAreToldWhatToMount) {
+  const auto has = [](const Status& status, const char* text) {
+    EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
+    EXPECT_NE(status.message().find("network namespaces"), std::string::npos);
+    EXPECT_NE(status.message().find(text), std::string::npos)
+        << status.message();
+  };
+  has(apart("", ""), "mount one directory into both containers");
+  has(apart("", ""), "set DLSLIME_RENDEZVOUS_DIR to it");
+  has(apart("1:2", "1:3"), "another directory at each end");
+  has(apart("", "1:3"), "not set at this end");
+  has(apart("1:2", ""), "not set at the peer's end");
+}
+
+TEST(ShmTransport, DirectoryDoesNotMakeUsersOne) {
+  auto self = identity(), peer = identity();
+  self.directory = peer.directory = "1:2";
+  peer.networkNamespace = 1;
+  peer.hostUid = 8;
+  const auto status = ShmTransport{Config{}}.reaches(self, peer);
+  EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
+  EXPECT_NE(status.message().find("another user (uid 8"), std::string::npos)
+      << status.message();
+  peer.bootId = "other";
+  EXPECT_FALSE(ShmTransport{Config{}}.reaches(self, peer).ok());
+}
+
+TEST(ShmTransport, UserNumberInAContainerDoesNotMatter) {
+  auto peer = identity();
+  peer.uid = 5;
+  EXPECT_TRUE(ShmTransport{Config{}}.reaches(identity(), peer).ok());
+}
+
 // Both transports connect over shared memory, as two processes would.
 void connect(ShmTransport& left, ShmTransport& right, uint32_t kernelsPid) {
   Transport::Context context;
