@@ -42,11 +42,13 @@ void run() {
   FlightRecorder recorder;
   const auto memory = std::make_shared<OwnedMemory>(8);
   std::vector<std::shared_ptr<OwnedOperation>> operations;
+  operations.reserve(kOperations);
   for (size_t i = 0; i < kOperations; ++i) {
     operations.push_back(
         std::make_shared<OwnedOperation>(Operation::Kind::kSend, 1, 0, memory));
   }
   std::vector<double> rounds;
+  rounds.reserve(kRounds);
   for (int i = 0; i < kRounds; ++i) {
     rounds.push_back(round(recorder, operations));
   }

@@ -12,7 +12,7 @@ namespace dlslime {
 
 namespace {
 
-bool countsEvenly() {
+bool countsEvenly() noexcept {
 #if defined(__x86_64__)
   constexpr unsigned int kPowerManagement = 0x80000007;
   constexpr unsigned int kInvariantCounter = 1U << 8;
@@ -30,14 +30,14 @@ struct Moment {
   TimePoint time = Clock::now();
 };
 
-const Moment& start() {
+const Moment& start() noexcept {
   static const Moment moment;
   return moment;
 }
 
 } // namespace
 
-const bool Ticks::even_ = countsEvenly();
+const bool Ticks::kEven = countsEvenly();
 
 namespace {
 // Measuring begins as the library is loaded.
@@ -49,7 +49,7 @@ uint64_t Ticks::nanosecondsNow() noexcept {
 }
 
 double Ticks::nanoseconds() {
-  if (!even_) {
+  if (!kEven) {
     return 1.0;
   }
   constexpr milliseconds kLeast{10};

@@ -16,7 +16,7 @@ class DLSLIME_API Ticks {
  public:
   static uint64_t now() noexcept {
 #if defined(__x86_64__)
-    if (even_) {
+    if (kEven) {
       return __rdtsc();
     }
 #endif
@@ -28,7 +28,7 @@ class DLSLIME_API Ticks {
 
  private:
   static uint64_t nanosecondsNow() noexcept;
-  static const bool even_;
+  static const bool kEven;
 };
 
 } // namespace dlslime

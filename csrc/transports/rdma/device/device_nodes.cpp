@@ -27,6 +27,17 @@ std::set<std::string> namesIn(const std::string& folder) {
   return names;
 }
 
+// Returns the device of a node; empty for the version of the interface, which
+// stands among the nodes.
+std::string deviceOf(const std::string& folder, const std::string& node) {
+  auto path = folder;
+  path += "/" + node;
+  path += "/ibdev";
+  std::string device;
+  std::ifstream(path) >> device;
+  return device;
+}
+
 } // namespace
 
 std::string missingNodesText(const std::string& sysfs) {
@@ -34,15 +45,23 @@ std::string missingNodesText(const std::string& sysfs) {
   std::string text;
   bool missing = false;
   for (const auto& node : namesIn(folder)) {
-    std::string device;
-    if (!(std::ifstream(folder + "/" + node + "/ibdev") >> device)) {
-      continue; // the version of the interface, and no device
+    const auto device = deviceOf(folder, node);
+    std::string path = "/dev/infiniband/";
+    path += node;
+    if (device.empty() || access(path.c_str(), R_OK | W_OK) == 0) {
+      continue;
     }
-    const auto path = "/dev/infiniband/" + node;
-    if (access(path.c_str(), R_OK | W_OK) != 0) {
-      missing |= errno == ENOENT;
-      text += (text.empty() ? "the kernel shows " : ", ") + device + " but " +
-          path + " can't be opened (" + errnoText(errno) + ")";
+    const int error = errno;
+    missing |= error == ENOENT;
+    text += text.empty() ? "the kernel shows " : ", ";
+    for (const auto& part :
+         {device,
+          std::string(" but "),
+          path,
+          std::string(" can't be opened ("),
+          errnoText(error),
+          std::string(")")}) {
+      text += part;
     }
   }
   if (text.empty()) {
