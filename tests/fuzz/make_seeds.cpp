@@ -40,7 +40,15 @@ const Bytes kTarget(kInstanceBytes, std::byte{1});
 const Bytes kSelf(kInstanceBytes, std::byte{2});
 
 PeerIdentity identity() {
-  return {kSelf, "0b0e7ed2-8c17-4a5e-b1c5-6f1a3f6f1a2b", "host-a", 7, 4242, 9};
+  return {
+      kSelf,
+      "0b0e7ed2-8c17-4a5e-b1c5-6f1a3f6f1a2b",
+      "host-a",
+      7,
+      4242,
+      9,
+      100009,
+      "2049:77"};
 }
 AddressRecord address() {
   return {

@@ -11,7 +11,7 @@ constexpr size_t kLocalBytes = 4096;
 
 const RegionPtr& ownRegion() {
   static auto* const self =
-      new PeerIdentity{Bytes(16, std::byte{1}), "boot", "here", 0, 1, 0};
+      new PeerIdentity{Bytes(16, std::byte{1}), "boot", "here", 0, 1, 0, 0, ""};
   static auto* const table = new RegionTable(*self, [] {});
   static auto* const bytes = new Bytes(kLocalBytes);
   static auto* const made = new RegionPtr(table->add(

@@ -2,6 +2,8 @@
 // afterwards in properly sealed records.
 #include "engine/connect/acceptor.h"
 
+#include <sys/socket.h>
+
 #include "descriptors.h"
 #include "fuzz.h"
 

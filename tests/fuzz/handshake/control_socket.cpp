@@ -1,6 +1,8 @@
 // Bytes and descriptors at a control socket: frames must come as sent.
 #include "engine/bootstrap/control_socket.h"
 
+#include <sys/socket.h>
+
 #include "descriptors.h"
 #include "engine/bootstrap/wire_records.h"
 #include "fuzz.h"
