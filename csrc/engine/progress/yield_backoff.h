@@ -15,8 +15,8 @@ namespace dlslime {
 // Any thread may call.
 class YieldBackoff {
  public:
-  // `spin` is the polling time in use; a longer one than the machine's was
-  // asked for by the user, who then wants no sleep in its place.
+  // `spin` is the polling time in use; if longer than the machine's, the user
+  // has asked for polling, and no thread sleeps instead.
   YieldBackoff(const Pacing& pacing, microseconds spin)
       : adapts_(pacing.adapts),
         mostTime_(
