@@ -26,8 +26,16 @@ int fstat(int fd, struct stat* info) noexcept {
   return static_cast<int>(syscall(SYS_fstat, fd, info));
 }
 
+int fstatat(int fd, const char* path, struct stat* info, int flags) noexcept {
+  return static_cast<int>(syscall(SYS_newfstatat, fd, path, info, flags));
+}
+
 int stat(const char* path, struct stat* info) noexcept {
-  return static_cast<int>(syscall(SYS_newfstatat, AT_FDCWD, path, info, 0));
+  return fstatat(AT_FDCWD, path, info, 0);
+}
+
+int lstat(const char* path, struct stat* info) noexcept {
+  return fstatat(AT_FDCWD, path, info, AT_SYMLINK_NOFOLLOW);
 }
 
 // GCC 12's headers count the references of a std::exception_ptr by these calls,
