@@ -263,7 +263,7 @@ def test_analyser_names_the_rank_of_three_that_does_not_come(tmp_path: Path) -> 
 
 
 def test_sound_traffic_gives_the_analyser_nothing(tmp_path: Path) -> None:
-    run_world(_hang, 3, "nothing", str(tmp_path))
+    run_world(_hang, 3, "nothing", str(tmp_path), fresh=True)
     for rank in range(3):
         assert _entries(tmp_path, "unfinished", rank) == []
     assert "missing" not in _analyse(tmp_path)
@@ -285,7 +285,7 @@ def _many(rank: int, size: int, folder: str) -> None:
 
 
 def test_file_of_all_has_the_last_operations_with_types_and_sizes(tmp_path: Path) -> None:
-    run_world(_many, 2, str(tmp_path))
+    run_world(_many, 2, str(tmp_path), fresh=True)
     for rank in range(2):
         entries = _entries(tmp_path, "all", rank)
         assert len(entries) == 4096
@@ -329,7 +329,7 @@ def _various(rank: int, size: int, folder: str) -> None:
 
 
 def test_groups_tags_sources_and_transfers_are_named(tmp_path: Path) -> None:
-    run_world(_various, 2, str(tmp_path))
+    run_world(_various, 2, str(tmp_path), fresh=True)
     record = _load(tmp_path / "all_rank_0")
     told = [(e["process_group"][0], e["profiling_name"], e["state"]) for e in record["entries"]]
     names = [name for name, _, _ in told]
