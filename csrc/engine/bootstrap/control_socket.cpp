@@ -8,10 +8,10 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <cstring>
 
 #include "base/bytes.h"
 #include "base/fork_guard.h"
+#include "base/memory/descriptor_message.h"
 #include "base/status.h"
 #include "engine/bootstrap/net_address.h"
 #include "engine/bootstrap/rendezvous_directory.h"
@@ -22,7 +22,7 @@ namespace dlslime {
 
 namespace {
 
-constexpr size_t kMostFds = kMostDescriptors;
+static_assert(kMostDescriptors <= DescriptorMessage::kMost);
 
 // TCP's keep-alive detects hosts without power or cable: after 10 s of silence,
 // three probes go out, five seconds apart.
@@ -55,27 +55,6 @@ bool isUnix(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
       domain == AF_UNIX;
 }
-
-// Attaches descriptors to a message.
-class DescriptorCargo {
- public:
-  DescriptorCargo(msghdr& message, const std::vector<UniqueFd>& fds) {
-    message.msg_control = control_.data();
-    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-    for (size_t i = 0; i < fds.size(); ++i) {
-      const int fd = fds[i].get();
-      std::memcpy(CMSG_DATA(header) + i * sizeof(int), &fd, sizeof(int));
-    }
-  }
-
- private:
-  alignas(
-      cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)> control_{};
-};
 
 // Tells a refusal by the peer's host from a full queue and from silence.
 ErrorCode connectCode(int error) {
@@ -241,8 +220,7 @@ std::string ControlSocket::peerOrigin() const {
 
 namespace {
 
-void sendWhole(int fd, msghdr& message, size_t size) {
-  const auto sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+void requireSent(ssize_t sent, size_t size) {
   if (sent != static_cast<ssize_t>(size)) {
     throw Error(
         ErrorCode::kPeerFailed,
@@ -266,50 +244,24 @@ bool received(ssize_t got) {
   return got > 0;
 }
 
-// Allocates before any descriptor arrives: a failed allocation afterwards would
-// leak the descriptors.
-std::vector<UniqueFd> roomForDescriptors() {
-  std::vector<UniqueFd> fds;
-  fds.reserve(kMostFds);
-  return fds;
-}
-
-void takeDescriptors(msghdr& message, std::vector<UniqueFd>& fds) {
-  for (auto* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
-      continue;
-    }
-    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
-      fds.emplace_back(fd);
-    }
-  }
-}
-
 } // namespace
 
 void ControlSocket::sendFrame(ByteSpan bytes) {
   ByteWriter writer;
   writer.blob(bytes);
   const Bytes frame = writer.take();
-  iovec part{const_cast<std::byte*>(frame.data()), frame.size()};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  sendWhole(fd_.get(), message, frame.size());
+  requireSent(
+      ::send(fd_.get(), frame.data(), frame.size(), MSG_NOSIGNAL),
+      frame.size());
 }
 
 void ControlSocket::sendDescriptors(const std::vector<UniqueFd>& fds) {
   std::byte carrier{}; // descriptors travel only beside a byte
-  iovec part{&carrier, 1};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  const DescriptorCargo cargo(message, fds);
-  sendWhole(fd_.get(), message, 1);
+  DescriptorMessage message(&carrier, 1);
+  for (const auto& fd : fds) {
+    message.add(fd.get());
+  }
+  requireSent(message.send(fd_.get()), 1);
 }
 
 // Returns whether `size` bytes of the frame, with the length before the frame,
@@ -359,22 +311,12 @@ std::optional<Bytes> ControlSocket::receiveFrame(size_t most) {
 std::optional<std::vector<UniqueFd>> ControlSocket::receiveDescriptors(
     size_t count) {
   std::byte carrier{};
-  iovec part{&carrier, 1};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)>
-      control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = CMSG_LEN(sizeof(int) * std::min(count, kMostFds));
-  auto fds = roomForDescriptors();
-  const auto got =
-      recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (!received(got)) {
+  DescriptorMessage message(&carrier, 1);
+  if (!received(message.receive(fd_.get(), count))) {
     return std::nullopt;
   }
-  takeDescriptors(message, fds);
-  const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  auto fds = std::move(message.received());
+  const bool cut = message.cut();
   if (cut && fds.size() < count) {
     throw Error(ErrorCode::kExhausted, noDescriptorText());
   }
