@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -164,18 +163,6 @@ void onSignal(int /*signal*/) {
   errno = error;
 }
 
-int numberOf(const std::string& signal) {
-  const std::map<std::string, int> known{{"USR1", SIGUSR1}, {"USR2", SIGUSR2}};
-  const auto found = known.find(signal);
-  if (found == known.end()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "DLSLIME_FLIGHT_SIGNAL=" + signal +
-            " is not understood: set it to USR1 or USR2");
-  }
-  return found->second;
-}
-
 // Writes the files even if no operation is under way: torch's analyser wants a
 // file of each rank.
 void answerRequest(const std::string& cause) {
@@ -205,7 +192,7 @@ void answerRequests() {
 
 void dumpFlightLogAt(const std::string& signal) {
   static std::once_flag once;
-  const int number = numberOf(signal);
+  const int number = signal == "USR1" ? SIGUSR1 : SIGUSR2;
   std::call_once(once, [number] {
     requests() = eventfd(0, EFD_CLOEXEC);
     if (requests() < 0) {

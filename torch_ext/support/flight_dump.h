@@ -22,8 +22,8 @@ FlightFiles writeFlightLog(Engine& engine, const std::string& folder);
 // the cause.
 void dumpFlightLog(Engine& engine, const std::string& cause) noexcept;
 
-// Has a thread write both files at each signal "USR1" or "USR2", until the
-// process ends. Throws Error{kInvalidArgument} for another name.
+// Has a thread write both files at each signal, until the process ends. The
+// name is Config::flightSignal's: "USR1" or "USR2".
 void dumpFlightLogAt(const std::string& signal);
 
 } // namespace dlslime
