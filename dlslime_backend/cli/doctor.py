@@ -26,7 +26,13 @@ def of_this_machine(host: Host) -> Iterator[Finding]:
     for check in (rdma.devices, rdma.ports, rdma.gids, rdma.links, limits.memlock):
         yield from check(host)
     yield from limits.descriptors()
-    for check in (limits.shared_memory, isolation.reading, isolation.namespaces, gpus.gpus):
+    for check in (
+        limits.shared_memory,
+        isolation.reading,
+        isolation.namespaces,
+        isolation.common_directory,
+        gpus.gpus,
+    ):
         yield from check(host)
 
 

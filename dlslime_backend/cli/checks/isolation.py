@@ -74,10 +74,37 @@ def namespaces(host: Host) -> Iterator[Finding]:
         yield note(
             "namespaces",
             f"a container with its own {' and '.join(own)}: with processes outside of it, large "
-            "messages take two copies, and without a common network namespace no memory is shared",
-            "for jobs in several containers of one machine: docker run --pid and --network of one",
+            "messages take two copies, and memory is shared only with a common network namespace "
+            "or a common directory",
+            "for jobs in several containers of one machine: mount one directory into each and set "
+            "DLSLIME_RENDEZVOUS_DIR to it, or docker run --pid and --network of one",
         )
     else:
         yield Finding("namespaces", "processes and users are those of the host")
     if mode == "N" and host.rdma_devices():
         yield Finding("RDMA namespaces", "exclusive: each device belongs to one network namespace")
+
+
+def common_directory(host: Host) -> Iterator[Finding]:
+    """Report whether processes of other containers can be met in the directory that is set."""
+    for name in ("DLSLIME_RENDEZVOUS_DIR", "NVIDIA_DRA_LOCAL_IPC_DIR"):
+        if folder := host.variables.get(name):
+            break
+    else:
+        return
+    path = host.path(folder)
+    if not path.is_dir():
+        lack = "is no directory of this container"
+    elif not os.access(path, os.W_OK | os.X_OK):
+        lack = f"may not be written by uid {os.geteuid()}"
+    else:
+        yield Finding(
+            "common directory",
+            f"{name}={folder}: processes of other containers with this directory are met in it",
+        )
+        return
+    yield problem(
+        "common directory",
+        f"{name}={folder} {lack}",
+        "mount the directory into each container, writable for its user, or unset the variable",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -153,6 +154,30 @@ def test_own_pid_namespace_is_noted(machine: MadeUpHost) -> None:
     (found,) = isolation.namespaces(machine.host())
     assert found.level is Level.NOTE
     assert "processes (pid)" in found.text
+    assert "DLSLIME_RENDEZVOUS_DIR" in found.remedy
+
+
+@pytest.mark.parametrize("name", ["DLSLIME_RENDEZVOUS_DIR", "NVIDIA_DRA_LOCAL_IPC_DIR"])
+def test_common_directory_must_be_there(machine: MadeUpHost, name: str) -> None:
+    machine.file("/run/pods/socket")
+    (found,) = isolation.common_directory(machine.host(**{name: "/run/pods"}))
+    assert found.level is Level.OK
+    assert f"{name}=/run/pods" in found.text
+    for folder in ("/run/none", "/run/pods/socket"):
+        (found,) = isolation.common_directory(machine.host(**{name: folder}))
+        assert found.level is Level.PROBLEM
+        assert f"{name}={folder} is no directory" in found.text
+        assert "mount the directory into each container" in found.remedy
+    assert list(isolation.common_directory(machine.host(**{name: ""}))) == []
+
+
+def test_common_directory_must_be_writable(
+    machine: MadeUpHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.file("/run/pods/socket")
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root always may
+    found = problem_of(isolation.common_directory(machine.host(DLSLIME_RENDEZVOUS_DIR="/run/pods")))
+    assert f"may not be written by uid {os.geteuid()}" in found.text
 
 
 def test_64_descriptors_are_a_problem() -> None:
