@@ -25,6 +25,8 @@ from test_groups import exchange
 CPU = torch.device("cpu")
 GROUP_SECONDS = 30  # duration of an operation that ignores its own time-out for the group's
 SHORT = datetime.timedelta(seconds=1)
+# For barriers that name the missing rank: on a busy machine, too, the others arrive in time.
+MONITORED = datetime.timedelta(seconds=4)
 LIMIT = 15 * PATIENCE  # far above SHORT, and far below the group's
 
 timedelta = datetime.timedelta
@@ -35,11 +37,11 @@ def _barrier(group: dist.ProcessGroup) -> None:
 
 
 def _monitored_barrier(group: dist.ProcessGroup) -> None:
-    group.monitored_barrier(SHORT)
+    group.monitored_barrier(MONITORED)
 
 
 def _monitored_barrier_of_all(group: dist.ProcessGroup) -> None:
-    group.monitored_barrier(SHORT, wait_all_ranks=True)
+    group.monitored_barrier(MONITORED, wait_all_ranks=True)
 
 
 def _all_reduce(group: dist.ProcessGroup) -> None:
@@ -105,7 +107,7 @@ def _one_rank_is_missing(rank: int, size: int, name: str, missing: int, before: 
     took = time.monotonic() - start
     sync("failed", size - 1, seconds=2 * GROUP_SECONDS)
     tell("over")
-    assert took < LIMIT, f"{took:.1f} s, and {SHORT} were asked for: {failure.value}"
+    assert took < LIMIT, f"{took:.1f} s, with a time-out of {SHORT} or {MONITORED}: {failure.value}"
     return str(failure.value)
 
 
@@ -153,10 +155,10 @@ def test_first_collective_keeps_its_own_timeout_without_rank_0(name: str) -> Non
 @pytest.mark.parametrize("before", ["nothing", "a message", "a collective", "a group of its own"])
 def test_monitored_barrier_names_the_missing_rank(before: str) -> None:
     first, second, _ = _expect_missing("monitored_barrier", before=before)
-    assert "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 1000 ms" in first
+    assert "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 4000 ms" in first
     assert "Rank 1 successfully reached monitoredBarrier" in second
     every = _expect_missing("monitored_barrier_of_all", before=before)[0]
-    assert "[Rank 0]: Ranks 2 failed to pass monitoredBarrier in 1000 ms" in every
+    assert "[Rank 0]: Ranks 2 failed to pass monitoredBarrier in 4000 ms" in every
 
 
 def _two_are_missing(rank: int, size: int, wait_all_ranks: bool) -> str:
