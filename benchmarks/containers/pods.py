@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 SIZES = [1 << 20, 64 << 20]  # bytes
-ROUNDS = 5
+ROUNDS = 15  # each starts new processes; their medians differ up to twofold
 _OWN = ["--user", "--map-root-user", "--pid", "--fork", "--ipc", "--mount", "--net", "--mount-proc"]
 WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "pods": (["unshare", *_OWN], {}),
@@ -85,14 +85,18 @@ def main() -> None:
     if options.rank is not None:
         rank_main(options.folder, options.rank)
         return
-    rounds = [{way: once(way) for way in WAYS} for _ in range(options.rounds)]
-    found = {
-        way: [statistics.median(one[way][i] for one in rounds) for i in range(len(SIZES))]
-        for way in WAYS
-    }
+    found: dict[str, list[list[float]]] = {way: [] for way in WAYS}
+    for number in range(options.rounds):
+        for way in list(WAYS)[:: -1 if number % 2 else 1]:
+            found[way].append(once(way))
     for i, size in enumerate(SIZES):
-        row = ", ".join(f"{way} {times[i]:,.0f} us" for way, times in found.items())
-        print(f"{size >> 20} MiB: {row}; pods / staged {found['pods'][i] / found['staged'][i]:.2f}")
+        times = {way: [one[i] for one in found[way]] for way in WAYS}
+        medians = {way: statistics.median(times[way]) for way in WAYS}
+        row = ", ".join(
+            f"{way} {medians[way]:,.0f} us ({min(times[way]):,.0f} to {max(times[way]):,.0f})"
+            for way in WAYS
+        )
+        print(f"{size >> 20} MiB: {row}; pods / staged {medians['pods'] / medians['staged']:.2f}")
     if options.json:
         options.json.write_text(json.dumps({"sizes": SIZES, "microseconds": found}, indent=1))
 
