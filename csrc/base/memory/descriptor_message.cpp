@@ -13,13 +13,13 @@ DescriptorMessage::DescriptorMessage(void* bytes, size_t size)
 
 void DescriptorMessage::add(int fd) {
   header_.msg_control = control_.data();
-  header_.msg_controllen = CMSG_SPACE(sizeof(int) * (added_ + 1));
+  header_.msg_controllen = CMSG_SPACE(sizeof(int) * (count_ + 1));
   auto* const control = CMSG_FIRSTHDR(&header_);
   control->cmsg_level = SOL_SOCKET;
   control->cmsg_type = SCM_RIGHTS;
-  control->cmsg_len = CMSG_LEN(sizeof(int) * (added_ + 1));
-  std::memcpy(CMSG_DATA(control) + added_ * sizeof(int), &fd, sizeof(int));
-  ++added_;
+  control->cmsg_len = CMSG_LEN(sizeof(int) * (count_ + 1));
+  std::memcpy(CMSG_DATA(control) + count_ * sizeof(int), &fd, sizeof(int));
+  ++count_;
 }
 
 ssize_t DescriptorMessage::send(int socket) {
@@ -27,8 +27,6 @@ ssize_t DescriptorMessage::send(int socket) {
 }
 
 ssize_t DescriptorMessage::receive(int socket, size_t most) {
-  // Before any descriptor comes: a failed allocation afterwards would leak it.
-  received_.reserve(kMost);
   header_.msg_control = control_.data();
   header_.msg_controllen = CMSG_LEN(sizeof(int) * std::min(most, kMost));
   const auto got = recvmsg(socket, &header_, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -44,7 +42,8 @@ ssize_t DescriptorMessage::receive(int socket, size_t most) {
     for (size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(control) + i * sizeof(int), sizeof(int));
-      received_.emplace_back(fd);
+      received_.at(count_) = UniqueFd(fd);
+      ++count_;
     }
   }
   return got;

@@ -4,14 +4,14 @@
 
 #include <array>
 #include <cstddef>
-#include <vector>
+#include <span>
 
 #include "base/unique_fd.h"
 
 namespace dlslime {
 
-// Bytes for a unix socket with descriptors beside the bytes. Neither call
-// waits or raises SIGPIPE; both return what sendmsg() and recvmsg() return.
+// Bytes for a unix socket with descriptors beside the bytes. send() and
+// receive() never wait, and return what sendmsg() and recvmsg() return.
 class DescriptorMessage {
  public:
   static constexpr size_t kMost = 4; // descriptors of a message
@@ -33,16 +33,16 @@ class DescriptorMessage {
     return (header_.msg_flags & MSG_CTRUNC) != 0;
   }
   // Descriptors that were received, close-on-exec.
-  std::vector<UniqueFd>& received() {
-    return received_;
+  std::span<UniqueFd> received() {
+    return {received_.data(), count_};
   }
 
  private:
   iovec part_;
   msghdr header_{};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMost)> control_{};
-  size_t added_ = 0;
-  std::vector<UniqueFd> received_;
+  size_t count_ = 0; // of the descriptors added or received
+  std::array<UniqueFd, kMost> received_;
 };
 
 } // namespace dlslime

@@ -32,8 +32,8 @@ ssize_t PassedDescriptors::read(int socket, const Take& take) {
   }
   // Descriptors of two messages never come with one read: the kernel ends a
   // read behind bytes that carry descriptors.
-  if (!message.received().empty()) {
-    fd_ = std::move(message.received().front());
+  if (const auto came = message.received(); !came.empty()) {
+    fd_ = std::move(came.front());
   }
   for (ssize_t i = 0; i < got; ++i) {
     const auto byte = bytes.at(static_cast<size_t>(i));

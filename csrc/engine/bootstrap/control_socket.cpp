@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <iterator>
 
 #include "base/bytes.h"
 #include "base/fork_guard.h"
@@ -315,7 +316,9 @@ std::optional<std::vector<UniqueFd>> ControlSocket::receiveDescriptors(
   if (!received(message.receive(fd_.get(), count))) {
     return std::nullopt;
   }
-  auto fds = std::move(message.received());
+  const auto came = message.received();
+  std::vector<UniqueFd> fds(
+      std::move_iterator(came.begin()), std::move_iterator(came.end()));
   const bool cut = message.cut();
   if (cut && fds.size() < count) {
     throw Error(ErrorCode::kExhausted, noDescriptorText());

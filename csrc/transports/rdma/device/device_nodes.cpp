@@ -30,12 +30,19 @@ std::set<std::string> namesIn(const std::string& folder) {
 // Returns the device of a node; empty for the version of the interface, which
 // stands among the nodes.
 std::string deviceOf(const std::string& folder, const std::string& node) {
-  auto path = folder;
-  path += "/" + node;
-  path += "/ibdev";
   std::string device;
-  std::ifstream(path) >> device;
+  std::ifstream(folder + "/" + node + "/ibdev") >> device;
   return device;
+}
+
+std::string pathOf(const std::string& node) {
+  return "/dev/infiniband/" + node;
+}
+
+std::string
+refusalText(const std::string& device, const std::string& path, int error) {
+  return device + " but " + path + " can't be opened (" + errnoText(error) +
+      ")";
 }
 
 } // namespace
@@ -46,23 +53,14 @@ std::string missingNodesText(const std::string& sysfs) {
   bool missing = false;
   for (const auto& node : namesIn(folder)) {
     const auto device = deviceOf(folder, node);
-    std::string path = "/dev/infiniband/";
-    path += node;
+    const auto path = pathOf(node);
     if (device.empty() || access(path.c_str(), R_OK | W_OK) == 0) {
       continue;
     }
     const int error = errno;
     missing |= error == ENOENT;
     text += text.empty() ? "the kernel shows " : ", ";
-    for (const auto& part :
-         {device,
-          std::string(" but "),
-          path,
-          std::string(" can't be opened ("),
-          errnoText(error),
-          std::string(")")}) {
-      text += part;
-    }
+    text += refusalText(device, path, error);
   }
   if (text.empty()) {
     return text;
