@@ -8,7 +8,7 @@
 namespace dlslime {
 
 namespace {
-constexpr size_t kMostFailures = 1024;
+constexpr size_t kMostAttempts = 1024;
 } // namespace
 
 Handshakes::Handshakes(EngineState& state)
@@ -32,7 +32,7 @@ Bytes Handshakes::secretOf(const Greeting& greeting) {
 }
 
 void Handshakes::begin(const ConnectRequest& request) {
-  failures_.erase(request.key);
+  attemptWith(request.key) = {request.record.group};
   prober_.dialer().drop(request.key);
   if (request.key.instance == state_.self.instance) {
     installSelf(state_, request.key, request.record);
@@ -52,27 +52,42 @@ bool Handshakes::busy(const ChannelKey& key) const {
 }
 
 Status Handshakes::failure(const ChannelKey& key) const {
-  const auto found = failures_.find(key);
-  return found == failures_.end() ? Status() : found->second.why;
+  const auto found = attempts_.find(key);
+  return found == attempts_.end() ? Status() : found->second.why;
+}
+
+Status Handshakes::failureFor(const ChannelKey& key, uint32_t group) const {
+  const auto found = attempts_.find(key);
+  return found == attempts_.end() ||
+          (found->second.why.code() == ErrorCode::kNotJoined &&
+           found->second.group != group)
+      ? Status()
+      : found->second.why;
 }
 
 bool Handshakes::gone(const ChannelKey& key) const {
-  const auto found = failures_.find(key);
-  return found != failures_.end() && found->second.gone;
+  const auto found = attempts_.find(key);
+  return found != attempts_.end() && found->second.gone;
 }
 
 void Handshakes::onMade(MadeConnection made, ControlSocket socket) {
   news_ = true;
   acceptor_.noteRoom();
-  failures_.erase(made.key);
+  attempts_.erase(made.key);
   install(state_, std::move(made), std::move(socket));
 }
 
-void Handshakes::onFailed(const ChannelKey& key, Status why, bool gone) {
-  if (failures_.size() > kMostFailures) {
-    failures_.clear();
+Handshakes::Attempt& Handshakes::attemptWith(const ChannelKey& key) {
+  if (attempts_.size() > kMostAttempts) {
+    attempts_.clear();
   }
-  failures_[key] = {std::move(why), gone};
+  return attempts_[key];
+}
+
+void Handshakes::onFailed(const ChannelKey& key, Status why, bool gone) {
+  auto& attempt = attemptWith(key);
+  attempt.why = std::move(why);
+  attempt.gone = gone;
 }
 
 void Handshakes::addTo(std::vector<pollfd>& fds) {

@@ -35,6 +35,9 @@ class Handshakes : private HandshakeResults {
   // attempt would fail alike. kTransportFailed, when replacing a connection:
   // the peer has given up the connection.
   Status failure(const ChannelKey& key) const;
+  // Returns the same for `group` of the peer: a failure for want of another
+  // group, which the attempt was for, is none.
+  Status failureFor(const ChannelKey& key, uint32_t group) const;
   // Returns whether the last attempt found every address of the peer without a
   // listener: the process has ended.
   bool gone(const ChannelKey& key) const;
@@ -63,16 +66,20 @@ class Handshakes : private HandshakeResults {
   void onMade(MadeConnection made, ControlSocket socket) override;
   void onFailed(const ChannelKey& key, Status why, bool gone) override;
 
-  struct Failure {
-    Status why;
+  // Last attempt to connect.
+  struct Attempt {
+    uint32_t group = 0; // of the peer, for which a connection is needed
+    Status why{}; // ok: it has not failed
     bool gone = false;
   };
+  Attempt& attemptWith(const ChannelKey& key);
+
   EngineState& state_;
   Acceptor acceptor_;
   Dialer dialer_;
   Prober prober_;
   IncomingHandshakes incoming_;
-  std::map<ChannelKey, Failure> failures_;
+  std::map<ChannelKey, Attempt> attempts_;
   bool news_ = false;
 };
 

@@ -170,7 +170,7 @@ bool RankSearch::reach(
     }
     return false;
   }
-  const auto failure = handshakes_.failure(key);
+  const auto failure = handshakes_.failureFor(key, record.group);
   const bool gone = handshakes_.gone(key);
   if (!failure.ok() && gone && diedInThisLife(*group, record)) {
     task.problem = "its process has ended (" + failure.message() + ")";
@@ -271,13 +271,15 @@ bool RankSearch::onFailure(
     fail(task, group, why.code());
     return true;
   }
-  if (why.code() == ErrorCode::kNotJoined) { // alive, and may still join
+  const bool left = why.code() == ErrorCode::kNotJoined;
+  if (left && !group->options().oneLife) { // alive, and may still join
     task.deadRecord.clear();
     group->addresses().refresh(task.rank);
     return false;
   }
   const bool dead = outlasts(task, record, kDeadRecordTime);
-  if (group->options().oneLife && gone) {
+  if (group->options().oneLife && (gone || left)) {
+    task.problem = left ? "the other end has been closed" : task.problem;
     fail(task, group, ErrorCode::kPeerFailed);
     return true;
   }

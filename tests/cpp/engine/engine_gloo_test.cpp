@@ -7,6 +7,8 @@
 #include "base/random.h"
 #include "engine/bootstrap/address_directory.h"
 #include "engine/bootstrap/wire_records.h"
+#include "engine/endpoint.h"
+#include "engine/hub.h"
 #include "fakes/cluster.h"
 #include "fakes/log_capture.h"
 #include "fakes/memory_carriers.h"
@@ -41,6 +43,61 @@ TEST_F(EngineGloo, WithoutAnySourceOfCarriersTheReasonIsGiven) {
   EXPECT_FALSE(send->status().ok());
   EXPECT_NE(send->status().message().find("Gloo"), std::string::npos)
       << send->status().message();
+}
+
+// Endpoints of two processes over Gloo. Their first connection needs a group of
+// the acceptor, so no connection carries the news that an endpoint has closed.
+class EngineGlooEndpoints : public EngineGloo {
+ protected:
+  void expectClosed(Endpoint& endpoint) const {
+    const auto send = makeSend(endpoint.peer(), 1, pattern(8));
+    here->send(*endpoint.group(), send);
+    ASSERT_TRUE(here->wait(*send, deadlineAfter(milliseconds(10000))));
+    const auto& why = send->status();
+    EXPECT_EQ(why.code(), ErrorCode::kPeerFailed) << why.message();
+    EXPECT_NE(why.message().find("has been closed"), std::string::npos)
+        << why.message();
+  }
+  Endpoint::Options options() const {
+    Endpoint::Options options;
+    options.route = RoutePolicy::kGloo;
+    options.carrierSource = carriers;
+    options.timeout = milliseconds(60000);
+    return options;
+  }
+  std::shared_ptr<Engine> here = std::make_shared<Engine>(Config{});
+  std::shared_ptr<Engine> there = std::make_shared<Engine>(Config{});
+};
+
+TEST_F(EngineGlooEndpoints, PeerThatHasClosedIsKnownBeforeTheTimeOut) {
+  Endpoint one(here, options()), two(here, options()), peer(there, options());
+  Hub hub(there, options());
+  one.connect(peer.address());
+  two.connect(hub.address());
+  peer.leave();
+  hub.leave();
+  expectClosed(one);
+  expectClosed(two);
+}
+
+TEST_F(EngineGlooEndpoints, OtherPeersOfTheProcessAreNotTakenForClosed) {
+  for (int i = 0; i < 20; ++i) {
+    Endpoint one(here, options()), two(here, options());
+    Endpoint closed(there, options());
+    Hub hub(there, options()); // which does not connect by itself
+    closed.leave();
+    one.connect(closed.address());
+    two.connect(hub.address());
+    const auto refused = makeSend(one.peer(), 1, pattern(8));
+    const auto taken = makeSend(two.peer(), 1, pattern(8));
+    here->send(*one.group(), refused);
+    here->send(*two.group(), taken);
+    ASSERT_TRUE(here->wait(*refused, deadlineAfter(milliseconds(10000))));
+    EXPECT_EQ(refused->status().code(), ErrorCode::kPeerFailed);
+    ASSERT_TRUE(here->wait(*taken, deadlineAfter(milliseconds(10000))));
+    ASSERT_TRUE(taken->status().ok()) << taken->status().message();
+    hub.leave();
+  }
 }
 
 TEST_F(EngineGloo, BrokenCarrierEndsEverythingWithItsText) {
