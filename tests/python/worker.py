@@ -66,6 +66,7 @@ class Context:
     harness: Connection  # carries nothing else while the function runs
     store: dist.Store  # the group's store
     control: dist.Store  # the same server under another prefix: the tests' own signals
+    kept: list[Any] = dataclasses.field(default_factory=list)
 
 
 _current: Context | None = None
@@ -90,6 +91,14 @@ def init_group(**overrides: Any) -> None:
     arguments.update(job.init_kwargs)
     arguments.update(overrides)
     dist.init_process_group(**arguments)
+
+
+def keep(one: Any) -> None:
+    """Keep an object until the functions of all ranks have returned.
+
+    An endpoint ends when dropped, so the peers' operations fail that have not ended yet.
+    """
+    context().kept.append(one)
 
 
 def tell(key: str, value: str = "1") -> None:
@@ -166,12 +175,16 @@ def _make_context(job: Job, harness: Connection) -> Context:
 def _run(job: Job, harness: Connection) -> Any:
     global _current  # noqa: PLW0603  one job at a time; the functions above read the global
     _current = _make_context(job, harness)
-    if job.init:
-        _init_group(job.group_timeout)
-    result = job.fn(job.rank, job.size, *job.args)
-    if job.sync_end:
-        # Gloo drops all operations under way when a peer leaves; only tests of leaving leave early.
-        sync("end", seconds=60)
+    try:
+        if job.init:
+            _init_group(job.group_timeout)
+        result = job.fn(job.rank, job.size, *job.args)
+        if job.sync_end:
+            # Gloo drops all operations under way when a peer leaves; only tests of leaving leave
+            # early.
+            sync("end", seconds=60)
+    finally:
+        _current.kept.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
     return result

@@ -187,7 +187,7 @@ def test_lack_of_descriptors_is_waited_out_quietly(which: int) -> None:
 
 def _owner(rank: int, size: int) -> tuple[float, float]:
     """Rank 1 reads rank 0's memory and is stopped; rank 0's engine ends and asks for the region."""
-    endpoint = met(rank)
+    endpoint = met(rank, kept=False)
     side = Side(endpoint, 1 - rank)
     if rank == 1:
         side.read().wait()  # so that the region is lent

@@ -16,6 +16,7 @@ from harness import (
     await_death,
     await_key,
     dlslime_only,
+    keep,
     run_world,
     stopped,
     sync,
@@ -35,10 +36,16 @@ def met(
     key: str = "endpoint",
     other: int | None = None,
     connects: bool = True,
+    kept: bool = True,
     **options: Any,
 ) -> dlslime_backend.Endpoint:
-    """Make an endpoint connected to the endpoint of the other rank, or of rank `other`."""
+    """Make an endpoint connected to the endpoint of the other rank, or of rank `other`.
+
+    An endpoint that is not `kept` ends when dropped, even if another rank still needs it.
+    """
     endpoint = dlslime_backend.Endpoint(f"{key} of {rank}", **options)
+    if kept:
+        keep(endpoint)
     address = swap(f"address of {key}", endpoint.address, 1 - rank if other is None else other)
     assert len(address) < 1000
     if connects:
@@ -264,7 +271,7 @@ def test_operations_with_a_peer_that_has_closed_before_fail_soon(env: dict[str, 
 
 
 def _dropped(rank: int, size: int) -> None:
-    endpoint = met(rank)
+    endpoint = met(rank, kept=False)
     if rank == 0:
         waiting = endpoint.recv(blank(8))
         sync("waiting")

@@ -8,7 +8,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness import BACKEND, Died, WorldError, await_death, await_key, context, run_world, tell
+from harness import (
+    BACKEND,
+    Died,
+    WorldError,
+    await_death,
+    await_key,
+    context,
+    keep,
+    run_world,
+    tell,
+)
 
 
 def _pid(rank: int, size: int) -> int:
@@ -97,6 +107,31 @@ def _see_off(rank: int, size: int) -> None:
 
 def test_death_of_a_rank_is_waited_for() -> None:
     run_world(_see_off, 2, init=False, may_die=[1])
+
+
+class _Farewell:
+    """Tells of its end."""
+
+    def __init__(self) -> None:
+        self.told = context().control  # at the end the context may be another world's
+
+    def __del__(self) -> None:
+        self.told.set("gone", "1")
+
+
+def _leave_first(rank: int, size: int, kept: bool) -> bool:
+    if rank == 0:
+        farewell = _Farewell()
+        if kept:
+            keep(farewell)
+        return False
+    time.sleep(0.5)
+    return context().control.check(["gone"])
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["dropped", "kept"])
+def test_kept_object_outlives_the_functions_of_all_ranks(kept: bool) -> None:
+    assert run_world(_leave_first, 2, kept, init=False)[1] is not kept
 
 
 def test_environments_have_their_own_workers() -> None:

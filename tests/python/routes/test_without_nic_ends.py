@@ -135,7 +135,7 @@ def test_endpoints_of_a_pair_share_its_sockets() -> None:
 def _again_and_again(rank: int, size: int, times: int) -> None:
     """Each life of the pair has a new engine, so that its sockets are opened anew."""
     for i in range(times):
-        endpoint = met(rank, f"endpoint {i}")
+        endpoint = met(rank, f"endpoint {i}", kept=False)
         received = blank(1000)
         receive = endpoint.recv(received)
         send = endpoint.send(pattern(1000, i))
