@@ -249,7 +249,7 @@ def _cancelled(rank: int, size: int) -> None:
         eventually(transfer.done)  # blocks the loop meanwhile
         task.cancel()
         try:
-            first = await task  # the number, in place of the cancellation
+            first = await task  # the number has come before the cancellation
         except asyncio.CancelledError:
             first = await asyncio.wait_for(_result(side.peer.expect_imm()), 10)
         assert first == 0, "it is lost"
