@@ -19,8 +19,8 @@ constexpr milliseconds kRarely{60000};
 // H200's driver takes 40 us for each, 10 ms for all. A move() needing more goes
 // through pinned memory, and the next move() maps the rest.
 constexpr int kMostTries = 256;
-// Most descriptors kept that the peer has handed over, and the time in which a
-// descriptor asked for has to come.
+// Most descriptors asked for and not used yet, so also kept, and the time in
+// which a descriptor asked for has to come.
 constexpr size_t kMostHanded = 64;
 constexpr milliseconds kHandOverTime{1000};
 } // namespace
@@ -33,6 +33,12 @@ void PeerMemory::add(uint64_t id, ByteSpan description) {
         "a peer shares GPU memory with the number " + std::to_string(id) +
             ", but the description has the number " +
             std::to_string(exported.id));
+  }
+  if (const auto known = bases_.find(id); known != bases_.end() &&
+      known->second == exported.base &&
+      known_.at(exported.base).exported.size == exported.size) {
+    known_.at(exported.base).describe(exported);
+    return;
   }
   forget(id);
   // Allocations overlapping the new allocation have been freed, whether or not
@@ -53,6 +59,7 @@ void PeerMemory::add(uint64_t id, ByteSpan description) {
 void PeerMemory::forget(uint64_t id) {
   const auto found = bases_.find(id);
   if (found != bases_.end()) {
+    awaited_.erase(id);
     known_.erase(found->second);
     bases_.erase(found);
   }
@@ -112,7 +119,10 @@ void PeerMemory::map(
   } catch (const UnfetchableDescriptor& error) {
     logDebug(error.what());
     const bool waits = mayBeHandedOver(known.exported.id);
-    view.again = deadlineAfter(waits ? kSoon : kRarely);
+    if (!waits) {
+      view.pause = std::clamp(view.pause * 2, kRetry, kRarely);
+    }
+    view.again = deadlineAfter(waits ? kSoon : view.pause);
     view.problem = waits ? Status() : error.status();
   } catch (const Error& error) {
     view.pause = std::clamp(view.pause * 2, clear ? kRetry : kSoon, kRarely);
@@ -125,15 +135,27 @@ void PeerMemory::map(
   }
 }
 
-// Has the peer asked for the descriptor the first time. Returns true while the
-// descriptor may come.
+// Has the peer asked for the descriptor, unless many are awaited. Returns false
+// once when a descriptor asked for has not come in time: the next call asks
+// again, since the peer may have been short of descriptors.
 bool PeerMemory::mayBeHandedOver(uint64_t id) {
-  const auto [asked, first] =
-      awaited_.try_emplace(id, deadlineAfter(kHandOverTime));
-  if (first) {
+  const auto now = Clock::now();
+  const auto asked = awaited_.find(id);
+  if (asked != awaited_.end()) {
+    const bool mayCome = now < asked->second;
+    if (!mayCome) {
+      awaited_.erase(asked);
+    }
+    return mayCome;
+  }
+  if (awaited_.size() >= kMostHanded) { // some for memory not used any more
+    std::erase_if(awaited_, [&](const auto& one) { return one.second <= now; });
+  }
+  if (awaited_.size() < kMostHanded) {
+    awaited_.emplace(id, now + kHandOverTime);
     unfetchable_.insert(id);
   }
-  return Clock::now() < asked->second;
+  return true;
 }
 
 void PeerMemory::take(uint64_t number, UniqueFd fd) {

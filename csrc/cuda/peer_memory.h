@@ -64,6 +64,12 @@ class PeerMemory final : public GpuSharing::PeerMemory {
     ExportedAllocation exported;
     std::map<Device, View> views;
     bool outdated = false; // until described anew
+
+    // Takes a new description. Mappings, and pauses after failures, stay.
+    void describe(const ExportedAllocation& anew) {
+      exported = anew;
+      outdated = false;
+    }
   };
   // Copies of a move(), and the mappings in use.
   struct Plan {
@@ -96,7 +102,7 @@ class PeerMemory final : public GpuSharing::PeerMemory {
   // Descriptors handed over by the peer and not used yet, by number.
   std::map<uint64_t, UniqueFd> handed_;
   // Ids of allocations whose descriptors the peer was asked to hand over, and
-  // the end of the patience with the peer.
+  // the end of the time in which each has to come; kMostHanded at most.
   std::map<uint64_t, TimePoint> awaited_;
 };
 

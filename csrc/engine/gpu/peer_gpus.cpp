@@ -70,19 +70,20 @@ bool PeerGpus::move(
   if (!shared_.contains(id)) {
     return false;
   }
+  bool begun = false;
   try {
-    const bool begun = mapped_->move(device, write, pieces, std::move(done));
-    for (const auto one : mapped_->takeOutdated()) {
-      askAgain_(one, false);
-    }
-    for (const auto one : mapped_->takeUnfetchable()) {
-      askAgain_(one, true);
-    }
-    return begun;
+    begun = mapped_->move(device, write, pieces, std::move(done));
   } catch (const Error& error) {
     say(error);
-    return false;
   }
+  // Also after an error, which ends the search for further allocations.
+  for (const auto one : mapped_->takeOutdated()) {
+    askAgain_(one, false);
+  }
+  for (const auto one : mapped_->takeUnfetchable()) {
+    askAgain_(one, true);
+  }
+  return begun;
 }
 
 void PeerGpus::say(const Error& error) {

@@ -5,6 +5,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "fakes/gpu/gpu_sharer.h"
 
 namespace dlslime::cuda {
@@ -41,10 +43,22 @@ class CudaHandingOver : public ::testing::Test {
   bool isReadSoon(int device = 0) {
     return eventually([&] { return read(device).ok(); });
   }
-  void handOver() {
-    auto handed = sharer.exports.handOver(id);
+  void handOver(uint64_t one) {
+    auto handed = sharer.exports.handOver(one);
     ASSERT_TRUE(handed.fd);
     mapper.theirs.take(handed.number, std::move(handed.fd));
+  }
+  void handOver() {
+    handOver(id);
+  }
+  // Reads until the patience with the owner has ended; returns why.
+  Status readInVain() {
+    Status status;
+    EXPECT_TRUE(eventually([&] {
+      status = read();
+      return !mentions(status, "not now");
+    }));
+    return status;
   }
 
   Sharer sharer;
@@ -103,13 +117,53 @@ TEST_F(CudaHandingOver, DescriptorOfAnythingElseIsAnErrorAndLeavesNothing) {
 
 // Else an operation would wait for ever, where it could go by pinned memory.
 TEST_F(CudaHandingOver, PatienceWithThePeerEnds) {
-  Status status;
-  EXPECT_TRUE(eventually([&] {
-    status = read();
-    return !mentions(status, "not now");
-  }));
+  const auto status = readInVain();
   EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
   EXPECT_TRUE(mentions(status, "process_vm_readv")) << status.message();
+}
+
+// The owner may have been short of descriptors, or its socket full.
+TEST_F(CudaHandingOver, DescriptorThatHasNotComeIsAskedForAgain) {
+  EXPECT_FALSE(readInVain().ok());
+  EXPECT_TRUE(eventually([&] {
+    return !read().ok() && mapper.theirs.takeUnfetchable() == Ids{id};
+  }));
+  handOver();
+  EXPECT_TRUE(isReadSoon());
+}
+
+TEST_F(CudaHandingOver, MemoryOfManyPiecesIsHandedOverInParts) {
+  constexpr int kPieces = 300; // more than are kept, and than a read tries
+  constexpr size_t kAll = kPieces * kPiece;
+  const auto many = sharer.fake.allocateMapped(*sharer.gpu, kPiece, kPieces);
+  const auto large = mapper.fake.allocate(*mapper.gpu, kAll);
+  for (const auto& told : sharer.told(many, kAll)) {
+    mapper.add(told);
+  }
+  size_t most = 0; // asked for at once
+  EXPECT_TRUE(eventually([&] {
+    const auto status = mapper.move(false, large, many, kAll);
+    EXPECT_TRUE(status.ok() || mentions(status, "not now")) << status.message();
+    const auto asked = mapper.theirs.takeUnfetchable();
+    most = std::max(most, asked.size());
+    for (const auto one : asked) {
+      handOver(one);
+    }
+    return status.ok();
+  }));
+  EXPECT_LE(most, 64U);
+  EXPECT_EQ(mapper.fake.live("imports"), kPieces);
+}
+
+// What the owner has freed must not take the place of others.
+TEST_F(CudaHandingOver, MemoryThatIsFreedMeanwhileIsNotAwaited) {
+  for (int i = 0; i < 100; ++i) {
+    const auto piece = sharer.fake.allocateMapped(*sharer.gpu, kPiece, 1);
+    mapper.add(sharer.told(piece, kBytes).at(0));
+    EXPECT_FALSE(mapper.move(false, ours, piece, kBytes).ok());
+    EXPECT_EQ(mapper.theirs.takeUnfetchable(), Ids{mapper.ids.back()});
+    mapper.theirs.forget(mapper.ids.back());
+  }
 }
 
 // Each GPU maps the memory for itself, and a descriptor serves once.
