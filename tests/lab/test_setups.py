@@ -9,7 +9,7 @@ import ctypes
 import os
 import resource
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +27,9 @@ PAIR = 2
 NODES = Path("/dev/infiniband")
 LITTLE = 64 << 10  # bytes that may be pinned: less than one ring
 REMEDY = "ulimit -l unlimited"
+_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x00020000, 16384, 1 << 18
+_PR_SET_DUMPABLE = 4
 _NOBODY = 65534
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -164,6 +166,72 @@ def test_job_that_forbids_tcp_names_what_rdma_lacks_at_both_ends(what: str, poor
     for text in run_world(_forbidden, PAIR, what, [poor], env=env, init=False, fresh=True):
         assert "falling back to TCP is forbidden" in text, text
         _expect_lack(text, what)
+
+
+# --- reading of a process's memory ----------------------------------------------------------------
+
+
+def _set_scope(rank: int, size: int, scope: str) -> None:
+    """Set whose memory a process of this node may read without CAP_SYS_PTRACE."""
+    _SCOPE.write_text(scope)
+
+
+@pytest.fixture
+def ptrace_scope(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = _SCOPE.read_text()
+    run_world(_set_scope, PAIR, request.param, init=False, fresh=True)
+    yield request.param
+    run_world(_set_scope, PAIR, before, init=False, fresh=True)
+
+
+def _become_ordinary() -> None:
+    """Become another user, in the state of a program that this user has started."""
+    _become_nobody()
+    assert _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0) == 0
+
+
+def _on_one_node(rank: int, size: int) -> str:
+    _become_ordinary()
+    init_group()
+    mate = rank ^ 1
+    received = blank(4 << 20)
+    works = [dist.isend(pattern(4 << 20, rank), mate), dist.irecv(received, mate)]
+    for work in works:
+        work.wait()
+    expect_pattern(received, mate)
+    told = dlslime_backend.explain(mate)
+    assert told["route"] == "shm", told
+    return str(told["text"])
+
+
+# Under scope 1, Ubuntu's, ranks of one launcher permit each other.
+@pytest.mark.parametrize(("ptrace_scope", "read"), [("0", True), ("1", True), ("2", False)],
+                         indirect=["ptrace_scope"])  # fmt: skip
+def test_ranks_of_a_launcher_read_each_other_unless_scope_forbids(
+    ptrace_scope: str, read: bool
+) -> None:
+    told = run_world(_on_one_node, 2 * PAIR, init=False, fresh=True, with_output=True)
+    for text, _ in told:
+        assert ("large messages go by cma" in text) is read, text
+    warnings = [output for _, output in told if "kernel.yama.ptrace_scope is" in output]
+    assert bool(warnings) is not read, told
+    for output in warnings:
+        assert f"kernel.yama.ptrace_scope is {ptrace_scope}" in output, output
+        assert "To get the faster way, set sysctl kernel.yama.ptrace_scope=0" in output, output
+
+
+@pytest.mark.parametrize("ptrace_scope", ["2"], indirect=True)
+def test_doctor_names_the_scope_that_forbids(ptrace_scope: str) -> None:
+    found = _findings(_become_ordinary)
+    expect_problem(found["ptrace_scope"], "is 2", "sysctl kernel.yama.ptrace_scope=0")
+    assert "ptrace_scope" not in _findings(), "root may read"
+
+
+@pytest.mark.parametrize("ptrace_scope", ["1"], indirect=True)
+def test_doctor_notes_the_scope_that_parts_launchers(ptrace_scope: str) -> None:
+    finding = _findings(_become_ordinary)["ptrace_scope"]
+    assert finding["level"] == "note", finding
+    assert "of one launcher" in finding["text"], finding
 
 
 # --- what the doctor says -------------------------------------------------------------------------

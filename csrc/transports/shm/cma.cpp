@@ -134,12 +134,19 @@ namespace {
 constexpr uint64_t kPtraceCapability = uint64_t{1} << 19; // CAP_SYS_PTRACE
 constexpr ino_t kInitialPidNamespace = 4026531836; // the kernel's constant
 
+constexpr int kNoAttach = 3; // of Yama's scopes; stays until a restart
+
+bool yamaForbids(const AccessRules& rules) {
+  return rules.yamaScope == kNoAttach ||
+      (rules.yamaScope > 0 && !rules.privileged);
+}
+
 std::string causeOf(uint32_t pid, int error, const AccessRules& rules) {
   std::string text = errnoText(error);
   if (pid == 0) {
     return "the process is in another pid namespace";
   }
-  if (error == EPERM && rules.yamaScope > 0 && !rules.privileged) {
+  if (error == EPERM && yamaForbids(rules)) {
     text += "; kernel.yama.ptrace_scope is " + std::to_string(rules.yamaScope);
   }
   if (error == EPERM && rules.seccomp) {
@@ -157,8 +164,11 @@ std::string remedyOf(uint32_t pid, int error, const AccessRules& rules) {
     return "use a kernel with CONFIG_CROSS_MEMORY_ATTACH";
   }
   std::string text;
-  if (rules.yamaScope > 0 && !rules.privileged) {
-    text = "set sysctl kernel.yama.ptrace_scope=0";
+  if (yamaForbids(rules)) {
+    text = rules.yamaScope == kNoAttach
+        ? "set kernel.yama.ptrace_scope=0 in /etc/sysctl.conf and restart the "
+          "host"
+        : "set sysctl kernel.yama.ptrace_scope=0";
   }
   if (rules.seccomp) {
     text += std::string(text.empty() ? "" : " and ") +

@@ -10,10 +10,11 @@ from dlslime_backend.cli.host import CAP_SYS_PTRACE, INITIAL_PID_NAMESPACE, Host
 
 _YAMA = {
     "0": "processes of a user may read each other",
-    "1": "a process may read its children, and no others",
+    "1": "a process may read its children, and others that permit it",
     "2": "only processes with CAP_SYS_PTRACE may read others",
     "3": "no process may read another",
 }
+_LOWER_SCOPE = "as root: sysctl kernel.yama.ptrace_scope=0, or docker run --cap-add SYS_PTRACE"
 
 
 class _Piece(ctypes.Structure):
@@ -50,13 +51,21 @@ def reading(host: Host, try_it: Callable[[], int] = read_own_memory) -> Iterator
             if failure == errno.EPERM
             else "a kernel with CONFIG_CROSS_MEMORY_ATTACH",
         )
-    elif scope == "3" or (scope in ("1", "2") and not privileged):
+    elif scope == "1" and not privileged:
+        yield note(
+            "ptrace_scope",
+            "is 1: a process may read its children, and others that permit it. Ranks of one "
+            "launcher permit each other; between processes that were started separately, large "
+            "messages take two copies instead of one",
+            _LOWER_SCOPE,
+        )
+    elif scope == "3" or (scope == "2" and not privileged):
         yield problem(
             "ptrace_scope",
             f"is {scope}: {meaning}. Large messages take two copies instead of one",
             "on the host: set kernel.yama.ptrace_scope=0 in /etc/sysctl.conf and restart it"
             if scope == "3"
-            else "as root: sysctl kernel.yama.ptrace_scope=0, or docker run --cap-add SYS_PTRACE",
+            else _LOWER_SCOPE,
         )
     else:
         yield Finding("process_vm_readv", f"works; ptrace_scope: {scope or '-'} ({meaning})")

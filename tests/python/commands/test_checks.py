@@ -135,18 +135,18 @@ def test_refused_reading_is_a_problem(machine: MadeUpHost) -> None:
     expect_no_problem(isolation.reading(machine.host(), lambda: 0))
 
 
-@pytest.mark.parametrize(("scope", "capable", "problem"), [
-    ("0", False, False), ("1", False, True), ("1", True, False), ("2", False, True),
-    ("2", True, False), ("3", True, True),
+@pytest.mark.parametrize(("scope", "capable", "level"), [
+    ("0", False, Level.OK), ("1", False, Level.NOTE), ("1", True, Level.OK),
+    ("2", False, Level.PROBLEM), ("2", True, Level.OK), ("3", True, Level.PROBLEM),
 ])  # fmt: skip
-def test_ptrace_scope(machine: MadeUpHost, scope: str, capable: bool, problem: bool) -> None:
+def test_ptrace_scope(machine: MadeUpHost, scope: str, capable: bool, level: Level) -> None:
     machine.file("/proc/sys/kernel/yama/ptrace_scope", scope)
     machine.capabilities(ALL_CAPABILITIES if capable else "0")
-    found = list(isolation.reading(machine.host(), lambda: 0))
-    if problem:
-        assert f"is {scope}" in problem_of(found).text
-    else:
-        expect_no_problem(found)
+    (found,) = isolation.reading(machine.host(), lambda: 0)
+    assert found.level is level
+    if level is not Level.OK:
+        assert f"is {scope}" in found.text
+        assert "kernel.yama.ptrace_scope=0" in found.remedy
 
 
 def test_own_pid_namespace_is_noted(machine: MadeUpHost) -> None:

@@ -151,6 +151,14 @@ INSTANTIATE_TEST_SUITE_P(
             kEperm + kFilter,
             kProfile},
         Refusal{
+            "YamaThatForbidsAllIsOneAlsoForThem",
+            7,
+            EPERM,
+            rulesOf(3, false, true),
+            kEperm + kScope + "3",
+            "set kernel.yama.ptrace_scope=0 in /etc/sysctl.conf and restart "
+            "the host"},
+        Refusal{
             "Filter",
             7,
             EPERM,
