@@ -24,6 +24,11 @@ import torch.distributed as dist
 
 SIZES = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
 _WARM_UP = 3
+# A rank searches for modules where this process does, which may not search its folder (python -P).
+_START = (
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "runpy.run_module('dlslime_backend.cli.pair', run_name='__main__', alter_sys=True)"
+)
 
 
 class Place(NamedTuple):
@@ -121,7 +126,8 @@ def run(rank: int, place: Place, seconds: float, bench: bool) -> None:
 def command(rank: int, place: Place, seconds: float, bench: bool = False) -> list[str]:
     """Return the command of one rank."""
     name = f"{place.host}:{place.port}"
-    made = [sys.executable, "-m", "dlslime_backend.cli.pair", str(rank), name, f"{seconds:g}"]
+    start = [sys.executable, "-P", "-c", _START, json.dumps(sys.path)]
+    made = [*start, str(rank), name, f"{seconds:g}"]
     return [*made, *(["--bench"] if bench else [])]
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,15 +38,15 @@ sys.stdin.readline()
 """
 
 
-def command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, cwd: str = "/", **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dlslime_backend", *arguments],
+        [sys.executable, "-P", "-m", "dlslime_backend", *arguments],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
         env={**os.environ, **env},
-        cwd="/",
+        cwd=cwd,
     )
 
 
@@ -98,6 +99,12 @@ def test_doctor_tries_a_pair_and_tells_its_route() -> None:
     assert pair["level"] == "ok"
     assert "is reached over shm" in pair["text"]
     assert "1 MiB in" in pair["text"]
+
+
+def test_doctor_tries_the_package_that_it_belongs_to(tmp_path: Path) -> None:
+    (tmp_path / "dlslime_backend").mkdir()
+    (tmp_path / "dlslime_backend" / "__init__.py").write_text("raise ImportError('another')")
+    assert "is reached over" in doctor(cwd=str(tmp_path))["pair on this host"]["text"]
 
 
 def test_doctor_notes_a_slow_route_and_why() -> None:
