@@ -2,7 +2,9 @@
 
 Every constructor exchanges an object with the other end exactly once, so that the ends stay in step
 if an engine could not be made (`load`). Pieces are at equal offsets at both ends. An engine that
-`serves` needs the other end's help: both ends prepare and start a common batch.
+`serves` needs the other end's help: both ends prepare and start a common batch. An engine with
+writes that end before their bytes are at the other end has `deliver`, called before bytes are
+checked and outside of the measured time.
 """
 
 from __future__ import annotations

@@ -168,6 +168,7 @@ class Pair:
         self._initiates = initiates
         self._memory = memory
         self._engine = engine
+        self._deliver = getattr(engine, "deliver", lambda: None)
         self._number = 0  # of contents
 
     def run(self, size: int, work: Work, progress: Progress | None = None) -> dict[str, Any]:
@@ -179,6 +180,7 @@ class Pair:
         acts = self._initiates or self._engine.serves
         if acts:
             measure(once, Plan(work.plan.warmup))
+            self._deliver()
         self._meeting.barrier()
         self._ready(work)  # so that bytes moved by the warm-up can't pass for later bytes
         if work.every:
@@ -187,6 +189,7 @@ class Pair:
         samples = Samples()
         if acts:
             samples = measure(once, work.plan, progress)
+            self._deliver()
         self._meeting.barrier()
         if not acts:  # the cost of its memory for a passive end
             samples.cpu = cpu_seconds() - cpu
@@ -201,6 +204,7 @@ class Pair:
             cpu = cpu_seconds()
             if self._initiates or self._engine.serves:
                 samples.times += measure(once, Plan(1)).times
+                self._deliver()
             self._meeting.barrier()
             samples.cpu += cpu_seconds() - cpu
             error = error or self._wrong(size, work)

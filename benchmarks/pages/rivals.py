@@ -120,6 +120,13 @@ class UpstreamTcp(_Original):
 
         return start
 
+    def deliver(self) -> None:
+        """Wait until earlier writes are in the other end's memory: a write ends before.
+
+        A write ends when the socket has the bytes. The other end answers a read after the writes.
+        """
+        self._endpoint.read([(self._here, self._there, 0, 0, 1)], None).wait()
+
     def route(self) -> str:
         """Return the route of the bytes."""
         return "tcp"
