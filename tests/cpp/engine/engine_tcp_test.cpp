@@ -7,6 +7,7 @@
 #include "engine/bootstrap/address_directory.h"
 #include "engine/bootstrap/wire_records.h"
 #include "engine/connect/route.h"
+#include "engine/endpoint.h"
 #include "fakes/cluster.h"
 #include "fakes/log_capture.h"
 #include "fakes/memory_carriers.h"
@@ -170,6 +171,24 @@ TEST_F(EngineTcp, EngineEndsThoughThePeerNeverOpensItsSocket) {
     peer.confirm({peer.hello.nonce, {}, ""});
   }
   EXPECT_LT(Clock::now() - start, tcp::TcpConnection::kOpenTime);
+}
+
+// Where TCP is the last route, no connection is made to carry the news.
+TEST_F(EngineTcp, EndpointThatHasClosedBeforeIsKnownBeforeTheTimeOut) {
+  const auto here = std::make_shared<Engine>(without()(0));
+  const auto there = std::make_shared<Engine>(without()(1));
+  Endpoint::Options options;
+  options.timeout = milliseconds(60000);
+  Endpoint one(here, options), peer(there, options);
+  one.connect(peer.address());
+  peer.leave();
+  const auto receive = makeReceive(one.peer(), 1, 8);
+  here->receive(*one.group(), receive);
+  ASSERT_TRUE(here->wait(*receive, deadlineAfter(milliseconds(10000))));
+  const auto& why = receive->status();
+  EXPECT_EQ(why.code(), ErrorCode::kPeerFailed) << why.message();
+  EXPECT_NE(why.message().find("has been closed"), std::string::npos)
+      << why.message();
 }
 
 // The refusal must tell nothing about groups.
