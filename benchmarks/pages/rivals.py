@@ -125,7 +125,9 @@ class UpstreamTcp(_Original):
 
         A write ends when the socket has the bytes. The other end answers a read after the writes.
         """
-        self._endpoint.read([(self._here, self._there, 0, 0, 1)], None).wait()
+        status = self._endpoint.read([(self._here, self._there, 0, 0, 1)], None).wait()
+        if status != 0:
+            raise RuntimeError(f"TcpEndpoint: a read has ended with status {status}")
 
     def route(self) -> str:
         """Return the route of the bytes."""

@@ -25,8 +25,8 @@ class WordRead {
 
   WordRead(uint32_t pid, uint64_t address) : pid_(pid), address_(address) {}
 
-  // Whether a read of the process may begin: none does until a hanging read has
-  // returned, and none ever after several late reads.
+  // Returns whether a read of the process may begin: none does until a hanging
+  // read has returned, and none ever after several late reads.
   static bool allowed(uint32_t pid);
 
   // Reads, and may never return.

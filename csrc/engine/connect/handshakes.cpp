@@ -58,11 +58,10 @@ Status Handshakes::failure(const ChannelKey& key) const {
 
 Status Handshakes::failureFor(const ChannelKey& key, uint32_t group) const {
   const auto found = attempts_.find(key);
-  return found == attempts_.end() ||
-          (found->second.why.code() == ErrorCode::kNotJoined &&
-           found->second.group != group)
-      ? Status()
-      : found->second.why;
+  const bool ofAnother = found != attempts_.end() &&
+      found->second.why.code() == ErrorCode::kNotJoined &&
+      found->second.group != group;
+  return ofAnother ? Status() : failure(key);
 }
 
 bool Handshakes::gone(const ChannelKey& key) const {
