@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <optional>
+#include <functional>
+#include <thread>
 #include <utility>
 
 #include "base/random.h"
@@ -19,6 +20,11 @@ namespace {
 // Most sockets expected at once: as many as incoming handshakes may be under
 // way (HandshakeLimits::proven).
 constexpr size_t kMostExpected = 256;
+// Time in which a peer whose room was taken by unproven connections has room
+// again (HandshakeLimits::kProofTime).
+constexpr milliseconds kRoomTime{3000};
+constexpr milliseconds kFirstPause{1}; // between tries
+constexpr milliseconds kLongestPause{50};
 
 // Returns false when the descriptor is not ready by the deadline.
 bool isReady(int fd, short wanted, TimePoint deadline) {
@@ -129,25 +135,72 @@ Challenge awaitChallenge(ControlSocket& socket, TimePoint deadline) {
   }
 }
 
+// Greets the acceptor, and returns the acceptor's answer.
+Challenge
+greet(ControlSocket& socket, const Greeting& greeting, TimePoint deadline) {
+  try {
+    socket.sendFrame(encode(greeting));
+  } catch (const Error&) {
+    // An acceptor short of room tells why before hanging up.
+    if (const auto told = socket.receiveFrame()) {
+      return decodeChallenge(*told);
+    }
+    throw;
+  }
+  return awaitChallenge(socket, deadline);
+}
+
 // Returns the socket once the process at the far end has proved to be the peer.
+// Throws Error{kExhausted} when the peer asks to try again, or hangs up: a
+// genuine peer does so only to make room for other connections, or when this
+// end was late.
 SideSocket
-proven(const SideSocketWay& way, ControlSocket socket, TimePoint deadline) {
+proven(const SideSocketWay& way, ControlSocket& socket, TimePoint deadline) {
   auto greeting = way.greeting;
   greeting.nonce = randomBytes(kNonceBytes);
-  socket.sendFrame(encode(greeting));
-  const auto challenge = awaitChallenge(socket, deadline);
+  Challenge challenge;
+  try {
+    challenge = greet(socket, greeting, deadline);
+    const SessionKey key(way.secret, greeting, challenge.nonce);
+    if (challenge.verdict == Verdict::kAccepted &&
+        key.provenBy(challenge.proof)) {
+      socket.sendFrame(key.seal(SessionKey::End::kInitiator, 0, way.hello));
+      return socket.release();
+    }
+  } catch (const Error& error) {
+    const bool hungUp =
+        error.status().code() == ErrorCode::kPeerFailed && socket.ended();
+    throw Error(
+        hungUp ? ErrorCode::kExhausted : error.status().code(), error.what());
+  }
   if (challenge.verdict == Verdict::kLater) {
     throw Error(ErrorCode::kExhausted, challenge.text);
   }
-  const SessionKey key(way.secret, greeting, challenge.nonce);
-  if (challenge.verdict != Verdict::kAccepted ||
-      !key.provenBy(challenge.proof)) {
-    throw Error(
-        ErrorCode::kPeerFailed,
-        "the answering process does not know the secret: " + challenge.text);
+  throw Error(
+      ErrorCode::kPeerFailed,
+      "the answering process does not know the secret: " + challenge.text);
+}
+
+// Opens a side socket over a socket made by connect(). Tries again for a while
+// when the peer has no room; a shortage of this process is left to the caller,
+// which then gives up the first socket, too.
+SideSocket openBy(
+    const std::function<ControlSocket()>& connect,
+    const SideSocketWay& way,
+    TimePoint deadline) {
+  const auto last = std::min(deadline, deadlineAfter(kRoomTime));
+  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    auto socket = connect();
+    try {
+      return proven(way, socket, deadline);
+    } catch (const Error& error) {
+      if (error.status().code() != ErrorCode::kExhausted ||
+          Clock::now() + pause >= last) {
+        throw;
+      }
+    }
+    std::this_thread::sleep_for(pause);
   }
-  socket.sendFrame(key.seal(SessionKey::End::kInitiator, 0, way.hello));
-  return socket.release();
 }
 
 } // namespace
@@ -165,9 +218,13 @@ ControlSocket connectOnThisHost(
 // may lead to a wrong process.
 SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
   if (meetLocally(way.self, way.record.identity)) {
-    auto socket = connectOnThisHost(way.self, way.directory.get(), way.record);
-    socket.requireUser(way.self.uid);
-    return proven(way, std::move(socket), deadline);
+    const auto connect = [&way] {
+      auto socket =
+          connectOnThisHost(way.self, way.directory.get(), way.record);
+      socket.requireUser(way.self.uid);
+      return socket;
+    };
+    return openBy(connect, way, deadline);
   }
   std::string tried;
   auto code = ErrorCode::kPeerFailed;
@@ -176,7 +233,7 @@ SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline) {
     const auto now = Clock::now();
     const auto limit = last ? deadline : now + (deadline - now) / 2;
     try {
-      return proven(way, connectedTo(address, limit), limit);
+      return openBy([&] { return connectedTo(address, limit); }, way, limit);
     } catch (const Error& error) {
       tried +=
           (tried.empty() ? "" : "; ") + address + " (" + error.what() + ")";

@@ -66,7 +66,8 @@ struct SideSocketWay {
   Bytes secret;
   Bytes hello; // encoded
 };
-// Opens a side socket. Blocks until the deadline at most; throws Error.
+// Opens a side socket. Blocks until the deadline at most. Throws Error;
+// kExhausted: a later attempt may find room.
 SideSocket openSideSocket(const SideSocketWay& way, TimePoint deadline);
 
 } // namespace dlslime

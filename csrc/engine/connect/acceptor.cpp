@@ -91,17 +91,15 @@ void Acceptor::expire(TimePoint looked) {
 // Returns the connection to drop for a new connection: the oldest that has not
 // named this process, since a genuine peer does so at once; else the oldest of
 // all, if older than kSafeTime.
-Acceptor::Place Acceptor::replaceable(TimePoint now) const {
-  const auto stranger = std::find_if(
-      unproven_.begin(), unproven_.end(), [](const Unproven& handshake) {
-        return !handshake.key;
-      });
-  if (stranger != unproven_.end()) {
-    return stranger;
+std::optional<size_t> Acceptor::replaceable(TimePoint now) const {
+  for (size_t i = 0; i < unproven_.size(); ++i) {
+    if (!unproven_[i].key) {
+      return i;
+    }
   }
   const bool old = !unproven_.empty() &&
       unproven_.front().since + HandshakeLimits::kSafeTime <= now;
-  return old ? unproven_.begin() : unproven_.end();
+  return old ? std::optional<size_t>(0) : std::nullopt;
 }
 
 // Returns whether to accept now; meanwhile, new connections wait in the
@@ -109,8 +107,7 @@ Acceptor::Place Acceptor::replaceable(TimePoint now) const {
 bool Acceptor::accepting() const {
   const auto now = Clock::now();
   return now >= acceptAgain_ &&
-      (unproven_.size() < limits_.unproven ||
-       replaceable(now) != unproven_.end());
+      (unproven_.size() < limits_.unproven || replaceable(now).has_value());
 }
 
 void Acceptor::acceptFrom(Listener& listener) {
@@ -124,19 +121,34 @@ void Acceptor::acceptFrom(Listener& listener) {
       }
       return;
     }
-    const auto now = Clock::now();
-    if (unproven_.size() >= limits_.unproven) {
-      if (!std::exchange(crowdSaid_, true)) {
-        logWarning(
-            "more than " + std::to_string(limits_.unproven) +
-            " connections have not proved themselves: the oldest are dropped");
-      }
-      unproven_.erase(replaceable(now));
-    }
-    unproven_.push_back({std::move(*socket), now});
+    makeRoom();
+    unproven_.push_back({std::move(*socket), Clock::now()});
     if (advance(unproven_.back())) {
       unproven_.pop_back();
     }
+  }
+}
+
+// Drops a connection if there are too many. Serves the connection once more
+// before: its bytes may have come since the last poll(), since even a genuine
+// peer may be delayed between connecting and greeting. Drops none when all turn
+// out to be young and to have named this process.
+void Acceptor::makeRoom() {
+  while (unproven_.size() >= limits_.unproven) {
+    const auto place = replaceable(Clock::now());
+    if (!place) {
+      return;
+    }
+    auto& oldest = unproven_[*place];
+    const bool named = oldest.key.has_value();
+    const bool over = advance(oldest);
+    if (!over && !named && oldest.key) {
+      continue; // has named this process just now
+    }
+    if (!over) {
+      tellCrowded(oldest);
+    }
+    unproven_.erase(unproven_.begin() + static_cast<ptrdiff_t>(*place));
   }
 }
 
@@ -158,6 +170,24 @@ void Acceptor::tellExhausted(Unproven& handshake, const std::string& why) {
   if (!std::exchange(exhaustedSaid_, true)) {
     logWarning("a peer can't connect: " + why);
   }
+  tellLater(handshake, why);
+}
+
+void Acceptor::tellCrowded(Unproven& handshake) {
+  const auto why = std::to_string(limits_.unproven) +
+      " connections have not proved themselves, and no more are kept";
+  if (!std::exchange(crowdSaid_, true)) {
+    logWarning(why + ": the oldest are dropped");
+  }
+  // A peer that has been challenged awaits a sealed answer, but has not proved
+  // to know the secret.
+  if (!handshake.key || handshake.hello) {
+    tellLater(handshake, why);
+  }
+}
+
+// Asks the peer to try again.
+void Acceptor::tellLater(Unproven& handshake, const std::string& why) {
   const auto text = "the peer says: " + why;
   try {
     if (handshake.hello) {

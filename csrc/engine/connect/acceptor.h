@@ -81,13 +81,15 @@ class Acceptor {
     std::optional<SessionKey> key{}; // set once the peer has been challenged
     std::optional<Hello> hello{}; // set after the proof, until descriptors come
   };
-  using Place = std::vector<Unproven>::const_iterator;
-  Place replaceable(TimePoint now) const;
+  std::optional<size_t> replaceable(TimePoint now) const;
   std::vector<Listener*> listeners();
   bool accepting() const;
   void acceptFrom(Listener& listener);
   void refuseAll(Listener& listener);
+  void makeRoom();
   void tellExhausted(Unproven& handshake, const std::string& why);
+  void tellCrowded(Unproven& handshake);
+  static void tellLater(Unproven& handshake, const std::string& why);
   bool advance(Unproven& handshake); // true: finished
   bool step(Unproven& handshake);
   bool onGreeting(Unproven& handshake);

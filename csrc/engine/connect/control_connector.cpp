@@ -79,8 +79,8 @@ void ControlConnector::connectByNetwork() {
   }
   gone_ = refused_;
   throw Error(
-      givenUp_ ? ErrorCode::kTransportFailed : ErrorCode::kPeerFailed,
-      "no process answers at " + unreachable_ + (refused_ ? "" : kRemedy));
+      outcome_,
+      "no process answers at " + unreachable_ + (astray_ ? kRemedy : ""));
 }
 
 std::string ControlConnector::progress() const {
@@ -89,14 +89,21 @@ std::string ControlConnector::progress() const {
   }
   return "no process has answered yet at " + unreachable_ +
       (unreachable_.empty() ? "" : "; ") + peer_.addresses[address_] +
-      (unreachable_.empty() ? "" : kRemedy);
+      (astray_ ? kRemedy : "");
 }
 
 void ControlConnector::leave(const Status& problem) {
   unreachable_ += (unreachable_.empty() ? "" : "; ") +
       peer_.addresses.at(address_++) + " (" + problem.message() + ")";
-  refused_ &= connecting_ && problem.code() == ErrorCode::kPeerFailed;
-  givenUp_ |= problem.code() == ErrorCode::kTransportFailed;
+  const bool refused = connecting_ && problem.code() == ErrorCode::kPeerFailed;
+  refused_ &= refused;
+  if (problem.code() == ErrorCode::kTransportFailed ||
+      problem.code() == ErrorCode::kExhausted) { // the peer has answered
+    outcome_ =
+        outcome_ == ErrorCode::kTransportFailed ? outcome_ : problem.code();
+  } else {
+    astray_ |= !refused;
+  }
 }
 
 bool ControlConnector::onWritable() {

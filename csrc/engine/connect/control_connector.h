@@ -84,7 +84,11 @@ class ControlConnector {
   bool connecting_ = false;
   bool refused_ = true; // all earlier addresses are without a listener
   bool gone_ = false;
-  bool givenUp_ = false; // the peer refused a replacement at one of them
+  // One of them led nowhere, or to a wrong process.
+  bool astray_ = false;
+  // Code of the final error: kTransportFailed if the peer refused a replacement
+  // at one of them, else kExhausted if the peer had no room.
+  ErrorCode outcome_ = ErrorCode::kPeerFailed;
 };
 
 } // namespace dlslime

@@ -40,9 +40,10 @@ class Rank:
     """One program of a job.
 
     Args:
-        number: the rank, of two.
+        number: the rank.
         port: of the store, hosted by rank 0.
-        env: variables beside the usual.
+        env: variables beside the usual, which are those of a job of two ranks.
+        program: what the rank runs.
         options: of the interpreter.
         begin: called in the process before the interpreter starts.
     """
@@ -53,12 +54,13 @@ class Rank:
         port: int,
         env: Mapping[str, str],
         *,
+        program: str = JOB,
         options: Sequence[str] = (),
         begin: Callable[[], None] | None = None,
     ) -> None:
         usual = {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
         self.process = subprocess.Popen(
-            [sys.executable, *options, "-c", JOB],
+            [sys.executable, *options, "-c", program],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -113,7 +115,7 @@ class Rank:
 
 @contextlib.contextmanager
 def job(*ranks: dict[str, Any], port: int | None = None) -> Iterator[list[Rank]]:
-    """Run a job of two ranks, or only rank 0 of it, from the arguments of each.
+    """Run a job of ranks from 0 on, two unless WORLD_SIZE is set, from the arguments of each.
 
     At the end, what is left is killed.
     """

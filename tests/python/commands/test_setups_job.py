@@ -305,3 +305,44 @@ def _all_pairs(rank: int, size: int) -> None:
 @pytest.mark.parametrize("route", ["auto", "tcp"])
 def test_64_descriptors_are_enough_for_eight_ranks(route: str) -> None:
     run_world(_all_pairs, 8, env={"DLSLIME_ROUTE": route}, init=False, fresh=True)
+
+
+# Lets up to 40 ms pass between connecting and the first byte, as a busy machine does.
+DELAYED = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int connect(int fd, const struct sockaddr *name, socklen_t size) {
+  int (*real)(int, const struct sockaddr *, socklen_t) = dlsym(RTLD_NEXT, "connect");
+  const int result = real(fd, name, size);
+  if (name->sa_family == AF_UNIX) usleep(random() % 40000);
+  return result;
+}
+"""
+ALL_PAIRS = """
+import torch, torch.distributed as dist
+dist.init_process_group("dlslime")
+rank, others = dist.get_rank(), set(range(dist.get_world_size())) - {dist.get_rank()}
+received = {peer: torch.zeros(1000) for peer in others}
+ops = [dist.P2POp(dist.irecv, tensor, peer) for peer, tensor in received.items()]
+ops += [dist.P2POp(dist.isend, torch.full((1000,), float(rank)), peer) for peer in others]
+dist.barrier()  # all connect at once
+for work in dist.batch_isend_irecv(ops):
+    work.wait()
+assert all((tensor == peer).all() for peer, tensor in received.items())
+print("worked", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_64_descriptors_are_enough_when_eight_ranks_greet_late(tmp_path: Path) -> None:
+    source, library = tmp_path / "delayed.c", tmp_path / "delayed.so"
+    source.write_text(DELAYED)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    env = {"WORLD_SIZE": "8", "DLSLIME_ROUTE": "tcp", "LD_PRELOAD": str(library)}
+    with job(*({"env": env, "program": ALL_PAIRS, "begin": _allow_64} for _ in range(8))) as ranks:
+        for rank in ranks:
+            assert "worked" in rank.says(), rank.output

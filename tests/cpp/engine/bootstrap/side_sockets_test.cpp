@@ -4,9 +4,14 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <atomic>
+#include <optional>
 #include <thread>
 
 #include "base/status.h"
+#include "engine/bootstrap/listener.h"
+#include "fakes/peers/initiator.h"
+#include "fakes/status_of.h"
 #include "fakes/world.h"
 
 namespace dlslime::testing {
@@ -90,6 +95,73 @@ TEST(SideSockets, OfThoseThatNoThreadAwaitsTheOldestIsForgotten) {
   }
   EXPECT_FALSE(all.bring("0", makeSocket(other)));
   EXPECT_TRUE(all.bring("999", makeSocket(other)));
+}
+
+// The far end of side sockets, played by a thread.
+class OpenedSideSocket : public ::testing::Test {
+ protected:
+  OpenedSideSocket() {
+    way.self = makeIdentity();
+    way.record.identity = makeIdentity();
+    way.record.socketName = listener.names().front();
+    way.secret = Bytes(32);
+    way.greeting.target = way.greeting.self = Bytes(kInstanceBytes);
+    way.hello = pattern(10, 1);
+  }
+  // Returns the next connection.
+  ControlSocket next() {
+    std::optional<ControlSocket> socket;
+    EXPECT_TRUE(
+        eventually([&] { return (socket = listener.accept()).has_value(); }));
+    return std::move(*socket);
+  }
+  // Returns how opening ended.
+  Status open(milliseconds time) const {
+    return statusOf([&] { openSideSocket(way, deadlineAfter(time)); });
+  }
+
+  Listener listener = Listener::onThisHost();
+  SideSocketWay way;
+};
+
+// An acceptor short of room drops the connection, at any point before the
+// proof.
+TEST_F(OpenedSideSocket, IsTriedAgainWhenThePeerHangsUpOrHasNoRoom) {
+  const auto later = encode(Challenge{Verdict::kLater, "no room", {}, {}});
+  std::thread peer([&] {
+    next(); // hangs up before the greeting, or after
+    next().sendFrame(later);
+    auto greeted = next();
+    EXPECT_TRUE(eventually([&] { return greeted.receiveFrame(); }));
+    greeted.sendFrame(later);
+    auto accepting = next();
+    EXPECT_TRUE(acceptHelloBy(accepting, way.secret));
+  });
+  EXPECT_TRUE(open(milliseconds(20000)).ok());
+  peer.join();
+}
+
+TEST_F(OpenedSideSocket, ThatThePeerNeverHasRoomForIsAPassingShortage) {
+  std::atomic<bool> over{false};
+  std::thread peer([&] {
+    while (!over) {
+      listener.accept(); // and hang up
+    }
+  });
+  EXPECT_EQ(open(milliseconds(100)).code(), ErrorCode::kExhausted);
+  over = true;
+  peer.join();
+}
+
+TEST_F(OpenedSideSocket, IsNotTriedAgainAtAWrongProcess) {
+  std::thread peer([&] {
+    auto socket = next();
+    EXPECT_TRUE(eventually([&] { return socket.receiveFrame(); }));
+    socket.sendFrame(encode(Challenge{Verdict::kStranger, "no", {}, {}}));
+  });
+  const auto status = open(milliseconds(20000));
+  EXPECT_EQ(status.code(), ErrorCode::kPeerFailed) << status.message();
+  peer.join();
 }
 
 } // namespace

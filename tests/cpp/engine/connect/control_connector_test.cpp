@@ -333,20 +333,23 @@ TEST_F(ControlConnectorTest, AddressAfterAWrongProcessMayBeThePeers) {
   EXPECT_EQ(remote.recordAsReached().addresses.front(), peers.names().front());
 }
 
-// By this code the caller knows that the peer has given up the pair.
-TEST_F(ControlConnectorTest, RefusedReplacementAtAnAddressIsTheFinalError) {
-  auto& remote = toRemote({closed.text, open, closedToo.text});
-  remote.start();
-  EXPECT_FALSE(proceed());
-  ASSERT_TRUE(proceed());
-  remote.tryNext(Status(ErrorCode::kTransportFailed, "the pair is unknown"));
-  const auto why = failure();
-  EXPECT_EQ(why.code(), ErrorCode::kTransportFailed);
-  EXPECT_EQ(
-      why.message(),
-      "no process answers at " + refused(closed) + "; " + open +
-          " (the pair is unknown); " + refused(closedToo) + kRemedy);
-  EXPECT_FALSE(remote.gone());
+// By the code the caller knows that the peer has given up the pair, or that a
+// later try may find room.
+TEST_F(ControlConnectorTest, RefusalByThePeerAtAnAddressIsTheFinalError) {
+  for (const auto code : {ErrorCode::kTransportFailed, ErrorCode::kExhausted}) {
+    auto& remote = toRemote({closed.text, open, closedToo.text});
+    remote.start();
+    EXPECT_FALSE(proceed());
+    ASSERT_TRUE(proceed());
+    remote.tryNext(Status(code, "refused"));
+    const auto why = failure();
+    EXPECT_EQ(why.code(), code);
+    EXPECT_EQ(
+        why.message(),
+        "no process answers at " + refused(closed) + "; " + open +
+            " (refused); " + refused(closedToo));
+    EXPECT_FALSE(remote.gone());
+  }
 }
 
 TEST_F(ControlConnectorTest, NewStartBeginsWithTheReachedAddress) {

@@ -46,12 +46,20 @@ class Initiator {
   // Sends the greeting and returns the challenge, if any.
   std::optional<Challenge> greet() {
     socket.sendFrame(encode(greeting));
+    return nextChallenge();
+  }
+  std::optional<Challenge> nextChallenge() {
     const auto frame = nextFrame();
     return frame ? std::optional(decodeChallenge(*frame)) : std::nullopt;
   }
   // Sends the greeting, and makes the key from the challenge.
   ::testing::AssertionResult meet() {
-    const auto challenge = greet();
+    socket.sendFrame(encode(greeting));
+    return takeChallenge();
+  }
+  // Makes the key from the challenge.
+  ::testing::AssertionResult takeChallenge() {
+    const auto challenge = nextChallenge();
     if (!challenge || challenge->verdict != Verdict::kAccepted) {
       return ::testing::AssertionFailure()
           << "no challenge" << (challenge ? ": " + challenge->text : "");
@@ -103,24 +111,36 @@ class Initiator {
   std::vector<UniqueFd> received; // with the welcome
 };
 
-// Plays the acceptor: proves knowledge of the secret, and answers the hello
-// with `welcome`.
-inline ::testing::AssertionResult
-answerBy(ControlSocket& socket, ByteSpan secret, const Welcome& welcome) {
+// Plays the acceptor up to the hello, which may be anything: proves knowledge
+// of the secret. Returns the handshake's key, or nothing if a record does not
+// come.
+inline std::optional<SessionKey> acceptHelloBy(
+    ControlSocket& socket,
+    ByteSpan secret) {
   std::optional<Bytes> frame;
   const auto came = [&] { return (frame = socket.receiveFrame()).has_value(); };
   if (!eventually(came)) {
-    return ::testing::AssertionFailure() << "no greeting";
+    return std::nullopt;
   }
   const auto nonce = randomBytes(kNonceBytes);
   const SessionKey key(secret, decodeGreeting(*frame), nonce);
   socket.sendFrame(
       encode(Challenge{Verdict::kAccepted, "", nonce, key.acceptorProof()}));
   if (!eventually(came)) {
-    return ::testing::AssertionFailure() << "no hello";
+    return std::nullopt;
   }
   key.open(SessionKey::End::kInitiator, 0, *frame);
-  socket.sendFrame(key.seal(SessionKey::End::kAcceptor, 0, encode(welcome)));
+  return key;
+}
+
+// Plays the acceptor, and answers the hello with `welcome`.
+inline ::testing::AssertionResult
+answerBy(ControlSocket& socket, ByteSpan secret, const Welcome& welcome) {
+  const auto key = acceptHelloBy(socket, secret);
+  if (!key) {
+    return ::testing::AssertionFailure() << "no greeting, or no hello";
+  }
+  socket.sendFrame(key->seal(SessionKey::End::kAcceptor, 0, encode(welcome)));
   return ::testing::AssertionSuccess();
 }
 

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <filesystem>
 #include <optional>
 
@@ -55,6 +56,15 @@ class KnockingTest : public ::testing::Test {
     } catch (const Error&) {
       return ::testing::AssertionSuccess();
     }
+  }
+  // Returns whether the listener has hung up, possibly after an answer.
+  static bool hasHungUp(const ControlSocket& socket) {
+    std::array<std::byte, 4096> answer{};
+    ssize_t got = 0;
+    do {
+      got = ::recv(socket.fd(), answer.data(), answer.size(), MSG_DONTWAIT);
+    } while (got > 0);
+    return socket.ended();
   }
   Initiator initiator() {
     return {knock(), record};
