@@ -45,12 +45,21 @@ void RankSearch::advance() {
 }
 
 // Tells once of the ranks not reached for kLateTime, of equal causes together.
+// Ranks needed by calls in a row are late one after the other, so the first
+// waits for the others for kTogetherTime.
 void RankSearch::tellLate() {
+  const auto now = Clock::now();
+  const auto isDue = [now](const Task& task) {
+    return task.late <= now - kTogetherTime;
+  };
+  if (std::none_of(tasks_.begin(), tasks_.end(), isDue)) {
+    return;
+  }
   // By group and cause: the text, and how many more ranks it is for.
   std::map<std::pair<uint32_t, std::string>, std::pair<std::string, int>> late;
   for (auto& task : tasks_) {
     const auto group = task.group.lock();
-    if (Clock::now() < task.late || task.problem == kNotLooked || !group) {
+    if (now < task.late || task.problem == kNotLooked || !group) {
       continue;
     }
     task.late = never();
@@ -84,10 +93,12 @@ TimePoint RankSearch::nextDeadline() const {
 void RankSearch::add(
     const std::shared_ptr<Group>& group,
     const std::vector<int>& ranks) {
+  Task task{group, 0, deadlineAfter(group->options().timeout)};
   {
     const MutexLock lock(mutex_);
     for (const int rank : ranks) {
-      added_.push_back({group, rank, deadlineAfter(group->options().timeout)});
+      task.rank = rank;
+      added_.push_back(task);
     }
   }
   state_.wakeWireUp();

@@ -116,8 +116,9 @@ class OpenedSideSocket : public ::testing::Test {
     return std::move(*socket);
   }
   // Returns how opening ended.
-  Status open(milliseconds time) const {
-    return statusOf([&] { openSideSocket(way, deadlineAfter(time)); });
+  Status open() const {
+    const auto deadline = deadlineAfter(milliseconds(20000));
+    return statusOf([&] { openSideSocket(way, deadline); });
   }
 
   Listener listener = Listener::onThisHost();
@@ -137,7 +138,7 @@ TEST_F(OpenedSideSocket, IsTriedAgainWhenThePeerHangsUpOrHasNoRoom) {
     auto accepting = next();
     EXPECT_TRUE(acceptHelloBy(accepting, way.secret));
   });
-  EXPECT_TRUE(open(milliseconds(20000)).ok());
+  EXPECT_TRUE(open().ok());
   peer.join();
 }
 
@@ -148,7 +149,7 @@ TEST_F(OpenedSideSocket, ThatThePeerNeverHasRoomForIsAPassingShortage) {
       listener.accept(); // and hang up
     }
   });
-  EXPECT_EQ(open(milliseconds(100)).code(), ErrorCode::kExhausted);
+  EXPECT_EQ(open().code(), ErrorCode::kExhausted);
   over = true;
   peer.join();
 }
@@ -159,7 +160,7 @@ TEST_F(OpenedSideSocket, IsNotTriedAgainAtAWrongProcess) {
     EXPECT_TRUE(eventually([&] { return socket.receiveFrame(); }));
     socket.sendFrame(encode(Challenge{Verdict::kStranger, "no", {}, {}}));
   });
-  const auto status = open(milliseconds(20000));
+  const auto status = open();
   EXPECT_EQ(status.code(), ErrorCode::kPeerFailed) << status.message();
   peer.join();
 }

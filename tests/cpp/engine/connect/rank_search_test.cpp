@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <ctime>
+#include <thread>
 
 #include "engine/bootstrap/address_directory.h"
 #include "engine/bootstrap/listener.h"
@@ -88,9 +89,9 @@ TEST_F(RankSearchTest, RanksOfOneCauseAreToldOfTogether) {
   auto record = recordOf(2);
   record.addresses = {"127.0.0.1:1"}; // which refuses connections
   store->set(addressKey(2), encode(record));
-  for (const int rank : {1, 2, 3, 4}) {
-    sendTo(rank);
-  }
+  // Needs all ranks at once.
+  const auto receive = makeReceive(BufferOperation::kAnySource, 1, 8);
+  world[0].engine->receive(*group, receive);
   EXPECT_TRUE(logs(
       nameOf(1) + " has not been reached for 10 s: " + kMissing +
       ", or has failed there (see its output). The same holds for 2 more of "
@@ -100,6 +101,15 @@ TEST_F(RankSearchTest, RanksOfOneCauseAreToldOfTogether) {
       " has not been reached for 10 s: no process answers at "
       "127.0.0.1:1 (errno 111 (Connection refused))"));
   EXPECT_EQ(log.count("has not been reached"), 2U) << log.all();
+}
+
+// Calls in a row are late one after the other.
+TEST_F(RankSearchTest, RanksOfCallsInARowAreToldOfTogether) {
+  sendTo(1);
+  std::this_thread::sleep_for(milliseconds(100));
+  sendTo(3);
+  EXPECT_TRUE(logs("The same holds for 1 more of the group's ranks"));
+  EXPECT_EQ(log.count("has not been reached"), 1U) << log.all();
 }
 
 // Each takes some seconds, and until the last has failed no try is over.
