@@ -33,6 +33,39 @@ int64_t joinedAt(const Group& group) {
   return std::chrono::duration_cast<std::chrono::seconds>(now - ago).count();
 }
 
+// Ranks not reached, by group and cause.
+class LateRanks {
+ public:
+  void add(const Group& group, int rank, const std::string& cause) {
+    auto& found = ranks_[{group.id(), LogOnce::withoutNumbers(cause)}];
+    if (found.first.empty()) {
+      found.first = group.nameOf(rank);
+      found.cause = cause;
+    } else {
+      ++found.more;
+    }
+  }
+  void tell(milliseconds since) const {
+    const auto seconds = std::to_string(since / std::chrono::seconds(1));
+    for (const auto& [alike, found] : ranks_) {
+      logWarning(
+          found.first + " has not been reached for " + seconds +
+          " s: " + found.cause +
+          (found.more == 0 ? ""
+                           : ". The same holds for " +
+                   std::to_string(found.more) + " more of the group's ranks"));
+    }
+  }
+
+ private:
+  struct Found {
+    std::string first; // name of the first rank
+    std::string cause; // of the first rank
+    int more = 0;
+  };
+  std::map<std::pair<uint32_t, std::string>, Found> ranks_;
+};
+
 } // namespace
 
 void RankSearch::advance() {
@@ -55,31 +88,15 @@ void RankSearch::tellLate() {
   if (std::none_of(tasks_.begin(), tasks_.end(), isDue)) {
     return;
   }
-  // By group and cause: the text, and how many more ranks it is for.
-  std::map<std::pair<uint32_t, std::string>, std::pair<std::string, int>> late;
+  LateRanks late;
   for (auto& task : tasks_) {
     const auto group = task.group.lock();
-    if (now < task.late || task.problem == kNotLooked || !group) {
-      continue;
-    }
-    task.late = never();
-    const auto cause = causeOf(task);
-    auto& [text, more] = late[{group->id(), LogOnce::withoutNumbers(cause)}];
-    if (text.empty()) {
-      text = group->nameOf(task.rank) + " has not been reached for " +
-          std::to_string(kLateTime / std::chrono::seconds(1)) + " s: " + cause;
-    } else {
-      ++more;
+    if (group && task.late <= now && task.problem != kNotLooked) {
+      task.late = never();
+      late.add(*group, task.rank, causeOf(task));
     }
   }
-  for (const auto& [alike, told] : late) {
-    const auto& [text, more] = told;
-    logWarning(
-        text +
-        (more == 0 ? ""
-                   : ". The same holds for " + std::to_string(more) +
-                 " more of the group's ranks"));
-  }
+  late.tell(kLateTime);
 }
 
 TimePoint RankSearch::nextDeadline() const {

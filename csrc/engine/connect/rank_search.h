@@ -33,6 +33,7 @@ class RankSearch {
   static constexpr milliseconds kFirstPause{1};
   // Time after which the log tells of a rank not reached.
   static constexpr milliseconds kLateTime{10000};
+  // Time to wait for further late ranks, to tell of them together.
   static constexpr milliseconds kTogetherTime{1000};
   static constexpr const char* kNotLooked = "it has not been looked for yet";
   // Unreached rank of a group.
