@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "base/status.h"
 #include "engine/bootstrap/control_socket.h"
+#include "engine/bootstrap/handshake_limits.h"
 #include "engine/bootstrap/session_key.h"
 
 namespace dlslime {
@@ -20,9 +21,9 @@ namespace {
 // Most sockets expected at once: as many as incoming handshakes may be under
 // way (HandshakeLimits::proven).
 constexpr size_t kMostExpected = 256;
-// Time in which a peer whose room was taken by unproven connections has room
-// again (HandshakeLimits::kProofTime).
-constexpr milliseconds kRoomTime{3000};
+// Time for a peer without room to have room again: unproven connections end
+// after kProofTime.
+constexpr milliseconds kRoomTime = 3 * HandshakeLimits::kProofTime;
 constexpr milliseconds kFirstPause{1}; // between tries
 constexpr milliseconds kLongestPause{50};
 

@@ -89,7 +89,7 @@ void Acceptor::expire(TimePoint looked) {
 }
 
 // Returns the connection to drop for a new connection: the oldest that has not
-// named this process, since a genuine peer does so at once; else the oldest of
+// named this process, since a genuine peer does so soon; else the oldest of
 // all, if older than kSafeTime.
 std::optional<size_t> Acceptor::replaceable(TimePoint now) const {
   for (size_t i = 0; i < unproven_.size(); ++i) {
@@ -129,10 +129,10 @@ void Acceptor::acceptFrom(Listener& listener) {
   }
 }
 
-// Drops a connection if there are too many. Serves the connection once more
-// before: its bytes may have come since the last poll(), since even a genuine
-// peer may be delayed between connecting and greeting. Drops none when all turn
-// out to be young and to have named this process.
+// Drops a connection if there are too many, after serving the connection once
+// more: even a genuine peer may be delayed between connecting and greeting, so
+// bytes may have come since the last poll(). Drops none when all turn out to be
+// young and to have named this process.
 void Acceptor::makeRoom() {
   while (unproven_.size() >= limits_.unproven) {
     const auto place = replaceable(Clock::now());
